@@ -26,9 +26,9 @@ use crate::nodes::RealNode;
 use crate::wait::{self, Progress};
 use kubelet::Kubelet;
 
-/// The taint of a Node that has not been ready since its creation.
+/// Taint of a Node that is not ready; the admission plugin TaintNodesByCondition adds it to a new Node.
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
-/// Timeout of a kubelet's registration of its node and driver, and of deregistering the driver.
+/// Timeout until the kubelet has registered, or deregistered, the node and driver, and until the taint is removed.
 const REGISTERED: Duration = Duration::from_secs(60);
 
 /// A node of a test environment.

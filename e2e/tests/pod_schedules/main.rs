@@ -39,7 +39,7 @@ const SCHEDULES: u64 = 24;
 /// Seeds of the schedules that run with the injected bug; at least one must show a difference.
 const INJECTED_BUG_SEEDS: std::ops::Range<u64> = 0..8;
 /// Number of schedules that are replayed concurrently.
-const AT_ONCE: usize = 120;
+const AT_ONCE: usize = 40;
 /// Timeout until the real controller has the recorded state: longer than its longest backoff, 122 s.
 const LIMIT: Duration = Duration::from_secs(130);
 /// Interval of the nodes' heartbeats.

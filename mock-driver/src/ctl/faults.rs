@@ -119,7 +119,7 @@ pub(super) async fn faults(
     match what {
         None => {}
         Some(FaultCommand::Add { file }) => {
-            client.put_fault_file(&script(file, "rules")?).await?;
+            client.put_fault_file(&fault_file(file, "rules")?).await?;
         }
         Some(FaultCommand::Remove { rule }) => client.remove_fault(rule).await?,
         Some(FaultCommand::Enable { rule }) => drop(client.set_fault(rule, true).await?),
@@ -147,7 +147,9 @@ pub(super) async fn backend_faults(
     match what {
         None => {}
         Some(BackendFaultCommand::Add { file }) => {
-            client.put_fault_file(&script(file, "backend-faults")?).await?;
+            client
+                .put_fault_file(&fault_file(file, "backend-faults")?)
+                .await?;
         }
         Some(BackendFaultCommand::Remove { fault }) => client.remove_backend_fault(fault).await?,
         Some(BackendFaultCommand::Enable { fault }) => drop(client.set_backend_fault(fault, true).await?),
@@ -157,7 +159,7 @@ pub(super) async fn backend_faults(
 }
 
 /// The content of a fault file. A bare list or item is of the kind `part`.
-fn script(file: &Path, part: &str) -> Result<Value, Failure> {
+fn fault_file(file: &Path, part: &str) -> Result<Value, Failure> {
     let failed = |reason: String| Failure::Usage(format!("{}: {reason}", file.display()));
     let text = if file.as_os_str() == "-" {
         let mut text = String::new();

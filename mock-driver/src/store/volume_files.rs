@@ -248,7 +248,7 @@ impl VolumeFiles {
     ) -> Result<T, PathError> {
         crate::blocking(&self.work, act).await.unwrap_or_else(|| {
             Err(PathError {
-                act: "finish the interrupted operation on",
+                act: "complete the operation on",
                 path: PathBuf::from("volume files"),
                 source: ErrorKind::Interrupted.into(),
             })

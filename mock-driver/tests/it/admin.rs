@@ -214,7 +214,7 @@ async fn volumes_are_created_changed_and_deleted() {
     );
 }
 
-fn mk_ailments() -> Option<Vec<HealthIssue>> {
+fn mk_health_issues() -> Option<Vec<HealthIssue>> {
     Some(vec![HealthIssue {
         status: "DEGRADED".into(),
         reason: "x".into(),
@@ -279,7 +279,7 @@ async fn partly_invalid_change_is_refused_atomically_with_api_field_names() {
         let change = VolumeChange {
             capacity_bytes,
             mutable_parameters,
-            health: mk_ailments(),
+            health: mk_health_issues(),
         };
         let (status, _, message, named) = refusal(client.change_volume("vol-0", &change).await);
         assert_eq!(
@@ -302,7 +302,7 @@ async fn change_of_all_fields_is_applied_with_api_size_names() {
     let good = VolumeChange {
         capacity_bytes: Some(2 << 30),
         mutable_parameters: mk_parameters("iops", "5"),
-        health: mk_ailments(),
+        health: mk_health_issues(),
     };
     let now = client.change_volume("vol-0", &good).await.unwrap();
     assert_eq!((now.capacity_bytes, now.health.len()), (2 << 30, 1));

@@ -5,17 +5,18 @@ use serde_json::{Value, json};
 use super::object::{self, Object, at, entries, set, text};
 use super::resource::Kind;
 
-/// Prefix of the annotation about the container with the rest of the key as its name.
-pub(crate) const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
-/// Prefix of the annotation's value about a profile on the node.
-pub(crate) const LOCALHOST: &str = "localhost/";
-/// Maximum length of a profile's path.
+/// Prefix of annotation keys; the container's name follows.
+pub(crate) const ANNOTATION_PREFIX: &str = "container.apparmor.security.beta.kubernetes.io/";
+/// Prefix of annotation values; the path of a profile on the node follows.
+pub(crate) const LOCALHOST_PREFIX: &str = "localhost/";
+/// Maximum length of `localhostProfile`: PATH_MAX - 1.
 pub(crate) const PATH_LIMIT: usize = 4095;
 const FIELD: &str = "/securityContext/appArmorProfile";
 
 /// Copies the profiles in the annotations of a new pod to fields; returns warnings.
 pub(crate) fn copy_annotations(kind: Kind, pod: &mut Object) -> Vec<String> {
-    let is_annotated = entries(pod, "/metadata/annotations").any(|(key, _)| key.starts_with(ANNOTATION));
+    let is_annotated =
+        entries(pod, "/metadata/annotations").any(|(key, _)| key.starts_with(ANNOTATION_PREFIX));
     if kind != Kind::Pod || !is_annotated || text(pod, "/spec/os/name") == "windows" {
         return Vec::new();
     }
@@ -26,7 +27,7 @@ pub(crate) fn copy_annotations(kind: Kind, pod: &mut Object) -> Vec<String> {
     for list in ["initContainers", "containers", "ephemeralContainers"] {
         let containers = spec.get_mut(list).and_then(Value::as_array_mut);
         for container in containers.into_iter().flatten().filter_map(Value::as_object_mut) {
-            let key = format!("{ANNOTATION}{}", text(container, "/name"));
+            let key = format!("{ANNOTATION_PREFIX}{}", text(container, "/name"));
             let Some(annotation) = annotations.get(&key).and_then(Value::as_str) else {
                 continue;
             };
@@ -45,9 +46,9 @@ pub(crate) fn copy_annotations(kind: Kind, pod: &mut Object) -> Vec<String> {
     warnings
 }
 
-/// The profile in an annotation, null if it is invalid.
+/// The profile of an annotation (`ApparmorFieldForAnnotation`); null if it is invalid.
 fn profile(annotation: &str) -> Value {
-    match (annotation, annotation.strip_prefix(LOCALHOST)) {
+    match (annotation, annotation.strip_prefix(LOCALHOST_PREFIX)) {
         ("unconfined", _) => json!({ "type": "Unconfined" }),
         ("runtime/default", _) => json!({ "type": "RuntimeDefault" }),
         (_, Some(path)) if !path.is_empty() && path.trim() == path && path.len() <= PATH_LIMIT => {

@@ -84,7 +84,7 @@ pub(crate) fn set_defaults(spec: &mut Object) {
     }
     let limits = object::at(spec, "/resources/limits").as_object().cloned();
     for (name, limit) in limits.into_iter().flatten() {
-        if is_of_pods(&name) {
+        if is_supported_pod_level_resource(&name) {
             set_default(spec, "requests", name, limit);
         }
     }
@@ -96,7 +96,7 @@ fn is_empty(spec: &Object, kind: &str) -> bool {
 }
 
 /// Whether a whole pod can have this resource.
-pub(crate) fn is_of_pods(name: &str) -> bool {
+pub(crate) fn is_supported_pod_level_resource(name: &str) -> bool {
     matches!(name, "cpu" | "memory") || name.starts_with(HUGE_PAGES)
 }
 

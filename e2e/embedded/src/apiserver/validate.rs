@@ -1,5 +1,8 @@
 //! Validation of objects (`pkg/apis/*/validation` of Kubernetes). The rules run in kube-apiserver's order, so
 //! that the response lists the errors in the same order.
+//!
+//! Not validated: ephemeral containers (rejected on create), names of image pull secrets, annotations of pods other than those
+//! of AppArmor, and most fields of volume sources that are not CSI.
 
 mod affinity;
 mod app_armor;

@@ -439,6 +439,12 @@ async fn completes_resources_of_pods() {
             json!({ "requests": { "cpu": "2" } }),
             "Burstable",
         ),
+        (
+            Value::Null,
+            json!({ "limits": { "cpu": "1", "memory": "1Gi" }, "requests": { "memory": "1073741824" } }),
+            Value::Null,
+            "Guaranteed",
+        ),
     ];
     for (at, (resources, of_container, stored, class)) in cases.into_iter().enumerate() {
         let container = json!({ "name": "c", "image": "i", "resources": of_container });

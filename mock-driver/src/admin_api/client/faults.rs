@@ -35,8 +35,8 @@ impl Client {
     }
 
     /// Applies a fault file atomically.
-    pub(crate) async fn put_fault_file(&self, script: &Value) -> Result<Faults, Error> {
-        self.send(Method::POST, &["scripts"], Some(script)).await
+    pub(crate) async fn put_fault_file(&self, file: &Value) -> Result<Faults, Error> {
+        self.send(Method::POST, &["scripts"], Some(file)).await
     }
 
     /// Deletes a fault rule.

@@ -50,7 +50,7 @@ pub(super) fn source_at(path: &Path) -> Result<Option<MountSource>, Error> {
 }
 
 pub(super) fn is_read_only(path: &Path) -> Result<bool, Error> {
-    let stat = rustix::fs::statvfs(path).map_err(PathError::of("stat", path))?;
+    let stat = rustix::fs::statvfs(path).map_err(PathError::of("statvfs", path))?;
     Ok(stat.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
@@ -144,7 +144,7 @@ fn bind(from: &Path, target: &Path, readonly: bool, wanted: MountFlags) -> Resul
 }
 
 fn inherited(from: &Path) -> Result<MountFlags, Error> {
-    let stat = rustix::fs::statvfs(from).map_err(PathError::of("stat", from))?;
+    let stat = rustix::fs::statvfs(from).map_err(PathError::of("statvfs", from))?;
     let mut flags = MountFlags::empty();
     for (info, flag) in [
         (StatVfsMountFlags::RDONLY, MountFlags::RDONLY),

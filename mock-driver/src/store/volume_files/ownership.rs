@@ -292,7 +292,7 @@ fn unknown(
 ) -> Result<Option<PathBuf>, ClaimError> {
     // Canonical paths do not depend on how a path is written.
     let state_dir = state_dir.and_then(|path| path.canonicalize().ok());
-    let canonical = directory.canonicalize().map_err(failed("stat", directory))?;
+    let canonical = directory.canonicalize().map_err(failed("resolve", directory))?;
     let is_state_dir = state_dir.as_deref() == Some(&canonical);
     let known: HashSet<PathBuf> = known.iter().map(FileId::relative_path).collect();
     // Without files of the array, a name such as `.old-photos` is not a leftover of a driver.

@@ -37,7 +37,7 @@ fn mk_snapshot(name: &str, source: &str) -> SnapshotNew {
     }
 }
 
-fn mk_ailment(status: &str, capability: Option<&str>) -> StorageHealthIssue {
+fn mk_health_issue(status: &str, capability: Option<&str>) -> StorageHealthIssue {
     StorageHealthIssue {
         status: status.to_owned(),
         reason: "Cable".to_owned(),
@@ -229,7 +229,10 @@ async fn storage_health_applies_to_one_node_or_to_all() {
     .await;
     assert!(backend_health(&server).await.is_empty());
     let all = client
-        .set_storage_health(vec![mk_ailment("DEGRADED", Some("block SINGLE_NODE_WRITER"))])
+        .set_storage_health(vec![mk_health_issue(
+            "DEGRADED",
+            Some("block SINGLE_NODE_WRITER"),
+        )])
         .await
         .unwrap();
     assert_eq!(
@@ -238,7 +241,7 @@ async fn storage_health_applies_to_one_node_or_to_all() {
     );
     for node in ["node-1", "node-2"] {
         let change = NodeChange {
-            health: Some(vec![mk_ailment("UNREACHABLE", None)]),
+            health: Some(vec![mk_health_issue("UNREACHABLE", None)]),
             ..NodeChange::default()
         };
         let changed = client.change_node(node, &change).await.unwrap();
@@ -274,8 +277,11 @@ async fn storage_health_applies_to_one_node_or_to_all() {
 async fn invalid_health_issues_are_refused_by_field() {
     let (_server, client) = super::administered().await;
     for (issue, field) in [
-        (mk_ailment("TIRED", None), "health.status"),
-        (mk_ailment("DEGRADED", Some("everything")), "health.capability"),
+        (mk_health_issue("TIRED", None), "health.status"),
+        (
+            mk_health_issue("DEGRADED", Some("everything")),
+            "health.capability",
+        ),
     ] {
         let (status, _, _, named) = refusal(client.set_storage_health(vec![issue]).await);
         assert_eq!((status, named.as_deref()), (StatusCode::BAD_REQUEST, Some(field)));

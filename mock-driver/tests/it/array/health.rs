@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 
 use super::{World, assert_refused};
 
-fn mk_ailment(status: Severity) -> HealthIssue {
+fn mk_health_issue(status: Severity) -> HealthIssue {
     HealthIssue {
         status,
         reason: "Fan".to_owned(),
@@ -53,7 +53,7 @@ async fn unhealthy_volumes_are_listed_in_pages() {
     assert_eq!(world.unhealthy(0, "").await.unwrap(), (vec![], String::new()));
     for volume in ["vol-1", "vol-4", "vol-7"] {
         world
-            .set_health(volume, vec![mk_ailment(Severity::Degraded)])
+            .set_health(volume, vec![mk_health_issue(Severity::Degraded)])
             .await;
     }
     assert_eq!(
@@ -101,7 +101,7 @@ async fn unhealthy_volumes_are_listed_in_pages() {
 #[tokio::test]
 async fn all_health_issues_of_a_volume_are_reported() {
     let mut world = World::start_with(|_, settings| settings.initial_volumes = 2).await;
-    let all = [Severity::Degraded, Severity::Inaccessible, Severity::DataLoss].map(mk_ailment);
+    let all = [Severity::Degraded, Severity::Inaccessible, Severity::DataLoss].map(mk_health_issue);
     world.set_health("vol-0", all.to_vec()).await;
     let health = world.health("vol-0").await.unwrap();
     let statuses: Vec<_> = health
@@ -163,7 +163,7 @@ struct OlderList {
 async fn legacy_condition_is_reported_only_with_its_capability() {
     let mut world = World::start_with(|_, settings| settings.initial_volumes = 2).await;
     world
-        .set_health("vol-1", vec![mk_ailment(Severity::Degraded)])
+        .set_health("vol-1", vec![mk_health_issue(Severity::Degraded)])
         .await;
     world.publish("vol-1", "node-0").await.unwrap();
     let channel = world.server.channel().await;

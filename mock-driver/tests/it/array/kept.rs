@@ -111,7 +111,7 @@ pub(super) fn mk_publish_params() -> PublishParams {
     }
 }
 
-fn mk_ailment() -> HealthIssue {
+fn mk_health_issue() -> HealthIssue {
     HealthIssue {
         status: Severity::DataLoss,
         reason: "R".to_owned(),
@@ -119,7 +119,7 @@ fn mk_ailment() -> HealthIssue {
     }
 }
 
-fn mk_storage_ailment() -> StorageHealthIssue {
+fn mk_storage_health_issue() -> StorageHealthIssue {
     StorageHealthIssue {
         status: StorageSeverity::Unreachable,
         reason: "R".to_owned(),
@@ -184,16 +184,16 @@ fn steps_of_volumes() -> Vec<(&'static str, Step)> {
             }),
         ),
         (
-            "sick",
-            step(|array| array.set_volume_health("vol-0", vec![mk_ailment()])),
+            "unhealthy",
+            step(|array| array.set_volume_health("vol-0", vec![mk_health_issue()])),
         ),
         (
-            "storage sick",
-            step(|array| array.set_storage_health(Some("node-1"), vec![mk_storage_ailment()])),
+            "storage unhealthy",
+            step(|array| array.set_storage_health(Some("node-1"), vec![mk_storage_health_issue()])),
         ),
         (
-            "all storage sick",
-            step(|array| array.set_storage_health(None, vec![mk_storage_ailment()])),
+            "all storage unhealthy",
+            step(|array| array.set_storage_health(None, vec![mk_storage_health_issue()])),
         ),
     ]
 }

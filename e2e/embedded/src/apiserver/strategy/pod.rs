@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::object::{self, Object, list, set, text};
+use super::super::quantity::Quantity;
 
 pub(super) fn prepare_for_create(object: &mut Object, now: &str) {
     let class = qos_class(object);
@@ -17,7 +18,7 @@ pub(super) fn prepare_for_create(object: &mut Object, now: &str) {
     merge_label_keys(object);
 }
 
-/// Drops the fields of disabled features: the feature gates ContainerStopSignals and GenericWorkload are off.
+/// Drops the fields of the feature gates ContainerStopSignals and GenericWorkload, which are off (`DropDisabledPodFields`).
 pub(super) fn drop_disabled(object: &mut Object) {
     set(object, "/spec/schedulingGroup", Value::Null);
     let spec = object::struct_mut(object, "/spec");
@@ -111,11 +112,14 @@ fn qos_class(object: &Object) -> &'static str {
     };
     for owner in owners {
         for resource in ["cpu", "memory"] {
-            let amount = |kind: &str| text(owner, &format!("/resources/{kind}/{resource}"));
+            let amount = |kind: &str| {
+                let amount = Quantity::parse(text(owner, &format!("/resources/{kind}/{resource}")));
+                amount.filter(|amount| amount.cmp_zero().is_gt())
+            };
             let (request, limit) = (amount("requests"), amount("limits"));
-            let given = |amount: &str| !amount.is_empty() && amount != "0";
-            any |= given(request) || given(limit);
-            guaranteed &= given(limit) && (request.is_empty() || request == limit);
+            any |= request.is_some() || limit.is_some();
+            let both = request.zip(limit);
+            guaranteed &= both.is_some_and(|(request, limit)| request.compare(limit).is_eq());
         }
     }
     match (any, guaranteed) {

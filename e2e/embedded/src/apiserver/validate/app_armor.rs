@@ -1,6 +1,6 @@
 //! Validation of AppArmor profiles in fields and in deprecated annotations.
 
-use super::super::app_armor::{ANNOTATION, LOCALHOST, PATH_LIMIT};
+use super::super::app_armor::{ANNOTATION_PREFIX, LOCALHOST_PREFIX, PATH_LIMIT};
 use super::super::field::FieldError;
 use super::super::object::{self, Object};
 use super::container::all_containers;
@@ -41,7 +41,7 @@ pub(super) fn annotations(pod: &Fields<'_>) {
     let metadata = pod.child("metadata");
     let spec = pod.child("spec");
     for (key, value) in metadata.entries("annotations") {
-        let Some(container) = key.strip_prefix(ANNOTATION) else {
+        let Some(container) = key.strip_prefix(ANNOTATION_PREFIX) else {
             continue;
         };
         let invalid = |value: &str, why: &str| {
@@ -52,14 +52,15 @@ pub(super) fn annotations(pod: &Fields<'_>) {
             invalid(container, "container not found");
         }
         let profile = value.as_str().unwrap_or_default();
-        if !matches!(profile, "" | "runtime/default" | "unconfined") && !profile.starts_with(LOCALHOST) {
+        if !matches!(profile, "" | "runtime/default" | "unconfined") && !profile.starts_with(LOCALHOST_PREFIX)
+        {
             invalid(profile, &format!("invalid AppArmor profile name: {profile:?}"));
         }
     }
 }
 
 /// Rejects changes of the annotations.
-pub(super) fn unchanged_annotations(pod: &Fields<'_>, old: &Object) {
+pub(super) fn annotation_updates(pod: &Fields<'_>, old: &Object) {
     let metadata = pod.child("metadata");
     let after = object::struct_at(metadata.object, "annotations");
     let before = object::struct_at(object::struct_at(old, "metadata"), "annotations");
@@ -69,12 +70,12 @@ pub(super) fn unchanged_annotations(pod: &Fields<'_>, old: &Object) {
         metadata.push(FieldError::forbidden(&path, why));
     };
     for (key, value) in before {
-        if key.starts_with(ANNOTATION) && after.get(key) != Some(value) {
+        if key.starts_with(ANNOTATION_PREFIX) && after.get(key) != Some(value) {
             forbid(key, "remove or update");
         }
     }
     for key in after.keys() {
-        if key.starts_with(ANNOTATION) && !before.contains_key(key) {
+        if key.starts_with(ANNOTATION_PREFIX) && !before.contains_key(key) {
             forbid(key, "add");
         }
     }
@@ -88,7 +89,7 @@ pub(super) fn matching_annotations(pod: &Fields<'_>) {
     }
     let annotations = pod.child("metadata").child("annotations");
     for container in all_containers(&spec) {
-        let key = format!("{ANNOTATION}{}", container.text("name"));
+        let key = format!("{ANNOTATION_PREFIX}{}", container.text("name"));
         let contexts = [&container, &spec].map(|owner| owner.child("securityContext"));
         let profile = contexts
             .iter()
@@ -97,7 +98,7 @@ pub(super) fn matching_annotations(pod: &Fields<'_>) {
             continue;
         };
         if let Some((field, what)) = contradiction(&profile, annotation) {
-            // The path of the container, even if the profile is the pod's.
+            // As upstream, the path is the container's even if the profile is the pod's.
             let profile = contexts[0].child("appArmorProfile");
             profile.forbidden(
                 field,
@@ -112,7 +113,7 @@ fn contradiction(profile: &Fields<'_>, annotation: &str) -> Option<(&'static str
     let is_same_type = match profile.text("type") {
         "Unconfined" => annotation == "unconfined",
         "RuntimeDefault" => annotation == "runtime/default",
-        "Localhost" => match annotation.strip_prefix(LOCALHOST) {
+        "Localhost" => match annotation.strip_prefix(LOCALHOST_PREFIX) {
             Some(path) if profile.get(PATH).as_str() == Some(path) => true,
             Some(_) => return Some((PATH, "profile")),
             None => false,

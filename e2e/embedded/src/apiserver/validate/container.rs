@@ -59,7 +59,7 @@ pub(super) fn containers(spec: &Fields<'_>, volumes: &Volumes<'_>) {
             let why = "may not be set for init containers without restartPolicy=Always";
             item.forbidden(field, why);
         }
-        restart_policy::no_restart_on_resize(&item);
+        restart_policy::no_restart_container(&item);
     }
 }
 
@@ -110,7 +110,7 @@ fn container(container: &Fields<'_>, spec: &Fields<'_>, volumes: &Volumes<'_>) {
     devices(container, volumes);
     container.one_of("imagePullPolicy", &PULL_POLICIES);
     resources::of_container(container, spec);
-    restart_policy::on_resize(container, spec.text("restartPolicy"));
+    restart_policy::resize_policy(container, spec.text("restartPolicy"));
     security_context::of_container(container, spec.get("hostUsers") != false);
 }
 

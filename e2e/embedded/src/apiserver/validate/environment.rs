@@ -160,7 +160,7 @@ fn file_key_ref(reference: &Fields<'_>) {
 }
 
 /// Files with variables must be in volumes of type `emptyDir`.
-pub(super) fn volumes_of_files(spec: &Fields<'_>) {
+pub(super) fn file_key_ref_volumes(spec: &Fields<'_>) {
     for variable in all_containers(spec).flat_map(|container| container.structs("env")) {
         let Some(reference) = variable.child("valueFrom").given("fileKeyRef") else {
             continue;

@@ -9,8 +9,20 @@ use super::super::field::{FieldError, Path};
 use super::super::names;
 use super::super::object::{Object, at, list, text};
 use super::fields::{Fields, amount};
-use super::metadata;
+use super::{metadata, resources};
 
+/// Resources with a whole number as quantity, besides extended ones (`IsIntegerResourceName`).
+const INTEGER: [&str; 9] = [
+    "pods",
+    "resourcequotas",
+    "services",
+    "replicationcontrollers",
+    "secrets",
+    "configmaps",
+    "persistentvolumeclaims",
+    "services.nodeports",
+    "services.loadbalancers",
+];
 pub(super) const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 pub(super) fn node(object: &Fields<'_>) {
@@ -95,7 +107,7 @@ pub(super) fn resource_quantity(owner: &Fields<'_>, path: &Path, name: &str, val
     if parsed.cmp_zero().is_lt() {
         invalid("must be greater than or equal to 0");
     }
-    let whole = matches!(name, "pods") || (name.contains('/') && !name.contains("kubernetes.io/"));
+    let whole = INTEGER.contains(&name) || resources::is_extended(name);
     if whole && !parsed.is_whole() {
         invalid("must be an integer");
     }

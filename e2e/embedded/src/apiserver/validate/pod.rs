@@ -73,7 +73,7 @@ pub(super) fn metadata_and_spec(object: &Fields<'_>, old: Option<&Object>) {
     scheduling_gates(spec);
     affinity::topology_spread(spec);
     windows::host_process(spec);
-    windows::user_namespace(spec);
+    windows::host_users(spec);
     pod_network::hostname_override(spec);
     for name in ["serviceAccountName", "nodeName"] {
         spec.check_given(name, names::dns1123_subdomain);
@@ -94,7 +94,7 @@ pub(super) fn metadata_and_spec(object: &Fields<'_>, old: Option<&Object>) {
     }
     resources::overhead(spec);
     windows::operating_system(spec);
-    environment::volumes_of_files(spec);
+    environment::file_key_ref_volumes(spec);
     for container in ["containers", "initContainers"]
         .into_iter()
         .flat_map(|field| spec.structs(field))

@@ -15,7 +15,7 @@ use super::{app_armor, metadata, shown_term};
 pub(super) fn update(object: &Fields<'_>, old: &Object) {
     metadata::validate_update(object, old);
     metadata_and_spec(object, Some(old));
-    app_armor::unchanged_annotations(object, old);
+    app_armor::annotation_updates(object, old);
     app_armor::annotations(object);
     let spec = &object.child("spec");
     for field in ["containers", "initContainers"] {
@@ -188,7 +188,7 @@ fn fixed_spec(object: &Object, old: &Object) -> Object {
 
 pub(super) fn status(object: &Fields<'_>, old: &Object) {
     metadata::validate_update(object, old);
-    app_armor::unchanged_annotations(object, old);
+    app_armor::annotation_updates(object, old);
     app_armor::annotations(object);
     let status = &object.child("status");
     for condition in status.structs("conditions") {

@@ -103,7 +103,7 @@ fn container_resource(owner: &Fields<'_>, path: &Path, name: &str) {
 }
 
 fn pod_resource(owner: &Fields<'_>, path: &Path, name: &str) {
-    if known_resource(owner, path, name) && !pod_resources::is_of_pods(name) {
+    if known_resource(owner, path, name) && !pod_resources::is_supported_pod_level_resource(name) {
         let supported = ["cpu", HUGE_PAGES, "memory"];
         owner.push(FieldError::not_supported(path, name, &supported));
     }
@@ -128,16 +128,18 @@ fn is_native(name: &str) -> bool {
     !name.contains('/') || name.contains("kubernetes.io/")
 }
 
-fn is_extended(name: &str) -> bool {
-    !name.starts_with("requests.") && names::qualified(&format!("requests.{name}")).is_empty()
+pub(super) fn is_extended(name: &str) -> bool {
+    !is_native(name)
+        && !name.starts_with("requests.")
+        && names::qualified(&format!("requests.{name}")).is_empty()
 }
 
-/// A request may be less than the limit only if nodes can have less of the resource than the limits of their pods.
+/// A resource that cannot be overcommitted needs a limit that equals the request (`IsOvercommitAllowed`).
 fn within_limit(resources: &Fields<'_>, name: &str, value: &Value) {
-    let may_be_less = is_native(name) && !name.starts_with(HUGE_PAGES);
+    let is_overcommit_allowed = is_native(name) && !name.starts_with(HUGE_PAGES);
     let limits = resources.child("limits");
     let Some(limit) = limits.quantity(name) else {
-        if !may_be_less {
+        if !is_overcommit_allowed {
             resources.required("limits", "Limit must be set for non overcommitable resources");
         }
         return;
@@ -145,7 +147,7 @@ fn within_limit(resources: &Fields<'_>, name: &str, value: &Value) {
     let Some(order) = amount(value).map(|request| request.compare(limit)) else {
         return;
     };
-    let what = if order.is_ne() && !may_be_less {
+    let what = if order.is_ne() && !is_overcommit_allowed {
         "equal to"
     } else if order.is_gt() {
         "less than or equal to"

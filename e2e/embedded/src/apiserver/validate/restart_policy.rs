@@ -50,7 +50,7 @@ fn rules_without_policy(container: &Fields<'_>) {
 }
 
 /// Whether the resize of a resource restarts the container; as upstream, most errors' paths do not name the entry.
-pub(super) fn on_resize(container: &Fields<'_>, pod_policy: &str) {
+pub(super) fn resize_policy(container: &Fields<'_>, pod_policy: &str) {
     const FIELD: &str = "resizePolicy";
     let mut resources = HashSet::new();
     for entry in container.structs(FIELD) {
@@ -75,8 +75,8 @@ pub(super) fn on_resize(container: &Fields<'_>, pod_policy: &str) {
     }
 }
 
-/// An init container that is no sidecar runs once.
-pub(super) fn no_restart_on_resize(container: &Fields<'_>) {
+/// Rejects RestartContainer in the resize policy of an init container that is not a sidecar.
+pub(super) fn no_restart_container(container: &Fields<'_>) {
     for entry in container.structs("resizePolicy") {
         if entry.text("restartPolicy") == "RestartContainer" {
             let why = "must not be set to 'RestartContainer' for non-sidecar initContainers";

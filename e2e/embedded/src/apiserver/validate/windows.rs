@@ -206,7 +206,7 @@ fn windows(spec: &Fields<'_>) {
 }
 
 /// The fields that a pod in a user namespace of its own must not set.
-pub(super) fn user_namespace(spec: &Fields<'_>) {
+pub(super) fn host_users(spec: &Fields<'_>) {
     const WHY: &str = "when `hostUsers` is false";
     if spec.get("hostUsers") != false {
         return;
