@@ -123,8 +123,8 @@ fn trials(shared: &Arc<SharedCluster>, settings: &Settings) -> Result<Vec<Trial>
     Ok(spread(trials, own_control_plane))
 }
 
-/// Spreads `few` evenly over `trials`. Only two trials with their own control plane run at a time: side by side they would wait
-/// for each other.
+/// Spreads `few` evenly over `trials`. Trials with their own control plane wait for a permit ([`shared_cluster`]); side by side
+/// they would block the threads of the others.
 fn spread(trials: Vec<Trial>, few: Vec<Trial>) -> Vec<Trial> {
     let (total, gaps) = (trials.len(), few.len().max(1));
     let mut few = few.into_iter();

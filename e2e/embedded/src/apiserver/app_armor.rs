@@ -15,34 +15,31 @@ const FIELD: &str = "/securityContext/appArmorProfile";
 
 /// Copies the profiles in the annotations of a new pod to fields; returns warnings.
 pub(crate) fn copy_annotations(kind: Kind, pod: &mut Object) -> Vec<String> {
-    let is_annotated =
-        entries(pod, "/metadata/annotations").any(|(key, _)| key.starts_with(ANNOTATION_PREFIX));
-    if kind != Kind::Pod || !is_annotated || text(pod, "/spec/os/name") == "windows" {
+    if kind != Kind::Pod
+        || !entries(pod, "/metadata/annotations").any(|(key, _)| key.starts_with(ANNOTATION_PREFIX))
+        || text(pod, "/spec/os/name") == "windows"
+    {
         return Vec::new();
     }
     let annotations = at(pod, "/metadata/annotations").clone();
     let of_pod = at(object::struct_at(pod, "spec"), FIELD).clone();
     let mut warnings = Vec::new();
-    let spec = object::struct_mut(pod, "/spec");
-    for list in ["initContainers", "containers", "ephemeralContainers"] {
-        let containers = spec.get_mut(list).and_then(Value::as_array_mut);
-        for container in containers.into_iter().flatten().filter_map(Value::as_object_mut) {
-            let key = format!("{ANNOTATION_PREFIX}{}", text(container, "/name"));
-            let Some(annotation) = annotations.get(&key).and_then(Value::as_str) else {
-                continue;
-            };
-            let profile = profile(annotation);
-            if object::has(container, FIELD) || profile == of_pod && !of_pod.is_null() {
-                continue;
-            }
-            if !profile.is_null() {
-                set(container, FIELD, profile);
-            }
-            warnings.push(format!(
-                "metadata.annotations[{key}]: deprecated since v1.30; use the \"appArmorProfile\" field instead"
-            ));
+    object::visit_containers(object::struct_mut(pod, "/spec"), |container| {
+        let key = format!("{ANNOTATION_PREFIX}{}", text(container, "/name"));
+        let Some(annotation) = annotations.get(&key).and_then(Value::as_str) else {
+            return;
+        };
+        let profile = profile(annotation);
+        if object::has(container, FIELD) || profile == of_pod && !of_pod.is_null() {
+            return;
         }
-    }
+        if !profile.is_null() {
+            set(container, FIELD, profile);
+        }
+        warnings.push(format!(
+            "metadata.annotations[{key}]: deprecated since v1.30; use the \"appArmorProfile\" field instead"
+        ));
+    });
     warnings
 }
 

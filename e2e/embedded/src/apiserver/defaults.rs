@@ -119,7 +119,11 @@ fn node(object: &mut Object) {
 
 fn claim_spec(spec: &mut Object) {
     spec.entry("volumeMode").or_insert("Filesystem".into());
-    if let Some(Value::Object(resources)) = spec.get_mut("resources") {
+    resource_requirements(spec);
+}
+
+fn resource_requirements(owner: &mut Object) {
+    if let Some(Value::Object(resources)) = owner.get_mut("resources") {
         resource_list(resources, "limits");
         resource_list(resources, "requests");
     }
@@ -181,17 +185,10 @@ fn pod(object: &mut Object) {
     for volume in structs(spec.get_mut("volumes")) {
         volume_source(volume, true);
     }
-    for list in ["containers", "initContainers", "ephemeralContainers"] {
-        for container in structs(spec.get_mut(list)) {
-            container_defaults(container, host_network);
-        }
-    }
+    object::visit_containers(spec, |container| container_defaults(container, host_network));
     pod_resources::set_defaults(spec);
     resource_list(spec, "overhead");
-    if let Some(Value::Object(resources)) = spec.get_mut("resources") {
-        resource_list(resources, "limits");
-        resource_list(resources, "requests");
-    }
+    resource_requirements(spec);
 }
 
 fn volume_source(volume: &mut Object, in_pod: bool) {
@@ -302,9 +299,8 @@ fn container_defaults(container: &mut Object, host_network: bool) {
             }
         }
     }
+    resource_requirements(container);
     if let Some(Value::Object(resources)) = container.get_mut("resources") {
-        resource_list(resources, "limits");
-        resource_list(resources, "requests");
         // Requests default to the limits.
         if let Some(Value::Object(limits)) = resources.get("limits").cloned() {
             let requests = resources
@@ -344,7 +340,7 @@ fn http_get_defaults(handler: &mut Object) {
     }
 }
 
-/// The default for an owner of an image.
+/// The default pull policy: Always for the tag `latest`, else IfNotPresent.
 fn pull_policy(owner: &Object, field: &str) -> &'static str {
     let image = owner.get(field).and_then(Value::as_str).unwrap_or_default();
     if tag(image) == "latest" {

@@ -90,6 +90,18 @@ pub(crate) fn copy(object: &mut Object, other: &Object, pointer: &str) {
     set(object, pointer, at(other, pointer).clone());
 }
 
+/// The fields of a pod's spec that have containers, in the order in which Kubernetes visits them.
+pub(crate) const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
+
+/// Calls `visit` for the containers of all types (`VisitContainers` of Kubernetes).
+pub(crate) fn visit_containers(spec: &mut Object, mut visit: impl FnMut(&mut Object)) {
+    for list in CONTAINER_LISTS {
+        let containers = spec.get_mut(list).and_then(Value::as_array_mut);
+        let containers = containers.into_iter().flatten();
+        containers.filter_map(Value::as_object_mut).for_each(&mut visit);
+    }
+}
+
 /// `metadata.name`.
 pub(crate) fn name(object: &Object) -> &str {
     text(object, "/metadata/name")

@@ -30,7 +30,7 @@ use serde_json::{Value, json};
 
 use super::field::Errors;
 use super::names;
-use super::object::Object;
+use super::object::{CONTAINER_LISTS, Object};
 use super::resource::{Kind, Resource};
 use super::strategy::Part;
 use fields::Fields;
@@ -122,6 +122,13 @@ fn collect(object: &Object, validate: impl FnOnce(&Fields<'_>)) -> Errors {
     let errors = RefCell::default();
     validate(&Fields::of(object, &errors));
     errors.into_inner()
+}
+
+/// The containers of all types.
+fn all_containers<'a>(spec: &Fields<'a>) -> impl Iterator<Item = Fields<'a>> + use<'a> {
+    let spec = spec.clone();
+    let lists = CONTAINER_LISTS.into_iter();
+    lists.flat_map(move |list| spec.structs(list))
 }
 
 /// The name of a CSI driver in a spec.

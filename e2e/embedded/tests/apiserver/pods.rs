@@ -103,43 +103,28 @@ async fn pods_get_the_topology_labels_of_their_node() {
 #[tokio::test(start_paused = true)]
 async fn refuses_pods_that_admission_rejects() {
     let server = mk_server(1);
-    assert_fails(
-        call(
-            &server,
-            Method::POST,
-            PODS,
-            &mk_pod("p", json!({ "runtimeClassName": "x" })),
-        )
-        .await,
-        403,
-        "Forbidden",
-        "pods \"p\" is forbidden: pod rejected: RuntimeClass \"x\" not found",
-    );
-    assert_fails(
-        call(
-            &server,
-            Method::POST,
-            PODS,
-            &mk_pod("p", json!({ "overhead": { "cpu": "1" } })),
-        )
-        .await,
-        403,
-        "Forbidden",
-        "pods \"p\" is forbidden: pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead",
-    );
-    assert_fails(
-        call(
-            &server,
-            Method::POST,
-            PODS,
-            &mk_pod("p", json!({ "preemptionPolicy": "Never" })),
-        )
-        .await,
-        403,
-        "Forbidden",
-        "pods \"p\" is forbidden: the string value of PreemptionPolicy (Never) must not be provided in pod spec; priority \
-         admission controller computed PreemptLowerPriority from the given PriorityClass name",
-    );
+    for (spec, message) in [
+        (
+            json!({ "runtimeClassName": "x" }),
+            "pod rejected: RuntimeClass \"x\" not found",
+        ),
+        (
+            json!({ "overhead": { "cpu": "1" } }),
+            "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead",
+        ),
+        (
+            json!({ "preemptionPolicy": "Never" }),
+            "the string value of PreemptionPolicy (Never) must not be provided in pod spec; priority admission controller \
+             computed PreemptLowerPriority from the given PriorityClass name",
+        ),
+    ] {
+        assert_fails(
+            call(&server, Method::POST, PODS, &mk_pod("p", spec)).await,
+            403,
+            "Forbidden",
+            &format!("pods \"p\" is forbidden: {message}"),
+        );
+    }
     for level in ["baseline", "restricted"] {
         let labels = json!({ "metadata": { "labels": { "pod-security.kubernetes.io/enforce": level } } });
         patch(&server, "/api/v1/namespaces/default", "merge", &labels).await;

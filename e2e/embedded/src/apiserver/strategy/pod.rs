@@ -21,14 +21,7 @@ pub(super) fn prepare_for_create(object: &mut Object, now: &str) {
 /// Drops the fields of the feature gates ContainerStopSignals and GenericWorkload, which are off (`DropDisabledPodFields`).
 pub(super) fn drop_disabled(object: &mut Object) {
     set(object, "/spec/schedulingGroup", Value::Null);
-    let spec = object::struct_mut(object, "/spec");
-    for list in ["initContainers", "containers", "ephemeralContainers"] {
-        let containers = spec.get_mut(list).and_then(Value::as_array_mut);
-        let containers = containers.into_iter().flatten();
-        containers
-            .filter_map(Value::as_object_mut)
-            .for_each(drop_stop_signal);
-    }
+    object::visit_containers(object::struct_mut(object, "/spec"), drop_stop_signal);
 }
 
 fn drop_stop_signal(container: &mut Object) {
@@ -87,14 +80,13 @@ fn merge_keys(term: &mut Value, labels: &Value) {
             }
         }
     }
-    let selector = term.get_mut("labelSelector").and_then(Value::as_object_mut);
-    if let Some(selector) = selector
-        && !requirements.is_empty()
+    if requirements.is_empty() {
+        return;
+    }
+    if let Some(Value::Object(selector)) = term.get_mut("labelSelector")
+        && let Value::Array(expressions) = selector.entry("matchExpressions").or_insert_with(|| json!([]))
     {
-        let expressions = selector.entry("matchExpressions").or_insert_with(|| json!([]));
-        if let Value::Array(expressions) = expressions {
-            expressions.append(&mut requirements);
-        }
+        expressions.extend(requirements);
     }
 }
 

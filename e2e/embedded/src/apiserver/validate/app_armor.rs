@@ -3,7 +3,7 @@
 use super::super::app_armor::{ANNOTATION_PREFIX, LOCALHOST_PREFIX, PATH_LIMIT};
 use super::super::field::FieldError;
 use super::super::object::{self, Object};
-use super::container::all_containers;
+use super::all_containers;
 use super::fields::Fields;
 
 const PATH: &str = "localhostProfile";
@@ -59,7 +59,7 @@ pub(super) fn annotations(pod: &Fields<'_>) {
     }
 }
 
-/// Rejects changes of the annotations.
+/// The annotations of a new version of a pod, which must not change.
 pub(super) fn annotation_updates(pod: &Fields<'_>, old: &Object) {
     let metadata = pod.child("metadata");
     let after = object::struct_at(metadata.object, "annotations");
@@ -79,6 +79,7 @@ pub(super) fn annotation_updates(pod: &Fields<'_>, old: &Object) {
             forbid(key, "add");
         }
     }
+    annotations(pod);
 }
 
 /// The annotations and the fields of a new pod must not contradict each other.

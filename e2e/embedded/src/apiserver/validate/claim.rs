@@ -8,7 +8,7 @@ use super::super::object::{self, Object, at, text};
 use super::super::quantity::Quantity;
 use super::fields::{Fields, amount};
 use super::volume::{VOLUME_MODES, access_modes, not_negative};
-use super::{label_selector, metadata};
+use super::{label_selector, metadata, resources};
 
 const RESIZE_STATES: [&str; 5] = [
     "ControllerResizeInProgress",
@@ -157,8 +157,7 @@ pub(super) fn claim_status(object: &Fields<'_>, old: &Object) {
 fn resource_name(status: &Fields<'_>, field: &str, name: &str) -> bool {
     let before = status.error_count();
     status.found(field, name, names::qualified(name));
-    let is_native = !name.contains('/') || name.contains("kubernetes.io/");
-    if status.error_count() == before && is_native {
+    if status.error_count() == before && resources::is_native(name) {
         status.supported(field, name, &["storage"]);
     }
     status.error_count() == before

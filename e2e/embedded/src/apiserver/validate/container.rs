@@ -8,18 +8,10 @@ use super::fields::Fields;
 use super::volume::no_backsteps;
 use super::{environment, handlers, resources, restart_policy, security_context};
 
-/// The fields of a spec that have containers, in the order in which they are visited.
-const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 pub(super) const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
 
 /// The names of a pod's valid volumes, and whether each can be a block device.
 pub(super) type Volumes<'a> = BTreeMap<&'a str, bool>;
-
-/// The containers of all types.
-pub(super) fn all_containers<'a>(spec: &Fields<'a>) -> impl Iterator<Item = Fields<'a>> + use<'a> {
-    let spec = spec.clone();
-    LISTS.into_iter().flat_map(move |list| spec.structs(list))
-}
 
 pub(super) fn containers(spec: &Fields<'_>, volumes: &Volumes<'_>) {
     let mut names = HashSet::new();

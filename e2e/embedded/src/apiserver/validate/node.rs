@@ -3,26 +3,12 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 
-use serde_json::Value;
-
 use super::super::field::{FieldError, Path};
 use super::super::names;
 use super::super::object::{Object, at, list, text};
-use super::fields::{Fields, amount};
+use super::fields::Fields;
 use super::{metadata, resources};
 
-/// Resources with a whole number as quantity, besides extended ones (`IsIntegerResourceName`).
-const INTEGER: [&str; 9] = [
-    "pods",
-    "resourcequotas",
-    "services",
-    "replicationcontrollers",
-    "secrets",
-    "configmaps",
-    "persistentvolumeclaims",
-    "services.nodeports",
-    "services.loadbalancers",
-];
 pub(super) const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 pub(super) fn node(object: &Fields<'_>) {
@@ -93,23 +79,8 @@ fn resources(object: &Fields<'_>) {
     let status = object.child("status");
     for list in ["capacity", "allocatable"] {
         for (name, value) in status.entries(list) {
-            resource_quantity(&status, &status.path(list).child(name), name, value);
+            resources::quantity(&status, &status.path(list).child(name), name, value);
         }
-    }
-}
-
-/// Validates a quantity of a resource.
-pub(super) fn resource_quantity(owner: &Fields<'_>, path: &Path, name: &str, value: &Value) {
-    let Some(parsed) = amount(value) else {
-        return;
-    };
-    let invalid = |why: &str| owner.push(FieldError::invalid(path, value.clone(), why));
-    if parsed.cmp_zero().is_lt() {
-        invalid("must be greater than or equal to 0");
-    }
-    let whole = INTEGER.contains(&name) || resources::is_extended(name);
-    if whole && !parsed.is_whole() {
-        invalid("must be an integer");
     }
 }
 

@@ -16,7 +16,6 @@ pub(super) fn update(object: &Fields<'_>, old: &Object) {
     metadata::validate_update(object, old);
     metadata_and_spec(object, Some(old));
     app_armor::annotation_updates(object, old);
-    app_armor::annotations(object);
     let spec = &object.child("spec");
     for field in ["containers", "initContainers"] {
         if spec.list(field).len() != list(old, &format!("/spec/{field}")).len() {
@@ -189,7 +188,6 @@ fn fixed_spec(object: &Object, old: &Object) -> Object {
 pub(super) fn status(object: &Fields<'_>, old: &Object) {
     metadata::validate_update(object, old);
     app_armor::annotation_updates(object, old);
-    app_armor::annotations(object);
     let status = &object.child("status");
     for condition in status.structs("conditions") {
         let kind = condition.text("type");

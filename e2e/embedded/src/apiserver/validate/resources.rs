@@ -9,7 +9,6 @@ use super::super::names;
 use super::super::pod_resources::{self, HUGE_PAGES};
 use super::super::quantity::Quantity;
 use super::fields::{Fields, amount};
-use super::node::resource_quantity;
 
 const STANDARD: [&str; 20] = [
     "configmaps",
@@ -32,6 +31,19 @@ const STANDARD: [&str; 20] = [
     "services.loadbalancers",
     "services.nodeports",
     "storage",
+];
+
+/// Resources with a whole number as quantity, besides extended ones (`IsIntegerResourceName`).
+const INTEGER: [&str; 9] = [
+    "pods",
+    "resourcequotas",
+    "services",
+    "replicationcontrollers",
+    "secrets",
+    "configmaps",
+    "persistentvolumeclaims",
+    "services.nodeports",
+    "services.loadbalancers",
 ];
 
 /// Validates the name of a resource at a path.
@@ -67,6 +79,7 @@ pub(super) fn overhead(spec: &Fields<'_>) {
 }
 
 fn requirements(resources: &Fields<'_>, spec: &Fields<'_>, check: NameCheck) {
+    let mut names = Vec::new();
     for kind in ["limits", "requests"] {
         for (name, value) in resources.entries(kind) {
             let path = resources.path(kind).key(name);
@@ -75,19 +88,31 @@ fn requirements(resources: &Fields<'_>, spec: &Fields<'_>, check: NameCheck) {
                 within_limit(resources, name, value);
             }
             huge_pages(resources, &path, name, value);
+            names.push(name.as_str());
         }
     }
-    let entries = ["limits", "requests"]
-        .into_iter()
-        .flat_map(|kind| resources.entries(kind));
-    let names: Vec<&str> = entries.map(|(name, _)| name.as_str()).collect();
     need_cpu_or_memory(resources, resources.own_path(), &names);
     claims(resources, spec);
 }
 
 fn resource(owner: &Fields<'_>, path: &Path, name: &str, value: &Value, check: NameCheck) {
     check(owner, path, name);
-    resource_quantity(owner, path, name, value);
+    quantity(owner, path, name, value);
+}
+
+/// Validates a quantity of a resource.
+pub(super) fn quantity(owner: &Fields<'_>, path: &Path, name: &str, value: &Value) {
+    let Some(parsed) = amount(value) else {
+        return;
+    };
+    let invalid = |why: &str| owner.push(FieldError::invalid(path, value.clone(), why));
+    if parsed.cmp_zero().is_lt() {
+        invalid("must be greater than or equal to 0");
+    }
+    let whole = INTEGER.contains(&name) || is_extended(name);
+    if whole && !parsed.is_whole() {
+        invalid("must be an integer");
+    }
 }
 
 fn container_resource(owner: &Fields<'_>, path: &Path, name: &str) {
@@ -124,11 +149,11 @@ fn known_resource(owner: &Fields<'_>, path: &Path, name: &str) -> bool {
     is_valid
 }
 
-fn is_native(name: &str) -> bool {
+pub(super) fn is_native(name: &str) -> bool {
     !name.contains('/') || name.contains("kubernetes.io/")
 }
 
-pub(super) fn is_extended(name: &str) -> bool {
+fn is_extended(name: &str) -> bool {
     !is_native(name)
         && !name.starts_with("requests.")
         && names::qualified(&format!("requests.{name}")).is_empty()

@@ -2,7 +2,7 @@
 
 use super::super::field::FieldError;
 use super::super::names;
-use super::container::all_containers;
+use super::all_containers;
 use super::fields::Fields;
 
 /// Maximum size of a GMSA credential spec in bytes.
