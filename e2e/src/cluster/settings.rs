@@ -45,8 +45,8 @@ impl ClusterSettings {
         verbose_log: false,
     };
 
-    /// Whether the scenario needs its own control plane.
-    pub(super) fn needs_own_control_plane(self) -> bool {
+    /// Whether a scenario with these settings needs its own real control plane.
+    pub fn needs_own_control_plane(self) -> bool {
         // Only the embedded cluster has this setting; a scenario with it alone uses the shared control plane.
         let others = Self {
             csi_timeout: None,

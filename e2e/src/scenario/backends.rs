@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::{ALL, ExpectedOutcome, KnownIssue, RANDOMIZED, Scenario, UPGRADES};
 use crate::attacher::Kind;
+use crate::cluster::ClusterSettings;
 use crate::nodes::NODES;
 
 /// Scenarios that do not run on the embedded cluster, and the real programs that they test.
@@ -70,8 +71,11 @@ impl Scenario {
     /// Reason why the scenario does not run on the real nodes, which all scenarios share.
     pub fn needs_simulated_nodes(&self) -> Option<&'static str> {
         let config = &self.config;
+        let own_control_plane = config
+            .own_cluster
+            .is_some_and(ClusterSettings::needs_own_control_plane);
         [
-            (config.own_cluster.is_some(), "it needs a cluster of its own"),
+            (own_control_plane, "it needs a cluster of its own"),
             (!config.node_drivers, "its kubelets must not mount"),
             (config.nodes > NODES.len(), "it needs more nodes"),
         ]
