@@ -1,4 +1,4 @@
-//! Built-in scenarios: fault scripts for failures of storage that occur in practice, by name.
+//! Built-in scenarios: lists of fault rules for failures of storage that occur in practice, by name.
 //!
 //! Each is a YAML file in `scenarios/` in the format of `--faults`. Its first line is a comment with a one-sentence
 //! description.

@@ -65,7 +65,7 @@ pub(super) fn of_pod(spec: &Fields<'_>) {
         resources.forbidden("claims", "claims may not be set for Resources at pod-level");
     }
     requirements(&resources, spec, pod_resource);
-    fit_into_pod(spec, &resources);
+    pod_resource_consistency(spec, &resources);
 }
 
 pub(super) fn overhead(spec: &Fields<'_>) {
@@ -240,7 +240,7 @@ fn claims(resources: &Fields<'_>, spec: &Fields<'_>) {
 }
 
 /// The resources of the containers must fit into those of the pod.
-fn fit_into_pod(spec: &Fields<'_>, resources: &Fields<'_>) {
+fn pod_resource_consistency(spec: &Fields<'_>, resources: &Fields<'_>) {
     for kind in ["requests", "limits"] {
         let of_pod = resources.child(kind);
         for (name, total) in pod_resources::aggregate(spec.object, kind) {

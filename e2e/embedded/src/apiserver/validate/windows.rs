@@ -9,7 +9,7 @@ use super::fields::Fields;
 const CREDENTIAL_SPEC_LIMIT: usize = 64 * 1024;
 const DOMAIN_LIMIT: usize = 256;
 const USER_LIMIT: usize = 104;
-/// Letters that the NetBIOS name of a domain must not contain.
+/// Characters that the NetBIOS name of a domain must not contain.
 const NOT_IN_DOMAINS: &str = "\\/:*?\"<>|";
 const NOT_IN_USERS: &str = "\"/\\:;|=,+*?<>@[]";
 const OPTIONS: &str = "windowsOptions";
@@ -211,7 +211,7 @@ pub(super) fn host_users(spec: &Fields<'_>) {
     if spec.get("hostUsers") != false {
         return;
     }
-    // As upstream, two of the paths are no JSON names.
+    // As in kube-apiserver, two of the paths have the names of the Go fields.
     for (field, path) in [
         ("hostNetwork", "hostNetwork"),
         ("hostPID", "HostPID"),
