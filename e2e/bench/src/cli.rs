@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use csi_e2e::process::Run;
 use csi_e2e::toolchain::{Settings, Toolchain};
 use tracing_subscriber::EnvFilter;
@@ -14,13 +14,12 @@ use crate::{Implementation, Plan, Report, Row, Sizes, baseline, goal, plot};
 
 /// Measures attachers side by side on a real control plane.
 ///
-/// Prints a table for each row and whether the goals are met. --rows selects rows: size, default, burst,
-/// latency, latency-far, slow, behind, restart, handover-term, handover-kill, own, own-many, foreign, foreign-many.
+/// Prints a table for each row and whether the goals are met.
 #[derive(Debug, Parser)]
 #[command(name = "csi-bench")]
 struct Args {
     /// Rows to measure.
-    #[arg(long, value_delimiter = ',', default_values_t = Row::ALL, hide_default_value = true)]
+    #[arg(long, value_delimiter = ',', default_values_t = Row::value_variants(), hide_default_value = true)]
     rows: Vec<Row>,
     /// Number of rounds. The tables show medians.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]

@@ -242,7 +242,7 @@ fn row_report(row: Row, plan: &Plan, found: Vec<Found>) -> RowReport {
         }
     });
     RowReport {
-        row: row.name().to_owned(),
+        row: row.to_string(),
         title: row.title(&plan.sizes),
         implementations: implementations.collect(),
     }

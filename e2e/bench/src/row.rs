@@ -1,14 +1,15 @@
 //! The rows: measurements that can be selected on the command line.
 
 use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
+
+use clap::ValueEnum;
 
 use super::Implementation;
 use super::implementation::Workers::{Default, Number};
 
-/// One measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// One measurement. In measuring order: those that fill the cluster are last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Row {
     /// Size of the executable.
     Size,
@@ -75,44 +76,6 @@ pub struct Sizes {
 // === impl Row ===
 
 impl Row {
-    /// All rows in measuring order: those that fill the cluster are last.
-    pub const ALL: [Self; 14] = [
-        Self::Size,
-        Self::Default,
-        Self::Burst,
-        Self::Latency,
-        Self::LatencyFar,
-        Self::Slow,
-        Self::Behind,
-        Self::Restart,
-        Self::HandoverTerm,
-        Self::HandoverKill,
-        Self::Own,
-        Self::OwnMany,
-        Self::Foreign,
-        Self::ForeignMany,
-    ];
-
-    /// Name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Size => "size",
-            Self::Default => "default",
-            Self::Burst => "burst",
-            Self::Latency => "latency",
-            Self::LatencyFar => "latency-far",
-            Self::Slow => "slow",
-            Self::Behind => "behind",
-            Self::Restart => "restart",
-            Self::HandoverTerm => "handover-term",
-            Self::HandoverKill => "handover-kill",
-            Self::Foreign => "foreign",
-            Self::ForeignMany => "foreign-many",
-            Self::Own => "own",
-            Self::OwnMany => "own-many",
-        }
-    }
-
     /// Title for a heading.
     pub fn title(self, sizes: &Sizes) -> String {
         let Sizes {
@@ -209,21 +172,8 @@ impl Row {
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Row {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        Self::ALL
-            .into_iter()
-            .find(|row| row.name() == name)
-            .ok_or_else(|| {
-                let names = Self::ALL.map(Self::name).join(", ");
-                format!("{name:?} is none of {names}")
-            })
+        let value = self.to_possible_value().expect("every row must have a name");
+        f.write_str(value.get_name())
     }
 }
 
@@ -264,29 +214,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_is_found_by_its_name() {
-        for row in Row::ALL {
-            assert_eq!(row.name().parse(), Ok(row));
-        }
-        let wrong = "bursts".parse::<Row>().expect_err("there is no such row");
-        assert!(
-            wrong.contains("\"bursts\"") && wrong.contains("handover-kill"),
-            "{wrong}"
-        );
-    }
-
-    #[test]
     fn load_never_has_to_shrink() {
         for sizes in [Sizes::full(), Sizes::quick()] {
-            let loads: Vec<_> = Row::ALL.iter().map(|row| row.load(&sizes)).collect();
+            let rows = Row::value_variants().iter();
+            let loads: Vec<_> = rows.map(|row| row.load(&sizes)).collect();
             assert!(loads.is_sorted(), "{loads:?}");
         }
-        assert!(Row::ALL.is_sorted(), "rows are measured in their own order");
     }
 
     #[test]
     fn every_row_compares_both_attachers() {
-        for row in Row::ALL {
+        for row in Row::value_variants() {
             let implementations = row.implementations(&Sizes::full());
             assert!(implementations.iter().any(|c| c.is_ours()), "{row}");
             assert!(implementations.iter().any(|c| c.is_go()), "{row}");

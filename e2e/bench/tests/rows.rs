@@ -50,7 +50,7 @@ async fn rows_have_their_figures(run: &Arc<Run>) -> Result<()> {
     let report = csi_bench::run(run, &toolchain, &plan).await?;
     ensure!(report.is_complete(), "{}", report.markdown());
     let ours = |row: Row, quantity| {
-        let row = report.row(row.name()).context("a row is missing")?;
+        let row = report.row(&row.to_string()).context("a row is missing")?;
         let found = row.medians(quantity, "ours");
         found
             .first()
