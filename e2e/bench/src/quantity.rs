@@ -61,77 +61,48 @@ pub enum Better {
 // === impl Quantity ===
 
 impl Quantity {
+    /// Title, number of decimals, and whether higher or lower is better.
+    fn properties(self) -> (&'static str, usize, Better) {
+        use Better::{Less, More};
+        match self {
+            Self::AttachRate => ("attaches/s", 1, More),
+            Self::DetachRate => ("detaches/s", 1, More),
+            Self::AttachP50 => ("attach p50 ms", 1, Less),
+            Self::AttachP99 => ("attach p99 ms", 1, Less),
+            Self::DetachP50 => ("detach p50 ms", 1, Less),
+            Self::DetachP99 => ("detach p99 ms", 1, Less),
+            Self::AllAttached => ("all attached s", 2, Less),
+            Self::PublishStart => ("publish starts ms", 1, Less),
+            Self::Ready => ("ready s", 2, Less),
+            Self::Recovery => ("next attach s", 2, Less),
+            Self::Cpu => ("CPU s per 1,000", 2, Less),
+            Self::StartCpu => ("CPU s to ready", 2, Less),
+            Self::Memory => ("peak MB", 1, Less),
+            Self::AttachWrites => ("VA writes/attach", 2, Less),
+            Self::DetachWrites => ("VA writes/detach", 2, Less),
+            Self::VolumeWrites => ("PV writes/volume", 2, Less),
+            Self::Reads => ("reads/volume", 2, Less),
+            Self::Size => ("size MB", 2, Less),
+        }
+    }
+
     /// Column header.
     pub fn title(self) -> &'static str {
-        match self {
-            Self::AttachRate => "attaches/s",
-            Self::DetachRate => "detaches/s",
-            Self::AttachP50 => "attach p50 ms",
-            Self::AttachP99 => "attach p99 ms",
-            Self::DetachP50 => "detach p50 ms",
-            Self::DetachP99 => "detach p99 ms",
-            Self::AllAttached => "all attached s",
-            Self::PublishStart => "publish starts ms",
-            Self::Ready => "ready s",
-            Self::Recovery => "next attach s",
-            Self::Cpu => "CPU s per 1,000",
-            Self::StartCpu => "CPU s to ready",
-            Self::Memory => "peak MB",
-            Self::AttachWrites => "VA writes/attach",
-            Self::DetachWrites => "VA writes/detach",
-            Self::VolumeWrites => "PV writes/volume",
-            Self::Reads => "reads/volume",
-            Self::Size => "size MB",
-        }
+        self.properties().0
     }
 
     /// The value as text, rounded to significant digits.
     pub fn text(self, value: f64) -> String {
-        let digits = match self {
-            Self::AttachRate | Self::DetachRate if value >= 10.0 => 0,
-            Self::AttachP50
-            | Self::AttachP99
-            | Self::DetachP50
-            | Self::DetachP99
-            | Self::PublishStart
-            | Self::Memory
-            | Self::AttachRate
-            | Self::DetachRate => 1,
-            Self::AllAttached
-            | Self::Ready
-            | Self::Recovery
-            | Self::Cpu
-            | Self::StartCpu
-            | Self::AttachWrites
-            | Self::DetachWrites
-            | Self::VolumeWrites
-            | Self::Reads
-            | Self::Size => 2,
+        let digits = match self.properties() {
+            (_, _, Better::More) if value >= 10.0 => 0,
+            (_, digits, _) => digits,
         };
         format!("{value:.digits$}")
     }
 
     /// Whether higher or lower is better.
     pub fn better(self) -> Better {
-        match self {
-            Self::AttachRate | Self::DetachRate => Better::More,
-            Self::AttachP50
-            | Self::AttachP99
-            | Self::DetachP50
-            | Self::DetachP99
-            | Self::AllAttached
-            | Self::PublishStart
-            | Self::Ready
-            | Self::Recovery
-            | Self::Cpu
-            | Self::StartCpu
-            | Self::Memory
-            | Self::AttachWrites
-            | Self::DetachWrites
-            | Self::VolumeWrites
-            | Self::Reads
-            | Self::Size => Better::Less,
-        }
+        self.properties().2
     }
 }
 
