@@ -66,6 +66,7 @@ pub(super) struct BenchEnv {
 // === impl BenchEnv ===
 
 impl BenchEnv {
+    /// Starts the driver and creates the volumes and all objects but VolumeAttachments.
     pub(super) async fn prepare(harness: &Harness<'_>, name: String, needs: Needs) -> Result<Self> {
         let dir = harness.run.subdir(&name)?;
         let stranger = harness.csi_address.as_ref().filter(|_| needs.any_driver);
@@ -119,6 +120,8 @@ impl BenchEnv {
         create::<CSINode>(&Api::all(cluster.client()), nodes)
             .await
             .context("create CSINodes")?;
+        env.create_persistent_volumes(harness, &[], 0..needs.volumes)
+            .await?;
         Ok(env)
     }
 
@@ -142,22 +145,11 @@ impl BenchEnv {
             .context("wipe VolumeAttachments")
     }
 
-    /// Creates the PersistentVolumes, as users do.
-    pub(super) async fn create_volumes(&self, harness: &Harness<'_>) -> Result<()> {
-        self.create_volumes_with(harness, &[], 0..self.volumes.len())
-            .await
-    }
-
-    /// Creates one PersistentVolume.
-    pub(super) async fn create_volume(&self, harness: &Harness<'_>, index: usize) -> Result<()> {
-        self.create_volumes_with(harness, &[], index..index + 1).await
-    }
-
     /// Creates PersistentVolumes, VolumeAttachments and publications at the driver as they are after an
     /// attach.
     pub(super) async fn create_attached(&self, harness: &Harness<'_>, which: Range<usize>) -> Result<()> {
         let finalizer = attacher_finalizer(&self.driver);
-        self.create_volumes_with(harness, &[finalizer.as_str()], which.clone())
+        self.create_persistent_volumes(harness, &[finalizer.as_str()], which.clone())
             .await?;
         let published = which.clone().map(|index| {
             let node = index % self.node_ids.len();
@@ -181,7 +173,7 @@ impl BenchEnv {
             .context("mark VolumeAttachments as attached")
     }
 
-    async fn create_volumes_with(
+    async fn create_persistent_volumes(
         &self,
         harness: &Harness<'_>,
         finalizers: &[&str],
@@ -253,13 +245,21 @@ impl BenchEnv {
         Ok(())
     }
 
-    /// Deletes everything, so that the next implementation starts from the same state.
+    /// Deletes everything, also after an error, so that the next implementation starts from the same state.
     ///
     /// # Errors
     ///
-    /// A volume is still published, or a VolumeAttachment is left: the implementation did not complete its
-    /// work.
-    pub(super) async fn clear(self, harness: &Harness<'_>) -> Result<()> {
+    /// The first error: that of the measurement; a volume is still published, or a VolumeAttachment is left: the
+    /// implementation did not complete its work; that of a deletion.
+    pub(super) async fn clear<T>(self, harness: &Harness<'_>, measured: Result<T>) -> Result<T> {
+        let measured = match measured {
+            Ok(measured) => self.ensure_all_detached(harness).await.map(|()| measured),
+            Err(error) => Err(error),
+        };
+        self.wipe_after(harness, measured).await
+    }
+
+    async fn ensure_all_detached(&self, harness: &Harness<'_>) -> Result<()> {
         let published = self.array.published().await?;
         ensure!(
             published == 0,
@@ -273,7 +273,13 @@ impl BenchEnv {
             .filter(|va| self.volumes.contains(va))
             .collect();
         ensure!(left.is_empty(), "VolumeAttachments are left: {left:?}");
-        self.wipe(harness).await
+        Ok(())
+    }
+
+    /// Wipes after a measurement, also a failed one. The first error wins.
+    pub(super) async fn wipe_after<T>(self, harness: &Harness<'_>, measured: Result<T>) -> Result<T> {
+        let wiped = self.wipe(harness).await;
+        measured.and_then(|measured| wiped.map(|()| measured))
     }
 
     /// Deletes everything unconditionally. No attacher may be running.

@@ -20,9 +20,6 @@ use super::tracker::{Life, Tracker};
 use super::{Harness, burst_timeout};
 use csi_e2e::process::Process;
 
-/// Maximum time for an attacher to exit after SIGTERM.
-const STOP: Duration = Duration::from_secs(30);
-
 /// Measures one implementation once.
 pub(super) async fn measure(
     harness: &Harness<'_>,
@@ -66,9 +63,21 @@ async fn plain_env(harness: &Harness<'_>, name: String, volumes: usize) -> Resul
         any_driver: true,
         ..Needs::default()
     };
-    let env = BenchEnv::prepare(harness, name, needs).await?;
-    env.create_volumes(harness).await?;
-    Ok(env)
+    BenchEnv::prepare(harness, name, needs).await
+}
+
+/// Runs `work` with an attacher and kills it: its remaining work could take minutes and is not measured.
+async fn with_attacher(
+    harness: &Harness<'_>,
+    implementation: Implementation,
+    env: &BenchEnv,
+    work: impl AsyncFnOnce(&Process) -> Result<Figures>,
+) -> Result<Figures> {
+    let spec = implementation.spec("attacher", &harness.programs, env)?;
+    let attacher = Process::spawn(harness.run, spec)?;
+    let figures = attacher.while_alive(work(&attacher)).await;
+    let killed = attacher.kill().await;
+    figures.and_then(|figures| killed.map(|_| figures))
 }
 
 /// Attaches and detaches the volume at `index` as warm-up: the process is running, its caches are synced, its
@@ -102,19 +111,30 @@ async fn detach_one(harness: &Harness<'_>, env: &BenchEnv, index: usize) -> Resu
         .with_context(|| format!("detach {}", env.volumes[index]))
 }
 
-/// Starts an attacher with one VolumeAttachment to attach. Returns it, when it was started, and the tracker of that
-/// VolumeAttachment.
+/// Measures the start of an attacher with one VolumeAttachment to attach, then runs `work`, which returns more figures.
 async fn start_with_an_attach(
     harness: &Harness<'_>,
     implementation: Implementation,
     env: &BenchEnv,
-) -> Result<(Process, Instant, Tracker)> {
+    within: Duration,
+    work: impl AsyncFnOnce() -> Result<Figures>,
+) -> Result<Figures> {
     let tracker = follow(harness, env, 0);
     env.attach(harness, 0..1).await?;
     tracker.reached(1, burst_timeout(1), |life| life.seen).await?;
     let started = Instant::now();
-    let spec = implementation.spec("attacher", &harness.programs, env)?;
-    Ok((Process::spawn(harness.run, spec)?, started, tracker))
+    with_attacher(harness, implementation, env, async |attacher| {
+        let ready = tracker.reached(1, within, |life| life.attached).await?;
+        let start_cpu = attacher.usage().cpu.as_secs_f64();
+        let mut figures = work().await?;
+        figures.extend([
+            (Quantity::Ready, (ready - started).as_secs_f64()),
+            (Quantity::StartCpu, start_cpu),
+            (Quantity::Memory, memory(attacher)),
+        ]);
+        Ok(figures)
+    })
+    .await
 }
 
 fn follow(harness: &Harness<'_>, env: &BenchEnv, index: usize) -> Tracker {

@@ -25,11 +25,7 @@ impl OwnLoad {
                 volumes: SAMPLES + 1,
                 ..Needs::default()
             };
-            let env = BenchEnv::prepare(harness, "own".to_owned(), needs).await?;
-            for sample in 0..=SAMPLES {
-                env.create_volume(harness, sample).await?;
-            }
-            self.env = Some(env);
+            self.env = Some(BenchEnv::prepare(harness, "own".to_owned(), needs).await?);
         }
         let env = self.env.as_mut().context("it was prepared")?;
         // Left by an implementation that failed.

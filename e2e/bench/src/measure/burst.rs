@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use super::{Pile, STOP, memory, plain_env, run_pile, warm_up};
+use super::{Pile, memory, plain_env, run_pile, warm_up, with_attacher};
 use crate::bench_env::BenchEnv;
 use crate::implementation::Implementation;
 use crate::quantity::{Figures, Quantity};
@@ -25,19 +25,15 @@ pub(super) async fn measure(
 ) -> Result<Figures> {
     // One more volume, to detect that the attacher is ready.
     let env = plain_env(harness, name, volumes + 1).await?;
-    if let Implementation::Limit(at_once) = implementation {
-        let figures = bare_loop(harness, &env, volumes, at_once).await?;
-        env.clear(harness).await?;
-        return Ok(figures);
-    }
-    let spec = implementation.spec("attacher", &harness.programs, &env)?;
-    let attacher = Process::spawn(harness.run, spec)?;
-    let measured = attacher
-        .while_alive(both_ways(harness, &env, &attacher, volumes))
-        .await?;
-    attacher.stop(STOP).await?;
-    env.clear(harness).await?;
-    Ok(measured)
+    let figures = if let Implementation::Limit(at_once) = implementation {
+        bare_loop(harness, &env, volumes, at_once).await
+    } else {
+        with_attacher(harness, implementation, &env, async |attacher| {
+            both_ways(harness, &env, attacher, volumes).await
+        })
+        .await
+    };
+    env.clear(harness, figures).await
 }
 
 async fn both_ways(

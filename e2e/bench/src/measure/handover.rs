@@ -1,13 +1,13 @@
 //! Failover between two replicas.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use rustix::process::Signal;
 
-use super::{STOP, attach_one, burst_timeout, detach_one, plain_env, warm_up};
+use super::{attach_one, burst_timeout, detach_one, plain_env, warm_up};
 use crate::bench_env::BenchEnv;
 use crate::implementation::Implementation;
 use crate::quantity::{Figures, Quantity};
@@ -16,6 +16,9 @@ use csi_e2e::attacher::with_host_name;
 use csi_e2e::process::{Process, Spec};
 use csi_e2e::wait::{self, Progress};
 
+/// Maximum time for an attacher to exit after SIGTERM.
+const STOP: Duration = Duration::from_secs(30);
+
 pub(super) async fn measure(
     harness: &Harness<'_>,
     implementation: Implementation,
@@ -23,28 +26,39 @@ pub(super) async fn measure(
     signal: Signal,
 ) -> Result<Figures> {
     let env = plain_env(harness, name, 2).await?;
-    let leader = Process::spawn(harness.run, replica(harness, implementation, &env, "first")?)?;
+    let took = failover(harness, implementation, &env, signal).await;
+    let took = env.clear(harness, took).await?;
+    Ok(Figures::from([(Quantity::Recovery, took.as_secs_f64())]))
+}
+
+/// Returns the time from the signal to the leader until the standby has attached a volume.
+async fn failover(
+    harness: &Harness<'_>,
+    implementation: Implementation,
+    env: &BenchEnv,
+    signal: Signal,
+) -> Result<Duration> {
+    let leader = Process::spawn(harness.run, replica(harness, implementation, env, "first")?)?;
     leader
         .while_alive(async {
-            warm_up(harness, &env, 0).await?;
-            is_led_by(harness, &env, "first").await
+            warm_up(harness, env, 0).await?;
+            is_led_by(harness, env, "first").await
         })
         .await?;
-    let standby = Process::spawn(harness.run, replica(harness, implementation, &env, "second")?)?;
+    let standby = Process::spawn(harness.run, replica(harness, implementation, env, "second")?)?;
     wait_for_lease_read(implementation, &standby).await?;
     leader.ensure_alive()?;
     let work = async {
         leader.signal(signal)?;
         let signalled = Instant::now();
-        let attached = attach_one(harness, &env, 1, burst_timeout(1)).await?;
-        is_led_by(harness, &env, "second").await?;
-        detach_one(harness, &env, 1).await?;
+        let attached = attach_one(harness, env, 1, burst_timeout(1)).await?;
+        is_led_by(harness, env, "second").await?;
+        detach_one(harness, env, 1).await?;
         Ok(attached - signalled)
     };
     let took = standby.while_alive(work).await?;
     standby.stop(STOP).await?;
-    env.clear(harness).await?;
-    Ok(Figures::from([(Quantity::Recovery, took.as_secs_f64())]))
+    Ok(took)
 }
 
 /// A replica in its own UTS namespace, because an attacher's identity in the lease is its host name.

@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::{STOP, warm_up};
+use super::{warm_up, with_attacher};
 use crate::bench_env::{BenchEnv, Needs};
 use crate::implementation::Implementation;
 use crate::quantity::{Figures, Quantity};
 use crate::statistic::percentile;
 use crate::tracker::{Life, Tracker};
 use crate::{Harness, burst_timeout};
-use csi_e2e::process::Process;
 
 pub(super) async fn measure(
     harness: &Harness<'_>,
@@ -26,13 +25,11 @@ pub(super) async fn measure(
         ..Needs::default()
     };
     let env = BenchEnv::prepare(harness, name, needs).await?;
-    env.create_volumes(harness).await?;
-    let spec = implementation.spec("attacher", &harness.programs, &env)?;
-    let attacher = Process::spawn(harness.run, spec)?;
-    let figures = attacher.while_alive(one_by_one(harness, &env)).await?;
-    attacher.stop(STOP).await?;
-    env.clear(harness).await?;
-    Ok(figures)
+    let figures = with_attacher(harness, implementation, &env, async |_| {
+        one_by_one(harness, &env).await
+    })
+    .await;
+    env.clear(harness, figures).await
 }
 
 async fn one_by_one(harness: &Harness<'_>, env: &BenchEnv) -> Result<Figures> {

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 
-use super::{STOP, detach_one, memory, start_with_an_attach};
+use super::{detach_one, start_with_an_attach};
 use crate::implementation::Implementation;
 use crate::own_load::SAMPLES;
 use crate::quantity::{Figures, Quantity};
@@ -18,13 +18,9 @@ pub(super) async fn measure(
 ) -> Result<Figures> {
     let mut load = harness.own_load.lock().await;
     let env = load.grow_to(harness, own).await?;
-    let (attacher, started, tracker) = start_with_an_attach(harness, implementation, env).await?;
-    let work = async {
-        // Long enough to list all objects.
-        let ready = tracker
-            .reached(1, burst_timeout(own), |life| life.attached)
-            .await?;
-        let start_cpu = attacher.usage().cpu.as_secs_f64();
+    // Long enough to list all objects.
+    let within = burst_timeout(own);
+    start_with_an_attach(harness, implementation, env, within, async || {
         let others = Tracker::follow(harness.cluster.client(), &env.volumes[1..=SAMPLES]);
         for sample in 1..=SAMPLES {
             env.attach(harness, sample..sample + 1).await?;
@@ -37,14 +33,7 @@ pub(super) async fn measure(
             detach_one(harness, env, sample).await?;
         }
         let latency = percentile(&mut latencies, 50).context("there must be samples")?;
-        Ok(Figures::from([
-            (Quantity::Ready, (ready - started).as_secs_f64()),
-            (Quantity::StartCpu, start_cpu),
-            (Quantity::AttachP50, latency),
-            (Quantity::Memory, memory(&attacher)),
-        ]))
-    };
-    let figures = attacher.while_alive(work).await?;
-    attacher.stop(STOP).await?;
-    Ok(figures)
+        Ok(Figures::from([(Quantity::AttachP50, latency)]))
+    })
+    .await
 }

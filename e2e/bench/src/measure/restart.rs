@@ -26,14 +26,16 @@ pub(super) async fn measure(
         ..Needs::default()
     };
     let mut env = BenchEnv::prepare(harness, name, needs).await?;
-    env.create_volumes(harness).await?;
-    let spec = implementation.spec("attacher", &harness.programs, &env)?;
-    let recovery = tokio::select! {
-        biased;
-        recovery = recovery(harness, &mut env) => recovery?,
-        up = supervise(harness, spec) => match up? {},
-    };
-    env.clear(harness).await?;
+    let recovery = async {
+        let spec = implementation.spec("attacher", &harness.programs, &env)?;
+        tokio::select! {
+            biased;
+            recovery = recovery(harness, &mut env) => recovery,
+            up = supervise(harness, spec) => match up? {},
+        }
+    }
+    .await;
+    let recovery = env.clear(harness, recovery).await?;
     Ok(Figures::from([(Quantity::Recovery, recovery.as_secs_f64())]))
 }
 

@@ -5,14 +5,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use jiff::Timestamp;
 
-use super::{Pile, STOP, memory, run_pile, warm_up};
+use super::{Pile, memory, run_pile, warm_up, with_attacher};
 use crate::bench_env::{BenchEnv, Needs};
 use crate::implementation::{Implementation, Workers};
 use crate::quantity::{Figures, Quantity};
 use crate::tracker::Tracker;
 use crate::{Harness, burst_timeout};
 use csi_e2e::driver::journal::{Line, name_of};
-use csi_e2e::process::Process;
 use csi_e2e::wait::Progress;
 
 const CALL: Duration = Duration::from_secs(1);
@@ -31,25 +30,18 @@ pub(super) async fn all_attached(
         ..Needs::default()
     };
     let env = BenchEnv::prepare(harness, name, needs).await?;
-    env.create_volumes(harness).await?;
-    let attacher = Process::spawn(
-        harness.run,
-        implementation.spec("attacher", &harness.programs, &env)?,
-    )?;
-    let work = async {
+    let figures = with_attacher(harness, implementation, &env, async |attacher| {
         warm_up(harness, &env, volumes).await?;
         let tracker = Tracker::follow(harness.cluster.client(), &env.volumes[..volumes]);
-        let (from, to) = run_pile(harness, &env, &tracker, &attacher, Pile::Attaches, volumes).await?;
-        run_pile(harness, &env, &tracker, &attacher, Pile::Detaches, volumes).await?;
+        let (from, to) = run_pile(harness, &env, &tracker, attacher, Pile::Attaches, volumes).await?;
+        run_pile(harness, &env, &tracker, attacher, Pile::Detaches, volumes).await?;
         Ok(Figures::from([
             (Quantity::AllAttached, (to - from).as_secs_f64()),
-            (Quantity::Memory, memory(&attacher)),
+            (Quantity::Memory, memory(attacher)),
         ]))
-    };
-    let figures = attacher.while_alive(work).await?;
-    attacher.stop(STOP).await?;
-    env.clear(harness).await?;
-    Ok(figures)
+    })
+    .await;
+    env.clear(harness, figures).await
 }
 
 /// Attaches one more volume while many detaches of two seconds each are running or queued.
@@ -66,16 +58,11 @@ pub(super) async fn behind(
         ..Needs::default()
     };
     let env = BenchEnv::prepare(harness, name, needs).await?;
-    env.create_volumes(harness).await?;
-    let attacher = Process::spawn(
-        harness.run,
-        implementation.spec("attacher", &harness.programs, &env)?,
-    )?;
     let at_once = match implementation.workers() {
         Some(Workers::Number(at_once)) => at_once,
         Some(Workers::Default) | None => 1,
     };
-    let work = async {
+    let figures = with_attacher(harness, implementation, &env, async |_| {
         let tracker = Tracker::follow(harness.cluster.client(), &env.volumes[..detaches]);
         env.attach(harness, 0..detaches).await?;
         tracker
@@ -89,12 +76,9 @@ pub(super) async fn behind(
         let started = publish_start(&env, &env.handles[detaches]).await?;
         let waited = started.duration_since(created).as_secs_f64() * 1e3;
         Ok(Figures::from([(Quantity::PublishStart, waited)]))
-    };
-    let figures = attacher.while_alive(work).await?;
-    // The remaining detaches would take minutes without further information.
-    attacher.kill().await?;
-    env.wipe(harness).await?;
-    Ok(figures)
+    })
+    .await;
+    env.wipe_after(harness, figures).await
 }
 
 /// Waits until the attacher has started its maximum number of concurrent detaches.
