@@ -86,7 +86,7 @@ impl Tracker {
         Self { lives, _task: task }
     }
 
-    /// Waits until `count` histories satisfy `condition`; returns when the last one did.
+    /// Waits until `count` histories have the time that `when` selects; returns the latest.
     pub(super) async fn reached(
         &self,
         count: usize,
@@ -94,13 +94,13 @@ impl Tracker {
         when: impl Fn(&Life) -> Option<Instant>,
     ) -> Result<Instant> {
         let mut lives = self.lives.clone();
-        let done = |lives: &HashMap<String, Life>| {
-            lives.len() >= count && lives.values().filter(|life| when(life).is_some()).count() >= count
-        };
-        let waited = tokio::time::timeout(within, lives.wait_for(done)).await;
-        let reached = self.lives.borrow().values().filter_map(&when).count();
+        let count_done = |lives: &HashMap<String, Life>| lives.values().filter_map(&when).count();
+        let waited = tokio::time::timeout(within, lives.wait_for(|lives| count_done(lives) >= count)).await;
         let lives = waited
-            .with_context(|| format!("{reached} of {count} VolumeAttachments were done in {within:?}"))?
+            .with_context(|| {
+                let done = count_done(&self.lives.borrow());
+                format!("{done} of {count} VolumeAttachments were done in {within:?}")
+            })?
             .context("the watch of VolumeAttachments ended")?;
         lives
             .values()
