@@ -11,7 +11,7 @@ use kube::config::Kubeconfig;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use super::array::Array;
+use super::csi_client::CsiClient;
 use super::objects::{create, delete, object, patch_status, wipe};
 use super::proxy::Proxy;
 use super::{Harness, NAMESPACE};
@@ -55,11 +55,11 @@ pub(super) struct BenchEnv {
     /// Names of the PersistentVolumes, and of their VolumeAttachments.
     pub(super) volumes: Vec<String>,
     pub(super) handles: Vec<String>,
-    array: Array,
+    csi_client: CsiClient,
     node_ids: Vec<String>,
     /// The driver and its start parameters, unless it is external.
     process: Option<(Process, Spec)>,
-    journal: Journal,
+    pub(super) journal: Journal,
     _proxy: Option<Proxy>,
 }
 
@@ -83,10 +83,10 @@ impl BenchEnv {
                 (dir.join(SOCKET), Some((process, spec)))
             }
         };
-        let array = connect(&socket).await?;
-        let driver = array.name().await?;
+        let csi_client = connect(&socket).await?;
+        let driver = csi_client.name().await?;
         let node_ids = match stranger {
-            Some(_) => vec![array.node_id().await?],
+            Some(_) => vec![csi_client.node_id().await?],
             None => (0..NODES).map(|node| format!("node-{node}")).collect(),
         };
         let cluster = harness.cluster;
@@ -104,7 +104,7 @@ impl BenchEnv {
             dir,
             volumes: Vec::new(),
             handles: Vec::new(),
-            array,
+            csi_client,
             node_ids,
             process,
             journal,
@@ -131,7 +131,7 @@ impl BenchEnv {
         let names: Vec<_> = (first..first + count)
             .map(|volume| format!("{}-{volume}", self.name))
             .collect();
-        let made = self.array.create(names.iter().cloned()).await?;
+        let made = self.csi_client.create(names.iter().cloned()).await?;
         self.volumes.extend(names);
         self.handles
             .extend(made.into_iter().map(|volume| volume.volume_id));
@@ -155,7 +155,10 @@ impl BenchEnv {
             let node = index % self.node_ids.len();
             (self.handles[index].clone(), self.node_ids[node].clone())
         });
-        self.array.publish(published).await.context("publish volumes")?;
+        self.csi_client
+            .publish(published)
+            .await
+            .context("publish volumes")?;
         let attachments = which.clone().map(|index| {
             let mut attachment = self.attachment(index)?;
             let node = index % self.node_ids.len();
@@ -226,11 +229,6 @@ impl BenchEnv {
             .context("delete VolumeAttachments")
     }
 
-    /// The driver's journal; `None` for an external driver.
-    pub(super) fn journal(&self) -> &Journal {
-        &self.journal
-    }
-
     /// Kills the driver, as a crash would.
     pub(super) async fn kill_driver(&mut self) -> Result<()> {
         let (process, _) = self.process.as_ref().context("the driver must be ours")?;
@@ -241,7 +239,7 @@ impl BenchEnv {
     pub(super) async fn restart_driver(&mut self, harness: &Harness<'_>) -> Result<()> {
         let (process, spec) = self.process.as_mut().context("the driver must be ours")?;
         *process = Process::spawn(harness.run, spec.clone())?;
-        self.array = connect(&self.socket).await?;
+        self.csi_client = connect(&self.socket).await?;
         Ok(())
     }
 
@@ -260,7 +258,7 @@ impl BenchEnv {
     }
 
     async fn ensure_all_detached(&self, harness: &Harness<'_>) -> Result<()> {
-        let published = self.array.published().await?;
+        let published = self.csi_client.published().await?;
         ensure!(
             published == 0,
             "{published} volumes are still published after all attachments are gone"
@@ -297,7 +295,7 @@ impl BenchEnv {
         match self.process {
             Some((process, _)) => process.kill().await.map(drop),
             None => self
-                .array
+                .csi_client
                 .delete(self.handles)
                 .await
                 .context("delete the driver's volumes"),
@@ -362,10 +360,10 @@ async fn via_proxy(path: &Path, delay: Duration) -> Result<Proxy> {
     Ok(proxy)
 }
 
-async fn connect(socket: &Path) -> Result<Array> {
+async fn connect(socket: &Path) -> Result<CsiClient> {
     wait::poll(DRIVER_START, "the driver", || async {
-        Ok(match Array::connect(socket).await {
-            Ok(array) => Progress::Reached(array),
+        Ok(match CsiClient::connect(socket).await {
+            Ok(client) => Progress::Reached(client),
             Err(error) => Progress::Pending(format!("{error:#}")),
         })
     })

@@ -6,11 +6,11 @@
 //! that only sends the writes of an attacher. kube-controller-manager does not run; the benchmark creates the
 //! VolumeAttachments.
 
-mod array;
 mod background_load;
 pub mod baseline;
 mod bench_env;
 pub mod cli;
+mod csi_client;
 mod embedded;
 pub mod goal;
 mod implementation;
@@ -248,8 +248,8 @@ fn row_report(row: Row, plan: &Plan, found: Vec<Found>) -> RowReport {
     }
 }
 
-/// Timeout of a burst: long enough for 10 volumes per second.
-fn burst_timeout(volumes: usize) -> Duration {
+/// Timeout for this many volumes: long enough for 10 per second.
+fn timeout_for(volumes: usize) -> Duration {
     Duration::from_secs(60 + volumes as u64 / 10)
 }
 

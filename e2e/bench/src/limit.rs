@@ -25,17 +25,17 @@ pub(super) async fn attach(client: &Client, env: &BenchEnv, volumes: usize, at_o
         .try_for_each_concurrent(at_once, |name| {
             let (attachments, persistent, params) = (&attachments, &persistent, &params);
             async move {
-                let record = Patch::Strategic(json!({ "metadata": {
+                let attachment_patch = Patch::Strategic(json!({ "metadata": {
                     "finalizers": [FINALIZER],
                     "annotations": {
                         "csi.alpha.kubernetes.io/node-id": "node-0",
                         "external-attacher/volume-handle": name,
                     },
                 } }));
-                let claim = Patch::Strategic(json!({ "metadata": { "finalizers": [FINALIZER] } }));
+                let volume_patch = Patch::Strategic(json!({ "metadata": { "finalizers": [FINALIZER] } }));
                 futures::try_join!(
-                    attachments.patch(name, params, &record),
-                    persistent.patch(name, params, &claim)
+                    attachments.patch(name, params, &attachment_patch),
+                    persistent.patch(name, params, &volume_patch)
                 )?;
                 let status = Patch::Strategic(json!({ "status": {
                     "attached": true,

@@ -17,7 +17,7 @@ use super::implementation::Implementation;
 use super::quantity::{Figures, Quantity};
 use super::row::Row;
 use super::tracker::{Life, Tracker};
-use super::{Harness, burst_timeout};
+use super::{Harness, timeout_for};
 use csi_e2e::process::Process;
 
 /// Measures one implementation once.
@@ -83,30 +83,25 @@ async fn with_attacher(
 /// Attaches and detaches the volume at `index` as warm-up: the process is running, its caches are synced, its
 /// connections established.
 async fn warm_up(harness: &Harness<'_>, env: &BenchEnv, index: usize) -> Result<()> {
-    attach_one(harness, env, index, burst_timeout(1)).await?;
+    attach_one(harness, env, index).await?;
     detach_one(harness, env, index).await
 }
 
 /// Attaches the volume at `index` and returns the time at which it was attached.
-async fn attach_one(
-    harness: &Harness<'_>,
-    env: &BenchEnv,
-    index: usize,
-    within: Duration,
-) -> Result<Instant> {
+async fn attach_one(harness: &Harness<'_>, env: &BenchEnv, index: usize) -> Result<Instant> {
     let tracker = follow(harness, env, index);
     env.attach(harness, index..index + 1).await?;
     tracker
-        .reached(1, within, |life| life.attached)
+        .reached(1, timeout_for(1), |life| life.attached)
         .await
         .with_context(|| format!("attach {}", env.volumes[index]))
 }
 
 async fn detach_one(harness: &Harness<'_>, env: &BenchEnv, index: usize) -> Result<()> {
     let tracker = follow(harness, env, index);
-    tracker.reached(1, burst_timeout(1), |life| life.seen).await?;
+    tracker.reached(1, timeout_for(1), |life| life.seen).await?;
     env.detach(harness, index..index + 1).await?;
-    let gone = tracker.reached(1, burst_timeout(1), |life| life.gone).await;
+    let gone = tracker.reached(1, timeout_for(1), |life| life.gone).await;
     gone.map(drop)
         .with_context(|| format!("detach {}", env.volumes[index]))
 }
@@ -121,7 +116,7 @@ async fn start_with_an_attach(
 ) -> Result<Figures> {
     let tracker = follow(harness, env, 0);
     env.attach(harness, 0..1).await?;
-    tracker.reached(1, burst_timeout(1), |life| life.seen).await?;
+    tracker.reached(1, timeout_for(1), |life| life.seen).await?;
     let started = Instant::now();
     with_attacher(harness, implementation, env, async |attacher| {
         let ready = tracker.reached(1, within, |life| life.attached).await?;
@@ -174,11 +169,11 @@ async fn run_pile(
             (|life| life.deleting, |life| life.gone)
         }
     };
-    tracker.reached(volumes, burst_timeout(volumes), asked).await?;
+    tracker.reached(volumes, timeout_for(volumes), asked).await?;
     let released = Instant::now();
     attacher.signal(rustix::process::Signal::CONT)?;
     let finished = tracker
-        .reached(volumes, burst_timeout(volumes), done)
+        .reached(volumes, timeout_for(volumes), done)
         .await
         .with_context(|| format!("work off the pile of {pile:?}"))?;
     Ok((released, finished))

@@ -9,7 +9,7 @@ use crate::bench_env::BenchEnv;
 use crate::implementation::Implementation;
 use crate::quantity::{Figures, Quantity};
 use crate::tracker::Tracker;
-use crate::{Harness, burst_timeout, limit};
+use crate::{Harness, limit, timeout_for};
 use csi_e2e::cluster::Metrics;
 use csi_e2e::kubeconfig;
 use csi_e2e::process::Process;
@@ -81,7 +81,7 @@ async fn bare_loop(harness: &Harness<'_>, env: &BenchEnv, volumes: usize, at_onc
     let tracker = Tracker::follow(harness.cluster.client(), &env.volumes[..volumes]);
     let rate = |from: Instant, to: Instant| volumes as f64 / (to - from).as_secs_f64();
     env.attach(harness, 0..volumes).await?;
-    let within = burst_timeout(volumes);
+    let within = timeout_for(volumes);
     tracker.reached(volumes, within, |life| life.seen).await?;
     let from = Instant::now();
     limit::attach(&client, env, volumes, at_once).await?;

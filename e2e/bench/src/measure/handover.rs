@@ -7,7 +7,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use rustix::process::Signal;
 
-use super::{attach_one, burst_timeout, detach_one, plain_env, warm_up};
+use super::{attach_one, detach_one, plain_env, timeout_for, warm_up};
 use crate::bench_env::BenchEnv;
 use crate::implementation::Implementation;
 use crate::quantity::{Figures, Quantity};
@@ -51,7 +51,7 @@ async fn failover(
     let work = async {
         leader.signal(signal)?;
         let signalled = Instant::now();
-        let attached = attach_one(harness, env, 1, burst_timeout(1)).await?;
+        let attached = attach_one(harness, env, 1).await?;
         is_led_by(harness, env, "second").await?;
         detach_one(harness, env, 1).await?;
         Ok(attached - signalled)
@@ -89,7 +89,7 @@ async fn wait_for_lease_read(implementation: Implementation, standby: &Process) 
         true => "New leader detected",
         false => "new leader elected",
     };
-    let logged = wait::poll(burst_timeout(1), "the standby to read the lease", || async {
+    let logged = wait::poll(timeout_for(1), "the standby to read the lease", || async {
         let log = standby.log_tail(usize::MAX);
         Ok(Progress::of(log.contains(message), || {
             format!("it has not logged {message:?}")
@@ -114,7 +114,7 @@ async fn is_led_by(harness: &Harness<'_>, env: &BenchEnv, host: &str) -> Result<
     wait::for_object(
         &leases,
         &format!("external-attacher-leader-{driver}"),
-        burst_timeout(1),
+        timeout_for(1),
         &what,
         held,
     )

@@ -10,7 +10,7 @@ use crate::implementation::Implementation;
 use crate::quantity::{Figures, Quantity};
 use crate::statistic::percentile;
 use crate::tracker::{Life, Tracker};
-use crate::{Harness, burst_timeout};
+use crate::{Harness, timeout_for};
 
 pub(super) async fn measure(
     harness: &Harness<'_>,
@@ -41,7 +41,7 @@ async fn one_by_one(harness: &Harness<'_>, env: &BenchEnv) -> Result<Figures> {
         tick.tick().await;
         env.attach(harness, index..index + 1).await?;
     }
-    let within = burst_timeout(samples);
+    let within = timeout_for(samples);
     tracker.reached(samples, within, |life| life.attached).await?;
     for index in 0..samples {
         tick.tick().await;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::{attach_one, burst_timeout, detach_one, warm_up};
+use super::{attach_one, detach_one, warm_up};
 use crate::Harness;
 use crate::bench_env::{BenchEnv, Needs};
 use crate::implementation::Implementation;
@@ -45,7 +45,7 @@ async fn recovery(harness: &Harness<'_>, env: &mut BenchEnv) -> Result<Duration>
     tokio::time::sleep(AWAY).await;
     env.restart_driver(harness).await?;
     let back = Instant::now();
-    let attached = attach_one(harness, env, 1, burst_timeout(1)).await?;
+    let attached = attach_one(harness, env, 1).await?;
     detach_one(harness, env, 1).await?;
     Ok(attached - back)
 }

@@ -6,7 +6,7 @@ use super::{detach_one, start_with_an_attach};
 use crate::bench_env::{BenchEnv, Needs};
 use crate::implementation::Implementation;
 use crate::quantity::Figures;
-use crate::{Harness, burst_timeout};
+use crate::{Harness, timeout_for};
 
 /// Starts an attacher with one volume to attach.
 pub(super) async fn measure(
@@ -20,7 +20,7 @@ pub(super) async fn measure(
     };
     let env = BenchEnv::prepare(harness, name, needs).await?;
     // Long enough to list all objects.
-    let within = burst_timeout(harness.sizes.many / 10);
+    let within = timeout_for(harness.sizes.many / 10);
     let figures = start_with_an_attach(harness, implementation, &env, within, async || {
         detach_one(harness, &env, 0).await?;
         Ok(Figures::new())

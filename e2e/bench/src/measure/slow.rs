@@ -10,7 +10,7 @@ use crate::bench_env::{BenchEnv, Needs};
 use crate::implementation::{Implementation, Workers};
 use crate::quantity::{Figures, Quantity};
 use crate::tracker::Tracker;
-use crate::{Harness, burst_timeout};
+use crate::{Harness, timeout_for};
 use csi_e2e::driver::journal::{Line, name_of};
 use csi_e2e::wait::Progress;
 
@@ -66,7 +66,7 @@ pub(super) async fn behind(
         let tracker = Tracker::follow(harness.cluster.client(), &env.volumes[..detaches]);
         env.attach(harness, 0..detaches).await?;
         tracker
-            .reached(detaches, burst_timeout(detaches), |life| life.attached)
+            .reached(detaches, timeout_for(detaches), |life| life.attached)
             .await
             .context("attach the volumes to detach")?;
         env.detach(harness, 0..detaches).await?;
@@ -90,8 +90,8 @@ async fn under_way(env: &BenchEnv, count: usize) -> Result<()> {
             .count();
         Progress::of(begun >= count, || format!("{begun} of {count} began"))
     };
-    env.journal()
-        .wait_for(burst_timeout(count), "slow detaches", begun)
+    env.journal
+        .wait_for(timeout_for(count), "slow detaches", begun)
         .await
 }
 
@@ -107,8 +107,8 @@ async fn publish_start(env: &BenchEnv, volume: &str) -> Result<Timestamp> {
         )
     };
     // The Go attacher starts it after all earlier detaches.
-    let within = burst_timeout(1) + DETACH * u32::try_from(env.volumes.len()).context("too many volumes")?;
-    env.journal()
+    let within = timeout_for(1) + DETACH * u32::try_from(env.volumes.len()).context("too many volumes")?;
+    env.journal
         .wait_for(within, "the attach behind slow detaches", begun)
         .await
 }

@@ -18,11 +18,11 @@ use tonic::transport::{Channel, Endpoint};
 const AT_ONCE: usize = 16;
 
 /// A client of a running driver.
-pub(super) struct Array(Channel);
+pub(super) struct CsiClient(Channel);
 
-// === impl Array ===
+// === impl CsiClient ===
 
-impl Array {
+impl CsiClient {
     pub(super) async fn connect(socket: &Path) -> Result<Self> {
         let endpoint = Endpoint::try_from(format!("unix://{}", socket.display()))?;
         Ok(Self(
