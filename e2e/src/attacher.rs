@@ -150,34 +150,32 @@ impl AttacherSpec {
 // === impl Replica ===
 
 impl Replica {
-    /// The program with the replica's host name and leader election flags. Each wrapper executes the next one by exec, so
-    /// the process id stays the same.
+    /// The program with the replica's host name and leader election flags.
     fn command(&self, binary: &Path) -> Spec {
-        let command = with_host_name(&format!("attacher-{}", self.name));
         let seconds = |time: Duration| format!("{}ms", time.as_millis());
-        command
-            .args(["sh", "-c", "hostname \"$0\" && exec \"$@\"", &self.name])
-            .arg(binary)
-            .args([
-                "--leader-election".to_owned(),
-                format!("--leader-election-namespace={}", self.namespace),
-                format!("--leader-election-lease-duration={}", seconds(LEASE_DURATION)),
-                format!("--leader-election-renew-deadline={}", seconds(RENEW_DEADLINE)),
-                format!("--leader-election-retry-period={}", seconds(RETRY_PERIOD)),
-            ])
+        with_host_name(&self.name, binary).args([
+            "--leader-election".to_owned(),
+            format!("--leader-election-namespace={}", self.namespace),
+            format!("--leader-election-lease-duration={}", seconds(LEASE_DURATION)),
+            format!("--leader-election-renew-deadline={}", seconds(RENEW_DEADLINE)),
+            format!("--leader-election-retry-period={}", seconds(RETRY_PERIOD)),
+        ])
     }
 }
 
-/// The beginning of a command in its own UTS namespace, which can set its host name, an attacher's identity in a lease.
-/// Without root this needs user namespaces, which some systems disable by default (Ubuntu 24.04: `sysctl
-/// kernel.apparmor_restrict_unprivileged_userns=0`).
-pub fn with_host_name(name: &str) -> Spec {
-    let command = Spec::new(name, "unshare").arg("--uts");
-    if rustix::process::geteuid().is_root() {
-        command.arg("--")
+/// An attacher in its own UTS namespace with the host name `host`, its identity in a lease. Each wrapper executes the
+/// next one by exec, so the process id stays the same. Without root this needs user namespaces, which some systems disable
+/// by default (Ubuntu 24.04: `sysctl kernel.apparmor_restrict_unprivileged_userns=0`).
+pub fn with_host_name(host: &str, binary: &Path) -> Spec {
+    let command = Spec::new(format!("attacher-{host}"), "unshare").arg("--uts");
+    let command = if rustix::process::geteuid().is_root() {
+        command
     } else {
-        command.args(["--user", "--map-root-user", "--"])
-    }
+        command.args(["--user", "--map-root-user"])
+    };
+    command
+        .args(["--", "sh", "-c", "hostname \"$0\" && exec \"$@\"", host])
+        .arg(binary)
 }
 
 // === impl AttacherProcess ===

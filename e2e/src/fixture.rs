@@ -343,6 +343,11 @@ pub fn attacher_finalizer(driver: &str) -> String {
     format!("external-attacher/{name}")
 }
 
+/// The name of the Lease of the attachers of `driver`, which is sanitized like the finalizer.
+pub fn leader_lease_name(driver: &str) -> String {
+    attacher_finalizer(driver).replace("external-attacher/", "external-attacher-leader-")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

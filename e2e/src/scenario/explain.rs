@@ -19,7 +19,7 @@ pub(super) use self::lost_objects::SCENARIO as LOSSES;
 use super::test_env::{A, B, SECRET, STEP_TIMEOUT, ScenarioConfig, TestEnv, TestVolume};
 use super::{ExpectedOutcome, Scenario};
 use crate::driver::fault::{FaultRule, Method};
-use crate::fixture::{Access, SCENARIO_LABEL, attacher_finalizer};
+use crate::fixture::{Access, SCENARIO_LABEL, attacher_finalizer, leader_lease_name};
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "explain",
@@ -55,7 +55,7 @@ async fn no_attacher(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
     cli.wait(env, "pod/web", silent.saying("external-attacher-leader-"))
         .await?;
 
-    let name = lease_name(env.driver.name());
+    let name = leader_lease_name(env.driver.name());
     let renewed = Timestamp::now() - SignedDuration::from_mins(10);
     let lease = format!(
         "apiVersion: coordination.k8s.io/v1\nkind: Lease\nmetadata: {{name: {name}, namespace: {}}}\n\
@@ -235,10 +235,4 @@ async fn hold(env: &TestEnv<'_>, volume: &TestVolume, finalizers: Value) -> Resu
     let name = env.attachment_name(volume, A);
     let patched = attachments.patch(&name, &PatchParams::default(), &patch).await;
     patched.map(drop).context("change the attachment's finalizers")
-}
-
-/// Name of the Lease of a driver's attachers.
-fn lease_name(driver: &str) -> String {
-    let finalizer = attacher_finalizer(driver);
-    finalizer.replace("external-attacher/", "external-attacher-leader-")
 }

@@ -16,7 +16,7 @@ use super::{ExpectedOutcome, KnownIssue, Scenario};
 use crate::attacher::{Kind, LEASE_DURATION};
 use crate::driver::fault::{FaultRule, Method};
 use crate::driver::journal::Call;
-use crate::fixture::Access;
+use crate::fixture::{Access, leader_lease_name};
 use crate::wait::{self, Progress};
 
 /// Maximum delay with which the harness sees a change of the Lease on a busy machine.
@@ -236,11 +236,7 @@ impl History {
     /// Stops the test environment's own attacher, which runs without leader election, and starts to record the Lease.
     pub(crate) async fn begin(env: &mut TestEnv<'_>) -> Result<Self> {
         env.attacher.crash().await?;
-        let finalizer = env.finalizer();
-        let driver = finalizer
-            .strip_prefix("external-attacher/")
-            .context("the finalizer has another form")?;
-        let name = format!("external-attacher-leader-{driver}");
+        let name = leader_lease_name(env.driver.name());
         let api = Api::<Lease>::namespaced(env.client(), env.prefix());
         let (states_tx, states) = watch::channel(Vec::new());
         let config = watcher::Config::default().fields(&format!("metadata.name={name}"));

@@ -13,6 +13,7 @@ use crate::implementation::Implementation;
 use crate::quantity::{Figures, Quantity};
 use crate::{Harness, NAMESPACE};
 use csi_e2e::attacher::with_host_name;
+use csi_e2e::fixture::leader_lease_name;
 use csi_e2e::process::{Process, Spec};
 use csi_e2e::wait::{self, Progress};
 
@@ -61,7 +62,6 @@ async fn failover(
     Ok(took)
 }
 
-/// A replica in its own UTS namespace, because an attacher's identity in the lease is its host name.
 fn replica(
     harness: &Harness<'_>,
     implementation: Implementation,
@@ -69,11 +69,8 @@ fn replica(
     host: &str,
 ) -> Result<Spec> {
     let program = implementation.program(&harness.programs)?;
-    let as_host = "hostname \"$0\" && exec \"$@\"";
-    Ok(with_host_name(&format!("attacher-{host}"))
+    Ok(with_host_name(host, program)
         .dir(&env.dir)
-        .args(["sh", "-c", as_host, host])
-        .arg(program)
         .args(implementation.flags(env))
         // The Go attacher logs the leader at this level only.
         .args(implementation.is_go().then_some("-v=3"))
@@ -100,24 +97,14 @@ async fn wait_for_lease_read(implementation: Implementation, standby: &Process) 
 
 async fn is_led_by(harness: &Harness<'_>, env: &BenchEnv, host: &str) -> Result<()> {
     let leases: Api<Lease> = Api::namespaced(harness.cluster.client(), NAMESPACE);
-    let driver: String = env
-        .driver
-        .chars()
-        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
-        .collect();
+    let name = leader_lease_name(&env.driver);
     let what = format!("a lease that {host} holds");
     let held = |lease: Option<&Lease>| {
         let spec = lease.and_then(|lease| lease.spec.as_ref());
         let holder = spec.and_then(|spec| spec.holder_identity.as_deref());
         Progress::of(holder == Some(host), || format!("its holder is {holder:?}"))
     };
-    wait::for_object(
-        &leases,
-        &format!("external-attacher-leader-{driver}"),
-        timeout_for(1),
-        &what,
-        held,
-    )
-    .await
-    .context("the attacher does not elect a leader")
+    wait::for_object(&leases, &name, timeout_for(1), &what, held)
+        .await
+        .context("the attacher does not elect a leader")
 }
