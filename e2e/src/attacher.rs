@@ -314,15 +314,6 @@ impl AttacherProcess {
         wait_for_lines(&program, words, 1, within, read).await
     }
 
-    /// The attacher's log files.
-    pub fn log_files(&self) -> Vec<PathBuf> {
-        let process = self.current.borrow();
-        process
-            .iter()
-            .flat_map(|process| [process.log().to_owned(), process.stdout().to_owned()])
-            .collect()
-    }
-
     fn process(&self) -> Result<Arc<Process>> {
         self.current
             .borrow()

@@ -124,13 +124,6 @@ impl Driver {
         self.dir.join(SOCKET)
     }
 
-    /// Its log, stdout, journal and fault rules.
-    pub fn log_files(&self) -> Vec<PathBuf> {
-        let mut files = self.instance.log_files();
-        files.push(self.dir.join(FAULTS));
-        files
-    }
-
     /// The driver's id of its `index`th node.
     pub fn node_id(&self, index: usize) -> Result<String> {
         ensure!(
@@ -350,7 +343,7 @@ impl Driver {
 const SOCKET: &str = "csi.sock";
 const ADMIN: &str = "admin.sock";
 const JOURNAL: &str = "driver-journal.jsonl";
-const FAULTS: &str = "faults.yaml";
+pub(crate) const FAULTS: &str = "faults.yaml";
 const MEDIA: &str = "media";
 
 fn command(binary: &Path, dir: &Path, spec: &DriverSpec) -> Spec {

@@ -24,8 +24,9 @@ pub async fn write(env: &TestEnv<'_>, failure: &anyhow::Error) -> Result<String>
 
     save(dir, "failure.txt", &format!("{failure:?}\n"))?;
     save(dir, "objects.yaml", &or_reason(env.objects().await))?;
-    for path in env.log_files() {
-        copy(dir, &path)?;
+    match env.log_files() {
+        Ok(paths) => paths.iter().try_for_each(|path| copy(dir, path))?,
+        Err(error) => save(dir, "logs.txt", &or_reason(Err(error)))?,
     }
     for (component, log) in env.ctx().cluster().component_logs(usize::MAX) {
         save(dir, &format!("{component}.log"), &log)?;

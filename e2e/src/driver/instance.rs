@@ -1,6 +1,6 @@
 //! One process of the mock driver: started, restarted and stopped.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -100,14 +100,5 @@ impl Instance {
 
     pub(super) fn channel(&self) -> Channel {
         self.channel.clone()
-    }
-
-    /// Its log, stdout and journal.
-    pub(super) fn log_files(&self) -> Vec<PathBuf> {
-        vec![
-            self.process.log().to_owned(),
-            self.process.stdout().to_owned(),
-            self.journal.path().to_owned(),
-        ]
     }
 }

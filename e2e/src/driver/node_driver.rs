@@ -102,11 +102,6 @@ impl NodeDriver {
         self.kubelet_dir.clone()
     }
 
-    /// Log, stdout and journal.
-    pub fn log_files(&self) -> Vec<PathBuf> {
-        self.instance.log_files()
-    }
-
     /// First mount and last unmount of each volume on the node `node`: a volume is mounted while it is staged or published
     /// at any path.
     pub fn mount_events(&self, node: &str) -> Result<Vec<MountEvent>> {

@@ -1,6 +1,7 @@
 //! Teardown of a test environment: reads the journals, then deletes all objects.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,10 +21,9 @@ use super::super::test_context::TestContext;
 use super::sidecars::STOP;
 use super::{ACCOUNT, SIDECAR_ACCOUNT, TestEnv};
 use crate::cluster::ignore_not_found;
-use crate::driver::NodeDriver;
+use crate::driver::FAULTS;
 use crate::fixture::{NODE_LEASE_NAMESPACE, SCENARIO_LABEL};
 use crate::invariant;
-use crate::node::Node;
 use crate::wait::{self, Progress};
 
 /// Timeout for the deletion of a test environment's objects, with hundreds of volumes.
@@ -34,30 +34,27 @@ const LOG_LINES: usize = 100_000;
 // === impl TestEnv ===
 
 impl TestEnv<'_> {
-    /// Logs and journals of the attacher and of all drivers.
-    pub fn log_files(&self) -> Vec<PathBuf> {
-        let nodes = self
-            .nodes
-            .iter()
-            .filter_map(Node::driver)
-            .flat_map(NodeDriver::log_files);
-        let mut files = self.attacher.log_files();
-        let sidecars = self.sidecars.iter();
-        files.extend(sidecars.flat_map(|sidecar| [sidecar.log().to_owned(), sidecar.stdout().to_owned()]));
-        files.extend(self.driver.log_files());
-        files.extend(nodes);
-        files
+    /// Logs and output of the attachers, the sidecars and the drivers, and the drivers' journals and fault rules. Each node
+    /// driver has its own subdirectory. The other files have credentials or the drivers' state.
+    pub fn log_files(&self) -> Result<Vec<PathBuf>> {
+        let (subdirs, mut files): (Vec<_>, Vec<_>) =
+            entries(&self.dir)?.into_iter().partition(|path| path.is_dir());
+        for subdir in subdirs {
+            files.extend(entries(&subdir)?);
+        }
+        let is_log = |path: &Path| {
+            let extension = path.extension().and_then(OsStr::to_str);
+            matches!(extension, Some("log" | "stdout" | "jsonl")) || path.ends_with(FAULTS)
+        };
+        files.retain(|path| is_log(path));
+        files.sort();
+        Ok(files)
     }
 
     /// All output by source: logs, journals, events and objects.
     pub async fn texts(&self) -> Result<Vec<(String, String)>> {
         let mut texts = Vec::new();
-        for path in self
-            .attacher
-            .log_files()
-            .into_iter()
-            .chain(self.driver.log_files())
-        {
+        for path in self.log_files()? {
             texts.push((path.display().to_string(), read_lossy(&path)?));
         }
         for (component, log) in self.ctx.cluster().component_logs(LOG_LINES) {
@@ -250,6 +247,12 @@ where
     ignore_not_found(api.delete(name, &DeleteParams::default()).await)?;
     let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     ignore_not_found(api.patch(name, &PatchParams::default(), &patch).await)
+}
+
+fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
+    std::fs::read_dir(dir)
+        .and_then(|entries| entries.map(|entry| entry.map(|entry| entry.path())).collect())
+        .with_context(|| format!("list {}", dir.display()))
 }
 
 fn read_lossy(path: &Path) -> Result<String> {
