@@ -259,6 +259,23 @@ impl Scenario {
     }
 }
 
+// === impl ExpectedOutcome ===
+
+impl ExpectedOutcome {
+    /// The Go attacher publishes a second time from a cache that does not show its own success yet.
+    const MAY_PUBLISH_TWICE: Self = Self::Fails {
+        issue: KnownIssue(2),
+        expected_error: "ControllerPublishVolume was called",
+        always: false,
+    };
+    /// The retry of a failed attach succeeds from a cache that does not show the error yet.
+    const MAY_KEEP_ATTACH_ERROR: Self = Self::Fails {
+        issue: KnownIssue(21),
+        expected_error: "it is attached and still has an attachError",
+        always: false,
+    };
+}
+
 // === impl KnownIssue ===
 
 impl fmt::Display for KnownIssue {

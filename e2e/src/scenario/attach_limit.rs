@@ -7,7 +7,7 @@ use kube::Api;
 use kube::api::PostParams;
 
 use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
-use super::{ExpectedOutcome, KnownIssue, Scenario};
+use super::{ExpectedOutcome, Scenario};
 use crate::driver::journal::PUBLISH;
 use crate::fixture::Access;
 
@@ -18,13 +18,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
         driver_flags: &["--attach-limit=1"],
         ..ScenarioConfig::ONE_NODE
     },
-    // The second attach may be refused until the first volume is detached; its retry can succeed from a cache without
-    // the error.
-    go: ExpectedOutcome::Fails {
-        issue: KnownIssue(21),
-        expected_error: "it is attached and still has an attachError",
-        always: false,
-    },
+    // The second attach may be refused until the first volume is detached.
+    go: ExpectedOutcome::MAY_KEEP_ATTACH_ERROR,
     run: |env| Box::pin(run(env)),
 };
 

@@ -8,7 +8,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 
 use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv};
-use super::{ExpectedOutcome, KnownIssue, Scenario};
+use super::{ExpectedOutcome, Scenario};
 use crate::cluster::ClusterSettings;
 use crate::control_plane::Component;
 use crate::driver::fault::FaultRule;
@@ -38,12 +38,8 @@ pub(super) const RESTART: Scenario = Scenario {
     name: "controllers-restart",
     about: "A restarted attach/detach controller finishes attaches and detaches, keeps volumes attached, and attaches no volume twice.",
     config: CONFIG,
-    // The retry of the call that timed out can succeed from a cache without the error.
-    go: ExpectedOutcome::Fails {
-        issue: KnownIssue(21),
-        expected_error: "it is attached and still has an attachError",
-        always: false,
-    },
+    // The call of the attach times out, and its retry succeeds.
+    go: ExpectedOutcome::MAY_KEEP_ATTACH_ERROR,
     run: |env| Box::pin(run(env, Component::ControllerManager)),
 };
 
@@ -64,12 +60,7 @@ pub(super) const DURING_CALLS: Scenario = Scenario {
         timeout: HELD,
         ..CONFIG
     },
-    // From a cache that does not show its own success yet, the Go attacher may publish a second time.
-    go: ExpectedOutcome::Fails {
-        issue: KnownIssue(2),
-        expected_error: "ControllerPublishVolume was called",
-        always: false,
-    },
+    go: ExpectedOutcome::MAY_PUBLISH_TWICE,
     run: |env| Box::pin(during_calls(env, Component::ControllerManager)),
 };
 

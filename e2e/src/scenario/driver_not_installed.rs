@@ -7,7 +7,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
-use super::{ExpectedOutcome, KnownIssue, Scenario};
+use super::{ExpectedOutcome, Scenario};
 use crate::cluster::{ClusterSettings, KubernetesVersion};
 use crate::driver::journal::PUBLISH;
 use crate::fixture::Access;
@@ -17,12 +17,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     name: "driver-not-installed",
     about: "An attach to a node without the driver fails without a driver call, and succeeds once the driver is registered.",
     config: ScenarioConfig::ONE_NODE,
-    // From a cache that does not show its own success yet, the Go attacher may publish a second time.
-    go: ExpectedOutcome::Fails {
-        issue: KnownIssue(2),
-        expected_error: "ControllerPublishVolume was called",
-        always: false,
-    },
+    go: ExpectedOutcome::MAY_PUBLISH_TWICE,
     run: |env| Box::pin(run(env)),
 };
 

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use kube::ResourceExt;
 
 use super::test_env::{A, SECRET_KEY, STEP_TIMEOUT, ScenarioConfig, TestEnv};
-use super::{ExpectedOutcome, KnownIssue, Scenario};
+use super::{ExpectedOutcome, Scenario};
 use crate::driver::journal::{PUBLISH, UNPUBLISH};
 use crate::fixture::Access;
 
@@ -14,12 +14,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     name: "pod-attaches",
     about: "A pod's volume is published once, its VolumeAttachment has node id and attachmentMetadata, and nothing remains after the pod's deletion.",
     config: ScenarioConfig::ONE_NODE,
-    // From a cache that does not show its own success yet, the Go attacher may publish a second time.
-    go: ExpectedOutcome::Fails {
-        issue: KnownIssue(2),
-        expected_error: "ControllerPublishVolume was called",
-        always: false,
-    },
+    go: ExpectedOutcome::MAY_PUBLISH_TWICE,
     run: |env| Box::pin(run(env)),
 };
 

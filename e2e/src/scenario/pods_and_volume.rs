@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv, TestVolume};
-use super::{ExpectedOutcome, KnownIssue, Scenario};
+use super::{ExpectedOutcome, Scenario};
 use crate::cluster::ClusterSettings;
 use crate::control_plane::Component;
 use crate::driver::fault::{FaultRule, Method};
@@ -53,12 +53,7 @@ pub(super) const RETURNS_MOUNTED: Scenario = Scenario {
         }),
         ..ScenarioConfig::ONE_NODE
     },
-    // From a cache that does not show its own success yet, the Go attacher may publish a second time.
-    go: ExpectedOutcome::Fails {
-        issue: KnownIssue(2),
-        expected_error: "ControllerPublishVolume was called",
-        always: false,
-    },
+    go: ExpectedOutcome::MAY_PUBLISH_TWICE,
     run: |env| Box::pin(returns_mounted(env)),
 };
 

@@ -14,7 +14,7 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv, TestVolume};
-use super::{ExpectedOutcome, KnownIssue, Scenario};
+use super::{ExpectedOutcome, Scenario};
 use crate::cluster::ClusterSettings;
 use crate::driver::journal::{Call, PUBLISH, UNPUBLISH};
 use crate::fixture::{Access, mk_claim_of_class, mk_pod};
@@ -43,12 +43,7 @@ pub(super) const EXPANDED: Scenario = Scenario {
         capabilities: "-NODE_EXPAND_VOLUME",
         ..ScenarioConfig::DEFAULT
     },
-    // From a cache that does not show its own success yet, the Go attacher may publish a second time.
-    go: ExpectedOutcome::Fails {
-        issue: KnownIssue(2),
-        expected_error: "ControllerPublishVolume was called",
-        always: false,
-    },
+    go: ExpectedOutcome::MAY_PUBLISH_TWICE,
     run: |env| Box::pin(expanded(env)),
 };
 
