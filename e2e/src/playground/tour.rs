@@ -82,10 +82,7 @@ async fn attach_despite_kill(env: &mut TestEnv<'_>, narrator: &Narrator) -> Resu
     let cache = env.volume("cache", Access::OneNode).await?;
     narrator.you("create claim and volume cache, and pod api that mounts it, for node b; the driver's response is delayed");
     env.pod("api", B, &[&cache]).await?;
-    let node_id = env.node(B).node_id().to_owned();
-    env.driver
-        .wait_until_published(&cache.handle, &node_id, true, STEP_TIMEOUT)
-        .await?;
+    env.wait_until_published(&cache, B, true).await?;
     narrator.you("kill -9 the attacher: the array has attached the volume, but the response is lost");
     env.attacher.crash().await?;
     env.driver.clear_faults().await?;

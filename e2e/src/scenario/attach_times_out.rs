@@ -28,10 +28,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let volume = env.volume("data", Access::OneNode).await?;
     env.pod("web", A, &[&volume]).await?;
 
-    let node_id = env.node(A).node_id().to_owned();
-    env.driver
-        .wait_until_published(&volume.handle, &node_id, true, STEP_TIMEOUT)
-        .await?;
+    env.wait_until_published(&volume, A, true).await?;
     let (attachment, _) = env.wait_for_attach_error(&volume, A).await?;
     let status = attachment.status.clone().context("it was found by its status")?;
     ensure!(
@@ -50,6 +47,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
         .await?;
     env.delete_pod("web").await?;
     env.wait_until_detached(&volume, A, STEP_TIMEOUT).await?;
+    let node_id = env.node(A).node_id();
     let unpublished = env
         .driver
         .calls()?

@@ -33,10 +33,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let hangs = FaultRule::hang_after_effect("hangs", Method::ControllerPublishVolume);
     env.driver.set_faults(&[hangs]).await?;
     env.pod("first", A, &[&volume]).await?;
-    let node_id = env.node(A).node_id().to_owned();
-    env.driver
-        .wait_until_published(&volume.handle, &node_id, true, STEP_TIMEOUT)
-        .await?;
+    env.wait_until_published(&volume, A, true).await?;
     env.attacher.crash().await?;
     env.driver.clear_faults().await?;
     env.pod("second", B, &[&volume]).await?;

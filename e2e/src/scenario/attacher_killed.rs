@@ -44,10 +44,7 @@ async fn after_publish(env: &mut TestEnv<'_>) -> Result<()> {
     let volume = env.volume("data", Access::OneNode).await?;
     env.pod("web", A, &[&volume]).await?;
 
-    let node_id = env.node(A).node_id().to_owned();
-    env.driver
-        .wait_until_published(&volume.handle, &node_id, true, STEP_TIMEOUT)
-        .await?;
+    env.wait_until_published(&volume, A, true).await?;
     env.attacher.crash().await?;
     let attachments = env.attachments().await?;
     let [attachment] = &attachments[..] else {
@@ -78,10 +75,7 @@ async fn before_finalizer_removal(env: &mut TestEnv<'_>) -> Result<()> {
         .set_faults(&[FaultRule::hold_response("held", method)])
         .await?;
     env.delete_pod("web").await?;
-    let node_id = env.node(A).node_id().to_owned();
-    env.driver
-        .wait_until_published(&volume.handle, &node_id, false, STEP_TIMEOUT)
-        .await?;
+    env.wait_until_published(&volume, A, false).await?;
     env.attacher.crash().await?;
     env.wait_for_attachment(
         &volume,

@@ -52,10 +52,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
 
     env.driver.restart_without("").await?;
     for (volume, node) in [(&early, A), (&late, B)] {
-        let node_id = env.node(node).node_id().to_owned();
-        env.driver
-            .wait_until_published(&volume.handle, &node_id, true, STEP_TIMEOUT)
-            .await?;
+        env.wait_until_published(volume, node, true).await?;
         wait_for_finalizer(env, volume, node, true).await?;
     }
     for (pod, volume, node) in [("early", &early, A), ("late", &late, B)] {

@@ -59,10 +59,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     env.exempt_from_invariant_2(&detached, A);
 
     env.ctx().cluster().restore_snapshot(&snapshot).await?;
-    let node_id = env.node(A).node_id().to_owned();
-    env.driver
-        .wait_until_published(&detached.handle, &node_id, true, STEP_TIMEOUT)
-        .await?;
+    env.wait_until_published(&detached, A, true).await?;
     // The restored status is the old one, Running.
     wait::for_object(
         &pods,

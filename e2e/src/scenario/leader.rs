@@ -109,10 +109,7 @@ async fn cut_off(env: &mut TestEnv<'_>) -> Result<()> {
     env.driver.set_faults(&[hangs]).await?;
     let volume = env.volume("data", Access::OneNode).await?;
     env.pod("web", A, &[&volume]).await?;
-    let node_id = env.node(A).node_id().to_owned();
-    env.driver
-        .wait_until_published(&volume.handle, &node_id, true, STEP_TIMEOUT)
-        .await?;
+    env.wait_until_published(&volume, A, true).await?;
     first.stop().await?;
     env.driver.clear_faults().await?;
     history.wait_for_holder("two").await?;

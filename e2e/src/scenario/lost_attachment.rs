@@ -40,10 +40,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
 
     let lost = &volumes[0];
     env.unpublish_out_of_band(lost, A).await?;
-    let node_id = env.node(A).node_id().to_owned();
-    env.driver
-        .wait_until_published(&lost.handle, &node_id, true, STEP_TIMEOUT)
-        .await?;
+    env.wait_until_published(lost, A, true).await?;
 
     let lists = count(&env.driver.calls()?, LIST);
     env.driver

@@ -65,9 +65,7 @@ async fn half_attached(env: &mut TestEnv<'_>) -> Result<()> {
     let lost = FaultRule::hang_after_effect("lost", Method::ControllerPublishVolume).for_node(&old);
     env.driver.set_faults(&[lost]).await?;
     env.pod("web", A, &[&volume]).await?;
-    env.driver
-        .wait_until_published(&volume.handle, &old, true, STEP_TIMEOUT)
-        .await?;
+    env.wait_until_published(&volume, A, true).await?;
     let new = env.reregister(A).await?;
     env.expect_node_id(A, &new);
 

@@ -175,10 +175,7 @@ async fn deleted_early(env: &mut TestEnv<'_>) -> Result<()> {
     let held = FaultRule::hold_response("held", Method::ControllerPublishVolume);
     env.driver.set_faults(&[held.for_volume(&volume.handle)]).await?;
     env.pod("web", A, &[&volume]).await?;
-    let node_id = env.node(A).node_id().to_owned();
-    env.driver
-        .wait_until_published(&volume.handle, &node_id, true, STEP_TIMEOUT)
-        .await?;
+    env.wait_until_published(&volume, A, true).await?;
     env.delete_pod("web").await?;
     env.wait_until_pod_gone("web", STEP_TIMEOUT).await?;
     delete_barrier(env, &barrier).await?;

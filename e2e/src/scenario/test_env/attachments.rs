@@ -99,10 +99,7 @@ impl TestEnv<'_> {
         self.delete_pod(&leaving.claim).await?;
         self.pod(&coming.claim, B, &[coming]).await?;
         for (volume, node, published) in [(coming, B, true), (leaving, A, false)] {
-            let node_id = self.node(node).node_id().to_owned();
-            self.driver
-                .wait_until_published(&volume.handle, &node_id, published, STEP_TIMEOUT)
-                .await?;
+            self.wait_until_published(volume, node, published).await?;
         }
         Ok(())
     }

@@ -314,6 +314,15 @@ impl TestEnv<'_> {
         .await
     }
 
+    /// Waits until the array has the volume published to the node, or unpublished if `wanted` is false, even if the call
+    /// has not returned.
+    pub async fn wait_until_published(&self, volume: &TestVolume, node: usize, wanted: bool) -> Result<()> {
+        let node_id = self.node(node).node_id();
+        self.driver
+            .wait_until_published(&volume.handle, node_id, wanted, STEP_TIMEOUT)
+            .await
+    }
+
     /// Waits until the attachment of the volume to the node is gone.
     pub async fn wait_until_detached(
         &self,
