@@ -68,55 +68,43 @@ pub(crate) struct Started {
     pub(crate) processes: Vec<Process>,
 }
 
-pub(crate) const PLAIN: SetUp = SetUp {
-    name: "plain",
+const MOUNT: SetUp = SetUp {
+    name: "mount",
     access: "mount",
     split: false,
     secrets: false,
     proxied: false,
+    plain: false,
+};
+
+pub(crate) const PLAIN: SetUp = SetUp {
+    name: "plain",
     plain: true,
+    ..MOUNT
 };
 
 pub(crate) const ALL: &[SetUp] = &[
-    SetUp {
-        name: "mount",
-        access: "mount",
-        split: false,
-        secrets: false,
-        proxied: false,
-        plain: false,
-    },
+    MOUNT,
     SetUp {
         name: "block",
         access: "block",
-        split: false,
-        secrets: false,
-        proxied: false,
-        plain: false,
+        ..MOUNT
     },
     SetUp {
         name: "split",
-        access: "mount",
         split: true,
-        secrets: false,
-        proxied: false,
-        plain: false,
+        ..MOUNT
     },
     SetUp {
         name: "secrets",
-        access: "mount",
-        split: false,
         secrets: true,
-        proxied: false,
-        plain: false,
+        ..MOUNT
     },
     SetUp {
         name: "proxied",
-        access: "mount",
-        split: false,
         secrets: true,
         proxied: true,
-        plain: false,
+        ..MOUNT
     },
 ];
 
