@@ -22,39 +22,15 @@ pub struct Permission {
     pub resource: String,
 }
 
-/// A permission that scenarios need not use.
-#[derive(Clone, Copy, Debug)]
-pub struct UnusedPermission {
-    /// Verbs.
-    pub verbs: &'static [&'static str],
-    /// API group; empty for the core.
-    pub group: &'static str,
-    /// Resource, with its subresource after a slash.
-    pub resource: &'static str,
-    /// The reason that it is granted nevertheless.
-    pub why: &'static str,
-}
-
-/// Permissions that no scenario uses, because no scenario can cause the condition they are for.
-pub const ALLOWED_UNUSED: &[UnusedPermission] = &[
-    UnusedPermission {
-        verbs: &["get"],
-        group: "storage.k8s.io",
-        resource: "volumeattachments",
-        why: "read only after a rejected write or a lost response",
-    },
-    UnusedPermission {
-        verbs: &["get"],
-        group: "",
-        resource: "persistentvolumes",
-        why: "read only after a rejected write or a lost response",
-    },
-    UnusedPermission {
-        verbs: &["create", "patch"],
-        group: "",
-        resource: "events",
-        why: "the Go sidecar's leader election writes Events of the core group",
-    },
+/// Verb, API group and resource of permissions that no scenario uses, because no scenario can cause the condition they are
+/// for.
+const ALLOWED_UNUSED: [(&str, &str, &str); 4] = [
+    // Read only after a rejected write or a lost response.
+    ("get", "storage.k8s.io", "volumeattachments"),
+    ("get", "", "persistentvolumes"),
+    // The Go sidecar's leader election writes Events of the core group.
+    ("create", "", "events"),
+    ("patch", "", "events"),
 ];
 
 /// The scenario in which an attacher reads a Secret without permission.
@@ -142,7 +118,7 @@ pub fn used(requests: &BTreeSet<Request>, wanted: impl Fn(&Request) -> bool) -> 
 }
 
 /// Errors in the permissions: those used but not granted and, if all scenarios ran, those granted but neither used
-/// nor in [`ALLOWED_UNUSED`].
+/// nor allowed to be unused.
 pub fn permission_errors(
     granted: &BTreeSet<Permission>,
     used: &BTreeSet<Permission>,
@@ -152,28 +128,26 @@ pub fn permission_errors(
         .difference(granted)
         .map(|permission| format!("{permission}: used, but not granted"));
     let mut permission_errors: Vec<_> = missing.collect();
-    let reserves = reserves();
+    let allowed_unused = allowed_unused();
     permission_errors.extend(
-        reserves
+        allowed_unused
             .difference(granted)
             .map(|permission| format!("{permission}: allowed to be unused, but not granted")),
     );
     if all_scenarios_ran {
         let idle = granted
             .difference(used)
-            .filter(|permission| !reserves.contains(permission));
+            .filter(|permission| !allowed_unused.contains(permission));
         permission_errors
             .extend(idle.map(|permission| format!("{permission}: granted, but not used by any scenario")));
     }
     permission_errors
 }
 
-fn reserves() -> BTreeSet<Permission> {
-    let permissions = |reserve: &'static UnusedPermission| {
-        let permission = |verb: &&str| Permission::new(verb, reserve.group, reserve.resource);
-        reserve.verbs.iter().map(permission)
-    };
-    ALLOWED_UNUSED.iter().flat_map(permissions).collect()
+fn allowed_unused() -> BTreeSet<Permission> {
+    ALLOWED_UNUSED
+        .map(|(verb, group, resource)| Permission::new(verb, group, resource))
+        .into()
 }
 
 #[cfg(test)]
@@ -230,7 +204,7 @@ mod tests {
 
     #[test]
     fn permissions_are_compared_both_ways() {
-        let mut granted = reserves();
+        let mut granted = allowed_unused();
         granted.insert(Permission::new("list", "", "pods"));
         granted.insert(Permission::new("watch", "", "pods"));
         let used = BTreeSet::from([
@@ -242,6 +216,6 @@ mod tests {
         assert_eq!(permission_errors(&granted, &used, false), [wanting]);
         assert_eq!(permission_errors(&granted, &used, true), [wanting, idle]);
         let stale = permission_errors(&BTreeSet::new(), &BTreeSet::new(), false);
-        assert_eq!(stale.len(), reserves().len(), "{stale:?}");
+        assert_eq!(stale.len(), allowed_unused().len(), "{stale:?}");
     }
 }
