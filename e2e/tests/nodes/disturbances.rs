@@ -9,7 +9,7 @@ use kube::Api;
 use kube::api::ListParams;
 use serde_json::json;
 
-use crate::env::{EXT4, Env, PodSpec};
+use crate::env::{EXT4, Env, PodSpec, WRITE};
 use crate::recipes::{TROUBLESHOOTING, shell};
 use crate::restore::taint_out_of_service;
 use crate::shared_nodes::Scenario;
@@ -48,24 +48,14 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 /// volume is detached with its data.
 async fn kubelet_is_killed_with_a_volume_mounted(env: &Env<'_>) -> Result<()> {
     env.claim("data", EXT4, "Filesystem").await?;
-    env.run_pod(
-        &PodSpec::new("web-1", "echo hello >/data/greeting")
-            .on(A)
-            .claim("data"),
-    )
-    .await?;
+    env.run_writer("web-1", A).await?;
     let node = env.nodes.node(A)?;
     node.kill_kubelet().await?;
     env.force_delete_pod("web-1").await?;
     node.start_kubelet()?;
     env.wait_until_detached("data").await?;
     env.wait_until_nothing_is_mounted().await?;
-    env.run_pod(
-        &PodSpec::new("web-2", "grep -qx hello /data/greeting")
-            .on(B)
-            .claim("data"),
-    )
-    .await
+    env.run_reader("web-2", B).await
 }
 
 /// kubelet is killed during NodeStageVolume, which the driver completes. The next kubelet stages again and starts the pod.
@@ -79,12 +69,8 @@ async fn kubelet_is_killed_while_it_stages(env: &Env<'_>) -> Result<()> {
     });
     driver.put_fault(&rule).await.context("hold NodeStageVolume")?;
     env.claim("data", EXT4, "Filesystem").await?;
-    env.create_pod(
-        &PodSpec::new("web", "echo hello >/data/greeting")
-            .on(A)
-            .claim("data"),
-    )
-    .await?;
+    env.create_pod(&PodSpec::new("web", WRITE).on(A).claim("data"))
+        .await?;
     env.wait_for_running_call(&driver, "NodeStageVolume").await?;
     let node = env.nodes.node(A)?;
     node.kill_kubelet().await?;
@@ -163,23 +149,13 @@ async fn uncertain_stage_is_unstaged(env: &Env<'_>) -> Result<()> {
 /// unmounts it.
 async fn node_driver_is_replaced_under_a_pod(env: &Env<'_>) -> Result<()> {
     env.claim("data", EXT4, "Filesystem").await?;
-    env.run_pod(
-        &PodSpec::new("web-1", "echo hello >/data/greeting")
-            .on(A)
-            .claim("data"),
-    )
-    .await?;
+    env.run_writer("web-1", A).await?;
     let node = env.nodes.node(A)?;
     // In the PID namespace of the node.
     node.command(&["pkill", "-KILL", "-f", "^/csi-mock-driver --mode=node"])
         .await?;
     env.restart_node_driver(A).await?;
-    env.run_pod(
-        &PodSpec::new("web-2", "grep -qx hello /data/greeting")
-            .on(A)
-            .claim("data"),
-    )
-    .await?;
+    env.run_reader("web-2", A).await?;
     env.filesystem(node, "web-1", "data").await?;
     env.delete_pod("web-1").await?;
     env.delete_pod("web-2").await?;
@@ -193,7 +169,7 @@ async fn lost_node_is_taken_out_of_service(env: &Env<'_>) -> Result<()> {
     let (lost, other) = if controller == A { (B, A) } else { (A, B) };
     env.claim("data", EXT4, "Filesystem").await?;
     env.run_pod(
-        &PodSpec::new("web-1", "echo hello >/data/greeting\nsync")
+        &PodSpec::new("web-1", &format!("{WRITE}\nsync"))
             .on(lost)
             .claim("data"),
     )
@@ -205,12 +181,7 @@ async fn lost_node_is_taken_out_of_service(env: &Env<'_>) -> Result<()> {
     let shell = shell(env.nodes, &toolchain).await?.replacing("<node>", lost);
     shell.run(&block(TROUBLESHOOTING, "kubectl taint node")?).await?;
     shell.ensure_all_replaced()?;
-    env.run_pod(
-        &PodSpec::new("web-2", "grep -qx hello /data/greeting")
-            .on(other)
-            .claim("data"),
-    )
-    .await?;
+    env.run_reader("web-2", other).await?;
     let attached = env.attached_to("data").await?;
     ensure!(attached == [other], "the volume is attached to {attached:?}");
     env.nodes.boot(node).await?;
@@ -218,12 +189,7 @@ async fn lost_node_is_taken_out_of_service(env: &Env<'_>) -> Result<()> {
     env.nodes.wait_until_ready(node).await?;
     env.nodes.wait_until_deployed().await?;
     env.delete_pod("web-2").await?;
-    env.run_pod(
-        &PodSpec::new("web-3", "grep -qx hello /data/greeting")
-            .on(lost)
-            .claim("data"),
-    )
-    .await
+    env.run_reader("web-3", lost).await
 }
 
 /// The node of the pod with attacher and array.

@@ -23,6 +23,10 @@ pub(crate) const STEP: Duration = Duration::from_secs(120);
 pub(crate) const EXT4: &str = "csi-mock";
 /// A class of `deploy/`: XFS, provisioned at once.
 pub(crate) const XFS: &str = "csi-mock-immediate-xfs";
+/// Script of a pod that writes to the volume at `/data`.
+pub(crate) const WRITE: &str = "echo hello >/data/greeting";
+/// Script of a pod that reads the data of [`WRITE`].
+pub(crate) const READ: &str = "grep -qx hello /data/greeting";
 
 pub(crate) struct Env<'a> {
     pub(crate) nodes: &'a RealNodes,
@@ -195,6 +199,18 @@ impl<'a> Env<'a> {
     pub(crate) async fn run_pod(&self, pod: &PodSpec<'_>) -> Result<()> {
         self.create_pod(pod).await?;
         self.wait_until_ready(pod.name).await
+    }
+
+    /// Runs a pod on the node that writes to the claim `data`.
+    pub(crate) async fn run_writer(&self, name: &str, node: &str) -> Result<()> {
+        self.run_pod(&PodSpec::new(name, WRITE).on(node).claim("data"))
+            .await
+    }
+
+    /// Runs a pod on the node that reads from the claim `data` what [`Self::run_writer`] wrote.
+    pub(crate) async fn run_reader(&self, name: &str, node: &str) -> Result<()> {
+        self.run_pod(&PodSpec::new(name, READ).on(node).claim("data"))
+            .await
     }
 
     pub(crate) async fn wait_until_ready(&self, name: &str) -> Result<()> {

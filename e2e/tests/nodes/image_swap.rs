@@ -13,7 +13,7 @@ use kube::runtime::watcher;
 use serde_json::{Value, json};
 
 use crate::attached::{AttachedVolumes, DriverAlone, Journal};
-use crate::env::{Env, PodSpec, STEP, XFS, is_ready};
+use crate::env::{Env, PodSpec, READ, STEP, WRITE, XFS, is_ready};
 use crate::recipes::{DEPLOY, shell};
 use crate::shared_nodes::Scenario;
 use crate::snapshotter::Snapshotter;
@@ -169,8 +169,8 @@ impl Swap {
         let kept = AttachedVolumes::start(env, self.driver, self.class, self.nodes, self.journal).await?;
         env.claim("moving", self.class, "Filesystem").await?;
         let [first, second] = self.nodes;
-        let begin = PodSpec::new("moving-0", "echo hello >/data/greeting");
-        env.run_pod(&begin.on(first).claim("moving")).await?;
+        let begin = PodSpec::new("moving-0", WRITE).on(first);
+        env.run_pod(&begin.claim("moving")).await?;
         for ((commands, image), (old, new, node)) in self
             .steps
             .iter()
@@ -180,8 +180,8 @@ impl Swap {
             self.wait_until_rolled_out(env, image).await?;
             env.delete_pod(old).await?;
             env.wait_until_detached("moving").await?;
-            let read = PodSpec::new(new, "grep -qx hello /data/greeting");
-            env.run_pod(&read.on(node).claim("moving")).await?;
+            let read = PodSpec::new(new, READ).on(node);
+            env.run_pod(&read.claim("moving")).await?;
         }
         shell.ensure_all_replaced()?;
         kept.end(env, shell).await

@@ -18,7 +18,7 @@ use procfs::process::all_processes;
 use procfs::{Current, Uptime};
 use serde_json::json;
 
-use crate::env::{EXT4, PodSpec, STEP, create_claim};
+use crate::env::{EXT4, PodSpec, STEP, WRITE, create_claim};
 use crate::shared_nodes::Prepared;
 
 /// Kills the harness when dropped.
@@ -180,7 +180,7 @@ async fn run_pods(client: Client) -> Result<()> {
     create_claim(&claims, "raw", EXT4, "Block", "ReadWriteOnce").await?;
     let pods = Api::<Pod>::namespaced(client, "default");
     let source = json!({"csi": {"driver": DRIVER, "fsType": "ext4", "volumeAttributes": {"size": "256Mi"}}});
-    let pod = PodSpec::new("web", "echo hello >/data/greeting");
+    let pod = PodSpec::new("web", WRITE);
     let mounted = pod.volume("data", source, json!({"mountPath": "/data"}));
     let raw = PodSpec::new("raw", "true").device("raw");
     for pod in [&mounted, &raw] {

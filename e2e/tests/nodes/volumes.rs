@@ -12,7 +12,7 @@ use kube::runtime::watcher;
 use serde_json::json;
 use tonic::Code;
 
-use crate::env::{EXT4, Env, PodSpec, STEP, XFS};
+use crate::env::{EXT4, Env, PodSpec, STEP, WRITE, XFS};
 use crate::restore::{ATTACH_LIMIT, VOLUME_MOUNT_GROUP, limit, set_attach_required, set_update_period};
 use crate::shared_nodes::Scenario;
 
@@ -69,12 +69,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 /// A volume is provisioned, attached, formatted and mounted for a pod, which writes to it.
 async fn pod_attaches(env: &Env<'_>) -> Result<()> {
     env.claim("data", EXT4, "Filesystem").await?;
-    env.run_pod(
-        &PodSpec::new("web", "echo hello >/data/greeting")
-            .on(A)
-            .claim("data"),
-    )
-    .await?;
+    env.run_writer("web", A).await?;
     let attached = env.attached_to("data").await?;
     ensure!(attached == [A], "the volume is attached to {attached:?}");
     let (size, kind) = env.filesystem(env.nodes.node(A)?, "web", "data").await?;
@@ -98,19 +93,9 @@ async fn pod_moves_with_its_data(env: &Env<'_>) -> Result<()> {
 /// Replaces a pod on one node with one on the other, which reads what the first one wrote.
 async fn move_pod(env: &Env<'_>) -> Result<()> {
     env.claim("data", EXT4, "Filesystem").await?;
-    env.run_pod(
-        &PodSpec::new("web-1", "echo hello >/data/greeting")
-            .on(A)
-            .claim("data"),
-    )
-    .await?;
+    env.run_writer("web-1", A).await?;
     env.delete_pod("web-1").await?;
-    env.run_pod(
-        &PodSpec::new("web-2", "grep -qx hello /data/greeting")
-            .on(B)
-            .claim("data"),
-    )
-    .await
+    env.run_reader("web-2", B).await
 }
 
 /// A pod on one node reads the data that its predecessor wrote to a raw block volume on the other.
@@ -174,18 +159,8 @@ async fn block_volume_is_shared_by_two_nodes(env: &Env<'_>) -> Result<()> {
 /// The volume is staged once, and stays mounted and attached until its last pod on the node is gone.
 async fn two_pods_share_a_volume_on_one_node(env: &Env<'_>) -> Result<()> {
     env.claim("data", EXT4, "Filesystem").await?;
-    env.run_pod(
-        &PodSpec::new("web-1", "echo hello >/data/greeting")
-            .on(A)
-            .claim("data"),
-    )
-    .await?;
-    env.run_pod(
-        &PodSpec::new("web-2", "grep -qx hello /data/greeting")
-            .on(A)
-            .claim("data"),
-    )
-    .await?;
+    env.run_writer("web-1", A).await?;
+    env.run_reader("web-2", A).await?;
     for (method, expected) in [("NodeStageVolume", 1), ("NodePublishVolume", 2)] {
         let calls = env.calls(A, method, "data").await?;
         ensure!(
@@ -204,7 +179,8 @@ async fn two_pods_share_a_volume_on_one_node(env: &Env<'_>) -> Result<()> {
 /// An inline volume is created for its pod, without claim and VolumeAttachment, and deleted with it.
 async fn inline_volume_lives_as_long_as_its_pod(env: &Env<'_>) -> Result<()> {
     let source = json!({"csi": {"driver": DRIVER, "fsType": "ext4", "volumeAttributes": {"size": "256Mi"}}});
-    let pod = PodSpec::new("web", "mountpoint -q /data && echo hello >/data/greeting").on(A);
+    let script = format!("mountpoint -q /data && {WRITE}");
+    let pod = PodSpec::new("web", &script).on(A);
     env.run_pod(&pod.volume("data", source, json!({"mountPath": "/data"})))
         .await?;
     let attachments = env.attachments().list(&ListParams::default()).await?;
@@ -237,10 +213,10 @@ async fn volume_belongs_to_the_fs_group(env: &Env<'_>) -> Result<()> {
 /// A pod with fsGroup 2000 writes to a new volume; `delegated` is the volume_mount_group that kubelet must send.
 async fn write_as_group(env: &Env<'_>, claim: &str, delegated: &str) -> Result<()> {
     env.claim(claim, EXT4, "Filesystem").await?;
-    let script = "echo hello >/data/greeting\ntest \"$(stat -c %g /data/greeting)\" = 2000";
+    let script = format!("{WRITE}\ntest \"$(stat -c %g /data/greeting)\" = 2000");
     let user = json!({"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 2000});
     env.run_pod(
-        &PodSpec::new(claim, script)
+        &PodSpec::new(claim, &script)
             .on(A)
             .claim(claim)
             .security_context(user),
@@ -282,12 +258,7 @@ async fn sub_paths_are_directories_of_one_volume(env: &Env<'_>) -> Result<()> {
 async fn volume_grows_while_in_use(env: &Env<'_>) -> Result<()> {
     const WANTED: &str = "1Gi";
     env.claim("data", XFS, "Filesystem").await?;
-    env.run_pod(
-        &PodSpec::new("web", "echo hello >/data/greeting")
-            .on(A)
-            .claim("data"),
-    )
-    .await?;
+    env.run_writer("web", A).await?;
     let node = env.nodes.node(A)?;
     let (before, kind) = env.filesystem(node, "web", "data").await?;
     ensure!(
