@@ -25,6 +25,10 @@ pub const SCENARIO_LABEL: &str = "csi-e2e/scenario";
 /// Label by which pods select their node.
 pub const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
 
+/// Key of the taint by which an administrator confirms that a node is shut down, so that its volumes may be detached
+/// although they were not unmounted.
+pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
 /// Annotation with which the PersistentVolume controller marks a bound claim.
 pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 

@@ -28,10 +28,9 @@ use super::snapshot::{ArrayRow, AttachmentRow, LaneRow, NodeRow, PodRow, Snapsho
 use super::world::WorldStatus;
 use crate::cluster::Cluster;
 use crate::driver::array;
-use crate::fixture::SCENARIO_LABEL;
+use crate::fixture::{OUT_OF_SERVICE, SCENARIO_LABEL};
 use crate::narrate::{Names, Narrator, object};
 use crate::scenario::TestEnv;
-use crate::scenario::test_env::node_failure::OUT_OF_SERVICE;
 
 /// Period of requests to array and attacher.
 const POLL: Duration = Duration::from_millis(500);

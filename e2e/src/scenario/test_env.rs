@@ -5,7 +5,7 @@
 
 mod attachments;
 mod controller_metrics;
-pub(crate) mod node_failure;
+mod node_failure;
 mod node_status;
 mod nodes;
 mod pods;

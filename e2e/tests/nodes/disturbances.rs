@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::env::{EXT4, Env, PodSpec, WRITE};
 use crate::recipes::{TROUBLESHOOTING, shell};
-use crate::restore::taint_out_of_service;
+use crate::restore::remove_out_of_service_taint;
 use crate::shared_nodes::Scenario;
 
 const A: &str = NODES[0];
@@ -185,7 +185,7 @@ async fn lost_node_is_taken_out_of_service(env: &Env<'_>) -> Result<()> {
     let attached = env.attached_to("data").await?;
     ensure!(attached == [other], "the volume is attached to {attached:?}");
     env.nodes.boot(node).await?;
-    taint_out_of_service(env.nodes, lost, false).await?;
+    remove_out_of_service_taint(env.nodes, lost).await?;
     env.nodes.wait_until_ready(node).await?;
     env.nodes.wait_until_deployed().await?;
     env.delete_pod("web-2").await?;

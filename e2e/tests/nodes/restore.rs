@@ -1,19 +1,19 @@
 //! Restores the defaults of the shared nodes after a failed scenario.
 
 use anyhow::{Context, Result};
+use csi_e2e::fixture::OUT_OF_SERVICE;
 use csi_e2e::nodes::{DRIVER, NODES, RealNodes};
 use csi_mock_driver::admin_api::resource::NodeChange;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::CSIDriver;
 use kube::Api;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// The driver's default capability by which kubelet delegates fsGroup to it.
 pub(crate) const VOLUME_MOUNT_GROUP: &str = "NODE_VOLUME_MOUNT_GROUP";
 /// The attach limit of `deploy/`.
 pub(crate) const ATTACH_LIMIT: usize = 64;
-const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// Restores the initial state of scenarios: running nodes, no fault rules, default settings.
 pub(crate) async fn restore(nodes: &RealNodes) -> Result<()> {
@@ -23,7 +23,7 @@ pub(crate) async fn restore(nodes: &RealNodes) -> Result<()> {
         } else if !node.runs_kubelet() {
             node.start_kubelet()?;
         }
-        taint_out_of_service(nodes, node.name(), false).await?;
+        remove_out_of_service_taint(nodes, node.name()).await?;
         nodes.wait_until_ready(node).await?;
     }
     nodes.wait_until_deployed().await?;
@@ -105,17 +105,13 @@ async fn set_attach_capability(nodes: &RealNodes, attaches: bool) -> Result<()> 
     Ok(())
 }
 
-/// Adds the out-of-service taint, or removes it.
-pub(crate) async fn taint_out_of_service(nodes: &RealNodes, name: &str, tainted: bool) -> Result<()> {
+/// Removes the out-of-service taint, if the node has it.
+pub(crate) async fn remove_out_of_service_taint(nodes: &RealNodes, name: &str) -> Result<()> {
     let api = Api::<Node>::all(nodes.client());
     loop {
         let found = api.get(name).await?;
-        let taints = found.spec.and_then(|spec| spec.taints).unwrap_or_default();
-        let mut taints: Vec<Value> = taints.into_iter().map(|taint| json!(taint)).collect();
-        taints.retain(|taint| taint["key"] != OUT_OF_SERVICE);
-        if tainted {
-            taints.push(json!({"key": OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"}));
-        }
+        let mut taints = found.spec.and_then(|spec| spec.taints).unwrap_or_default();
+        taints.retain(|taint| taint.key != OUT_OF_SERVICE);
         let patch = json!({"metadata": {"resourceVersion": found.metadata.resource_version}, "spec": {"taints": taints}});
         match api
             .patch(name, &PatchParams::default(), &Patch::Merge(&patch))

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result};
-use csi_e2e::fixture::attacher_finalizer;
+use csi_e2e::fixture::{OUT_OF_SERVICE, attacher_finalizer};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -17,7 +17,6 @@ use crate::schedule::{Schedule, Step, VOLUMES};
 /// Name of the driver, which does not run.
 pub(crate) const DRIVER: &str = "pods.csi.example";
 const NAMESPACE: &str = "default";
-const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// Users, kubelets and attacher of a cluster.
 #[derive(Clone)]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::time::Duration;
 
+use csi_e2e::fixture::OUT_OF_SERVICE;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
@@ -15,9 +16,6 @@ use serde::de::DeserializeOwned;
 
 use crate::invariant::Invariants;
 use crate::timeline::Timeline;
-
-/// The taint of a node whose machine is known to be off.
-pub(crate) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// A constant backoff of failed watches, without jitter.
 struct Pause;

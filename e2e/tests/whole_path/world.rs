@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use csi_attacher::kube_api::Access;
-use csi_e2e::fixture::EBS_DRIVER;
+use csi_e2e::fixture::{EBS_DRIVER, OUT_OF_SERVICE};
 use csi_mock_driver::array::{self, NodeId, NodeSettings};
 use csi_mock_driver::driver::{Driver, Settings};
 use csi_mock_driver::journal;
@@ -27,7 +27,7 @@ use crate::attacher::{self, Replica};
 use crate::driver::{DriverProcess, DriverSocket};
 use crate::injected_bug::{Bug, SidecarBug};
 use crate::invariant::Invariants;
-use crate::observer::{self, OUT_OF_SERVICE};
+use crate::observer;
 use crate::timeline::Timeline;
 use crate::users::{Claim, Users};
 

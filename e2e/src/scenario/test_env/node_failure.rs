@@ -8,11 +8,8 @@ use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use super::{STEP_TIMEOUT, TestEnv, TestVolume};
+use crate::fixture::OUT_OF_SERVICE;
 use crate::wait;
-
-/// The taint by which an administrator confirms that a node is shut down, so that its volumes may be detached although
-/// they were not unmounted.
-pub(crate) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 // === impl TestEnv ===
 
