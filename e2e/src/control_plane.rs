@@ -18,11 +18,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use futures::future::{select_all, try_join_all};
 use kube::Client;
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, timeout};
 
 pub use audit::Request;
 pub use component::Component;
@@ -30,14 +30,13 @@ pub use component::Component;
 use crate::kubeconfig;
 use crate::process::{self, Process, Run, Usage};
 use crate::toolchain::Toolchain;
+use crate::wait::{self, Progress};
 use component::Layout;
 
 /// Timeout of a program's readiness: seconds on an idle machine, longer when tests share the cores.
 const READY: Duration = Duration::from_secs(120);
 /// Timeout of one readiness probe.
 const PROBE: Duration = Duration::from_secs(5);
-/// Pause between two readiness probes; before a program listens, there is no event to wait for.
-const PROBE_PAUSE: Duration = Duration::from_millis(50);
 /// Short enough for a test to wait until the lease of a killed replica expires.
 const LEADER_ELECTION: [&str; 4] = [
     "--leader-elect=true",
@@ -318,31 +317,20 @@ impl ControlPlane {
             true => standby.readiness(),
             false => component.readiness(),
         };
-        let mut pause = interval(PROBE_PAUSE);
-        pause.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut response = String::from("nothing yet");
-        let probe = async {
-            loop {
-                pause.tick().await;
-                let request = http::Request::get(path)
-                    .body(Vec::new())
-                    .context("build the readiness request")?;
-                response = match timeout(PROBE, client.request_text(request)).await {
-                    Ok(Ok(text)) if text.contains(word) => return Ok(()),
-                    Ok(Ok(text)) => text,
-                    Ok(Err(error)) => format!("{:#}", anyhow::Error::from(error)),
-                    Err(_) => format!("no response within {PROBE:?}"),
-                }
-            }
-        };
-        let result = timeout(READY, probe).await;
-        result.unwrap_or_else(|_| {
-            let tail = process.log_tail(TAIL_LINES);
-            bail!(
-                "{} was not ready after {READY:?}; last response: {response}; the end of its log:\n{tail}",
-                component.name()
-            )
-        })
+        let what = format!("{} to be ready", component.name());
+        let ready = wait::poll(READY, &what, || async {
+            let request = http::Request::get(path)
+                .body(Vec::new())
+                .context("build the readiness request")?;
+            Ok(match timeout(PROBE, client.request_text(request)).await {
+                Ok(Ok(text)) => Progress::of(text.contains(word), || format!("its response is {text:?}")),
+                Ok(Err(error)) => Progress::Pending(format!("{:#}", anyhow::Error::from(error))),
+                Err(_) => Progress::Pending(format!("no response within {PROBE:?}")),
+            })
+        });
+        ready
+            .await
+            .map_err(|error| anyhow!("{error:#}; the end of its log:\n{}", process.log_tail(TAIL_LINES)))
     }
 
     /// A client of the component itself, with the admin's token if the component authenticates.

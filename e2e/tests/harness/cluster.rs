@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use csi_e2e::cluster::Cluster;
 use csi_e2e::control_plane::Component;
 use csi_e2e::kubeconfig;
+use csi_e2e::wait::{self, Progress};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
@@ -180,15 +181,11 @@ async fn accounts_are_independent(harness: Arc<Harness>) -> Result<()> {
         .await
         .context("a repeated deletion must succeed")?;
     // The authorizer gets the deletion from a watch.
-    let revoked = async {
-        while may(&first, "first", "storage.k8s.io", "volumeattachments", "list").await? {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        anyhow::Ok(())
-    };
-    tokio::time::timeout(DEADLINE, revoked)
-        .await
-        .context("the first account keeps its permissions")??;
+    wait::poll(DEADLINE, "the first account to lose its permissions", || async {
+        let may = may(&first, "first", "storage.k8s.io", "volumeattachments", "list").await?;
+        Ok(Progress::of(!may, || "it keeps them".to_owned()))
+    })
+    .await?;
     ensure!(
         may(&second, "second", "storage.k8s.io", "volumeattachments", "list").await?,
         "both lost their permissions"

@@ -37,8 +37,6 @@ use crate::{Harness, trial};
 const POD_SECURITY: &str = "pod-security.kubernetes.io/enforce";
 /// Timeout; only reached on failure.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Poll interval.
-const PAUSE: Duration = Duration::from_millis(50);
 
 pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     let mut trials = vec![

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use csi_e2e::process::{Process, Run, Spec, Usage};
 use csi_e2e::toolchain::{Settings, Toolchain};
+use csi_e2e::wait::{self, Progress};
 use libtest_mimic::Trial;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
@@ -223,8 +224,10 @@ async fn nothing_survives_a_killed_harness(harness: Arc<Harness>) -> Result<()> 
     for (pid, child) in pids.iter().zip(&children) {
         ends(child).with_context(|| format!("child {pid} of the killed harness"))?;
     }
-    until("the killed harness's files are removed", || {
-        (!dir.exists()).then_some(())
+    wait::poll(DEADLINE, "the killed harness's files to be removed", || async {
+        Ok(Progress::of(!dir.exists(), || {
+            format!("{} still exists", dir.display())
+        }))
     })
     .await
 }
@@ -237,27 +240,17 @@ fn sh(name: &str, script: &str) -> Spec {
 
 /// Waits until a process has written the expected number of words to a file; returns all words.
 async fn words(file: &Path, expected: usize) -> Result<Vec<String>> {
-    let read = || {
-        let text = std::fs::read_to_string(file).ok()?;
+    let what = format!("{expected} words in {}", file.display());
+    wait::poll(DEADLINE, &what, || async {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
         let words: Vec<_> = text.split_whitespace().map(str::to_owned).collect();
-        (words.len() >= expected && !text.is_empty()).then_some(words)
-    };
-    until(&format!("{expected} words in {}", file.display()), read).await
-}
-
-/// Polls, because a file has no event to await.
-async fn until<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> Result<T> {
-    let checks = async {
-        loop {
-            match check() {
-                Some(found) => return found,
-                None => tokio::time::sleep(Duration::from_millis(10)).await,
-            }
-        }
-    };
-    tokio::time::timeout(DEADLINE, checks)
-        .await
-        .with_context(|| format!("waiting until {what}"))
+        Ok(if words.len() >= expected {
+            Progress::Reached(words)
+        } else {
+            Progress::Pending(format!("it has {words:?}"))
+        })
+    })
+    .await
 }
 
 /// A pidfd of this process.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use csi_e2e::process::{Process, Spec, wait_until_listening};
 use csi_e2e::toolchain::Peer;
+use csi_e2e::wait::{self, Progress};
 use serde_json::{Map, Value, json};
-use tokio::time::Instant;
 
 use crate::Harness;
 use crate::report::Report;
@@ -286,18 +286,13 @@ const BEHIND: &str = "behind.sock";
 /// Waits until [`ensure_no_leftovers`]: a separate node process polls the array, so it detaches the device of an unpublished
 /// volume after ControllerUnpublishVolume has returned.
 pub(crate) async fn wait_until_no_leftovers(dir: &Path) -> Result<()> {
-    let mut poll = tokio::time::interval(Duration::from_millis(20));
-    let deadline = Instant::now() + DEADLINE;
-    loop {
-        poll.tick().await;
-        match ensure_no_leftovers(dir) {
-            Ok(()) => return Ok(()),
-            Err(error) if Instant::now() >= deadline => {
-                return Err(error.context(format!("after {DEADLINE:?}")));
-            }
-            Err(_) => {}
-        }
-    }
+    wait::poll(DEADLINE, "the set-up to leave nothing", || async {
+        Ok(match ensure_no_leftovers(dir) {
+            Ok(()) => Progress::Reached(()),
+            Err(error) => Progress::Pending(format!("{error:#}")),
+        })
+    })
+    .await
 }
 
 /// No mount, loop device or link of a set-up exists.

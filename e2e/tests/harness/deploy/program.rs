@@ -23,7 +23,7 @@ use tokio::net::TcpStream;
 use tokio::process::Command;
 
 use super::shape::{Shape, Workload};
-use super::{DEADLINE, PAUSE, image_name};
+use super::{DEADLINE, image_name};
 use crate::{Harness, trial};
 
 /// Image name of csi-attacher and of the Go attacher.
@@ -210,13 +210,10 @@ async fn start_and_probe(
     }
     ensure!(paths.len() > 1, "{shape}: the attacher has no probe");
     for path in paths {
-        let succeeds = tokio::time::timeout(DEADLINE, attacher.while_alive(probe_succeeds(address, &path)));
-        succeeds.await.with_context(|| {
-            format!(
-                "{shape}: {path} does not respond with 200: {}",
-                attacher.log_tail(10)
-            )
-        })??;
+        let succeeds = attacher.while_alive(probe_succeeds(address, &path));
+        succeeds
+            .await
+            .with_context(|| format!("{shape}: the attacher logged {}", attacher.log_tail(10)))?;
     }
     // The probes of a standby succeed, too; only the lease shows that the attacher uses its permissions.
     attacher.while_alive(takes_the_lease(cluster, namespace)).await?;
@@ -260,15 +257,17 @@ fn no_request_was_forbidden(cluster: &Cluster, namespace: &str) -> Result<()> {
 
 /// Probes as kubelet does until the response is 200; retries after a missing or partial response.
 async fn probe_succeeds(address: SocketAddr, path: &str) -> Result<()> {
-    loop {
+    wait::poll(DEADLINE, &format!("{path} to respond with 200"), || async {
         let response = tokio::time::timeout(PROBE_TIMEOUT, get(address, path)).await;
-        if let Ok(Ok(response)) = response
-            && response.starts_with(b"HTTP/1.1 200 ")
-        {
-            return Ok(());
-        }
-        tokio::time::sleep(PAUSE).await;
-    }
+        Ok(match response {
+            Ok(Ok(response)) => Progress::of(response.starts_with(b"HTTP/1.1 200 "), || {
+                format!("its response is {}", String::from_utf8_lossy(&response))
+            }),
+            Ok(Err(error)) => Progress::Pending(error.to_string()),
+            Err(_) => Progress::Pending(format!("no response in {PROBE_TIMEOUT:?}")),
+        })
+    })
+    .await
 }
 
 async fn get(address: SocketAddr, path: &str) -> std::io::Result<Vec<u8>> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use csi_e2e::cluster::Cluster;
+use csi_e2e::wait::{self, Progress};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PostParams;
@@ -12,7 +13,7 @@ use kube::{Api, ResourceExt};
 use libtest_mimic::Trial;
 
 use super::shape::{Shape, Workload};
-use super::{DEADLINE, PAUSE, POD_SECURITY};
+use super::{DEADLINE, POD_SECURITY};
 use crate::{Harness, trial};
 
 /// A namespace that enforces `restricted`.
@@ -152,22 +153,17 @@ pub(super) async fn admits(cluster: &Cluster, namespace: &str, workload: &Worklo
         spec.automount_service_account_token = Some(false);
     }
     let strict = Api::<Pod>::namespaced(cluster.client(), STRICT);
-    let verified = async {
-        loop {
-            match strict.create(&dry, &pod).await {
-                Err(kube::Error::Api(status))
-                    if status.message.contains("serviceaccount \"default\" not found") =>
-                {
-                    tokio::time::sleep(PAUSE).await;
-                }
-                verified => break verified,
+    let created = wait::poll(DEADLINE, "the default ServiceAccount to exist", || async {
+        Ok(match strict.create(&dry, &pod).await {
+            Err(kube::Error::Api(status))
+                if status.message.contains("serviceaccount \"default\" not found") =>
+            {
+                Progress::Pending(status.message.clone())
             }
-        }
-    };
-    match tokio::time::timeout(DEADLINE, verified)
-        .await
-        .context("the default ServiceAccount does not exist")?
-    {
+            created => Progress::Reached(created),
+        })
+    });
+    match created.await? {
         Ok(_) => bail!("{} needs no privileged namespace", workload.name),
         Err(kube::Error::Api(status)) if status.message.contains("PodSecurity") => Ok(()),
         Err(error) => Err(error).with_context(|| format!("{} is rejected for another reason", workload.name)),
