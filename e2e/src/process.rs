@@ -9,6 +9,7 @@
 //! - When the harness exits for any reason, every process with the run's marker is killed: by [`Run::finish`] after success,
 //!   otherwise by the reaper.
 
+mod command;
 pub(crate) mod leftovers;
 pub(crate) mod log;
 pub(crate) mod loop_devices;
@@ -32,6 +33,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use tokio::sync::watch;
 
+pub use command::{stdout_of, stdout_of_blocking};
 pub use procfs::processes_of;
 pub(crate) use reaper::readable_within;
 pub use reaper::reaper_main_if_requested;

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use clap::Parser;
 use csi_e2e::nodes::{
     Family, ROOT_DIR, RealNodes, Results, SUITE_OVERLAY, Selection, missing_requirement, program_main, say,
 };
-use csi_e2e::process::Run;
+use csi_e2e::process::{Run, stdout_of_blocking};
 use csi_e2e::toolchain::{NodePrograms, Settings, SuitePrograms, Toolchain, workspace_root};
 
 /// File with the results.
@@ -128,15 +128,8 @@ fn commit() -> Result<String> {
 }
 
 fn git(args: &[&str]) -> Result<String> {
-    let mut git = Command::new("git");
-    let output = git.args(args).current_dir(workspace_root()).output();
-    let output = output.context("run git")?;
-    ensure!(
-        output.status.success(),
-        "git {args:?}: {}",
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    let output = stdout_of_blocking(Command::new("git").args(args).current_dir(workspace_root()))?;
+    Ok(output.trim().to_owned())
 }
 
 /// Replaces the sections of the families that were run.

@@ -8,11 +8,12 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 
 use super::real_node::SANDBOX_IMAGE;
+use crate::process::stdout_of_blocking;
 use crate::toolchain::NodePrograms;
 
 /// Image of the pods in tests.
@@ -164,9 +165,7 @@ impl Layout {
             .arg("--directory")
             .arg(root)
             .arg(".");
-        let output = tar.output().context("run tar")?;
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "tar failed: {complaint}");
+        stdout_of_blocking(&mut tar)?;
         let blob = self.blob(&layer)?;
         fs::remove_file(&layer).context("remove a draft")?;
         Ok(blob)
@@ -212,21 +211,14 @@ fn busybox(dir: &Path) -> Result<PathBuf> {
     fs::set_permissions(root.join("tmp"), fs::Permissions::from_mode(0o1777)).context("open /tmp")?;
     write(&root.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n")?;
     write(&root.join("etc/group"), "root:x:0:\n")?;
-    let listed = Command::new("busybox")
-        .arg("--list")
-        .output()
-        .context("run busybox")?;
-    for applet in String::from_utf8_lossy(&listed.stdout).lines() {
+    for applet in stdout_of_blocking(Command::new("busybox").arg("--list"))?.lines() {
         if applet != "busybox" {
             symlink("busybox", bin.join(applet)).with_context(|| format!("link {applet}"))?;
         }
     }
-    let path = Command::new("sh")
-        .args(["-c", "command -v busybox"])
-        .output()
-        .context("find busybox")?;
-    let path = String::from_utf8_lossy(&path.stdout).trim().to_owned();
-    fs::copy(&path, bin.join("busybox")).with_context(|| format!("copy {path}"))?;
+    let path = stdout_of_blocking(Command::new("sh").args(["-c", "command -v busybox"]))?;
+    let path = path.trim();
+    fs::copy(path, bin.join("busybox")).with_context(|| format!("copy {path}"))?;
     Ok(root)
 }
 

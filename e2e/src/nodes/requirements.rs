@@ -2,11 +2,11 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
-use crate::process::leftovers;
+use crate::process::{leftovers, stdout_of_blocking};
 use crate::toolchain::Settings;
 
 /// Programs, and their Debian packages.
@@ -73,7 +73,7 @@ fn make_namespaces() -> Result<()> {
             "--mount-proc",
         ])
         .args(["sh", "-c", in_namespaces]);
-    output(&mut unshare).map(drop)
+    stdout_of_blocking(&mut unshare).map(drop)
 }
 
 /// Attaches a loop device to a file and detaches it.
@@ -82,8 +82,8 @@ fn attach_loop_device() -> Result<()> {
     let path = dir.path().join("disk");
     let file = File::create(&path).context("create a file")?;
     file.set_len(1 << 20).context("enlarge a file")?;
-    let device = output(Command::new("losetup").args(["--find", "--show"]).arg(path))?;
-    output(Command::new("losetup").args(["--detach", device.trim()])).map(drop)
+    let device = stdout_of_blocking(Command::new("losetup").args(["--find", "--show"]).arg(path))?;
+    stdout_of_blocking(Command::new("losetup").args(["--detach", device.trim()])).map(drop)
 }
 
 /// Creates a cgroup in each hierarchy and removes it.
@@ -95,12 +95,4 @@ fn make_cgroup() -> Result<()> {
     let made = leftovers::make_cgroup(dir.path(), "probe");
     let removed = leftovers::remove_cgroups(dir.path());
     made.and(removed)
-}
-
-fn output(command: &mut Command) -> Result<String> {
-    let output = command.stdin(Stdio::null()).output();
-    let output = output.with_context(|| format!("run {}", command.get_program().display()))?;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{}", errors.trim());
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -131,19 +131,10 @@ impl Toolchain {
         let Some(executable) = self.settings.on_path("go") else {
             return Err(MissingGo).context(cure);
         };
-        let output = self
-            .go_command(&executable, module)
-            .args(["env", "GOVERSION", "GOOS", "GOARCH"])
-            .output()
-            .await
-            .with_context(|| format!("run {}", executable.display()))?;
-        ensure!(
-            output.status.success(),
-            "{} cannot be used: {}. {cure}",
-            executable.display(),
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
-        let identity = String::from_utf8_lossy(&output.stdout)
+        let mut env = self.go_command(&executable, module);
+        let variables = process::stdout_of(env.args(["env", "GOVERSION", "GOOS", "GOARCH"])).await;
+        let identity = variables
+            .with_context(|| format!("{} cannot be used. {cure}", executable.display()))?
             .split_whitespace()
             .collect::<Vec<_>>()
             .join("-");

@@ -140,13 +140,8 @@ impl Toolchain {
     /// The programs of Kubernetes' storage suite, built on first use.
     pub async fn build_suite_programs(&self) -> Result<SuitePrograms> {
         let suite = self.go_program(&SUITE).await?;
-        let listed = self
-            .command(&suite, workspace_root())
-            .arg("--list-images")
-            .output()
-            .await;
-        let listed = listed.context("ask the suite for its images")?;
-        let images = String::from_utf8_lossy(&listed.stdout);
+        let mut list = self.command(&suite, workspace_root());
+        let images = process::stdout_of(list.arg("--list-images")).await?;
         let used = images
             .lines()
             .filter(|name| SUITE_IMAGES.iter().any(|image| name.contains(image)));

@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use csi_e2e::process::{Process, Run, Spec, reaper_main_if_requested, stop_in_reverse, wait_until_listening};
+use csi_e2e::process::{
+    Process, Run, Spec, reaper_main_if_requested, stdout_of, stop_in_reverse, wait_until_listening,
+};
 use csi_e2e::toolchain::{MissingGo, Peer, Settings, Toolchain};
 use libtest_mimic::{Arguments, Completion, Trial};
 use tokio::process::Command;
@@ -178,17 +180,9 @@ fn has_grpcio(python: &Path) -> bool {
 
 /// Output of a client.
 async fn output(command: &mut Command) -> Result<String> {
-    let running = command.stdin(Stdio::null()).kill_on_drop(true).output();
-    let output = tokio::time::timeout(CLIENT, running)
+    tokio::time::timeout(CLIENT, stdout_of(command))
         .await
-        .context("the client hangs")??;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(
-        output.status.success(),
-        "the client ended with {}:\n{errors}",
-        output.status
-    );
-    Ok(String::from_utf8(output.stdout)?)
+        .context("the client hangs")?
 }
 
 // === impl Drivers ===

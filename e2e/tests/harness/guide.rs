@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use csi_e2e::process::stdout_of;
 use csi_e2e::toolchain::workspace_root;
 use libtest_mimic::Trial;
 use tokio::process::Command;
@@ -59,13 +60,7 @@ async fn the_go_test_passes(harness: Arc<Harness>) -> Result<()> {
         output.status,
         String::from_utf8_lossy(&output.stderr)
     );
-    let format = Command::new("gofmt")
-        .arg("-l")
-        .arg(&dir)
-        .output()
-        .await
-        .context("run gofmt")?;
-    let unformatted = String::from_utf8_lossy(&format.stdout);
+    let unformatted = stdout_of(Command::new("gofmt").arg("-l").arg(&dir)).await?;
     ensure!(unformatted.is_empty(), "gofmt would change {unformatted}");
     Ok(())
 }

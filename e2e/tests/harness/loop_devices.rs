@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use csi_e2e::process::Run;
+use csi_e2e::process::{Run, stdout_of_blocking};
 use csi_e2e::wait::{self, Progress};
 use libtest_mimic::Trial;
 
@@ -107,7 +107,7 @@ impl Device {
     }
 
     fn attach_as(name: &Path, file: &Path) -> Result<Self> {
-        run(Command::new("losetup").arg(name).arg(file))?;
+        stdout_of_blocking(Command::new("losetup").arg(name).arg(file))?;
         Self::named(name.to_owned())
     }
 
@@ -121,7 +121,7 @@ impl Device {
     }
 
     fn from_output(command: &mut Command) -> Result<Self> {
-        Self::named(PathBuf::from(run(command)?.trim()))
+        Self::named(PathBuf::from(stdout_of_blocking(command)?.trim()))
     }
 
     fn named(path: PathBuf) -> Result<Self> {
@@ -138,7 +138,9 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         if self.is_attached() {
-            drop(run(Command::new("losetup").arg("--detach").arg(&self.path)));
+            drop(stdout_of_blocking(
+                Command::new("losetup").arg("--detach").arg(&self.path),
+            ));
         }
     }
 }
@@ -152,14 +154,4 @@ fn sysfs(device: &Path) -> PathBuf {
 fn diskseq(device: &Path) -> Option<String> {
     let text = fs::read_to_string(sysfs(device).join("diskseq")).ok()?;
     Some(text.trim().to_owned())
-}
-
-fn run(command: &mut Command) -> Result<String> {
-    let output = command.output().with_context(|| format!("run {command:?}"))?;
-    ensure!(
-        output.status.success(),
-        "{command:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

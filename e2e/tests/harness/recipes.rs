@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use csi_e2e::document::{NOT_RUN, blocks};
+use csi_e2e::process::stdout_of_blocking;
 use csi_e2e::toolchain::workspace_root;
 use libtest_mimic::Trial;
 use serde::Deserialize;
@@ -317,13 +318,12 @@ struct Target {
 }
 
 fn packages() -> Result<Vec<Package>> {
-    let output = Command::new("cargo")
-        .args(["metadata", "--no-deps", "--offline", "--format-version=1"])
-        .current_dir(workspace_root())
-        .output()
-        .context("run cargo metadata")?;
-    let metadata: Metadata =
-        serde_json::from_slice(&output.stdout).context("decode the output of cargo metadata")?;
+    let output = stdout_of_blocking(
+        Command::new("cargo")
+            .args(["metadata", "--no-deps", "--offline", "--format-version=1"])
+            .current_dir(workspace_root()),
+    )?;
+    let metadata: Metadata = serde_json::from_str(&output).context("decode the output of cargo metadata")?;
     Ok(metadata.packages)
 }
 
@@ -346,11 +346,7 @@ fn commands() -> Result<Vec<(String, String)>> {
 }
 
 fn git(args: &[&str]) -> Result<String> {
-    let output = Command::new("git")
-        .args(args)
-        .current_dir(workspace_root())
-        .output();
-    String::from_utf8(output.context("run git")?.stdout).context("decode the output of git")
+    stdout_of_blocking(Command::new("git").args(args).current_dir(workspace_root()))
 }
 
 fn read(path: &Path) -> Result<String> {

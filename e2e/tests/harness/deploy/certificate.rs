@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Stdio;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use csi_e2e::cluster::manifest;
+use csi_e2e::process::stdout_of;
 use csi_e2e::toolchain::workspace_root;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -59,7 +59,7 @@ impl Made {
             .join("deploy/overlays")
             .join(OVERLAY)
             .join("certificate");
-        let yaml = output_of(Command::new(script).args(args)).await?;
+        let yaml = stdout_of(Command::new(script).args(args)).await?;
         let objects = manifest::parse(&yaml)?;
         let secrets = of_kind::<Secret>(&objects, "Secret")?;
         let [secret] = <[Secret; 1]>::try_from(secrets)
@@ -226,21 +226,16 @@ async fn certificate_is_valid(harness: Arc<Harness>) -> Result<()> {
             command.arg("-CAfile").arg(&authority).arg(&certificate);
             command
         };
-        output_of(&mut verify(made.host()?)).await.context("trust it")?;
-        let elsewhere = output_of(&mut verify("elsewhere.svc")).await;
+        stdout_of(&mut verify(made.host()?)).await?;
+        let elsewhere = stdout_of(&mut verify("elsewhere.svc")).await;
         ensure!(elsewhere.is_err(), "the certificate is valid for any host");
 
-        let of_certificate = Command::new("openssl")
-            .args(["x509", "-noout", "-pubkey", "-in"])
-            .arg(&certificate)
-            .output();
-        let of_key = Command::new("openssl")
-            .args(["pkey", "-pubout", "-in"])
-            .arg(&key)
-            .output();
-        let (of_certificate, of_key) = (of_certificate.await?.stdout, of_key.await?.stdout);
+        let mut x509 = Command::new("openssl");
+        x509.args(["x509", "-noout", "-pubkey", "-in"]).arg(&certificate);
+        let mut pkey = Command::new("openssl");
+        pkey.args(["pkey", "-pubout", "-in"]).arg(&key);
         ensure!(
-            !of_key.is_empty() && of_certificate == of_key,
+            stdout_of(&mut x509).await? == stdout_of(&mut pkey).await?,
             "the key is of another certificate"
         );
         let keys: BTreeMap<_, _> = made.secret.data.iter().flatten().collect();
@@ -251,16 +246,4 @@ async fn certificate_is_valid(harness: Arc<Harness>) -> Result<()> {
         );
     }
     Ok(())
-}
-
-async fn output_of(command: &mut Command) -> Result<String> {
-    let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
-    let output = output.await.context("start it")?;
-    ensure!(
-        output.status.success(),
-        "it ended with {}: {}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(String::from_utf8(output.stdout)?)
 }

@@ -1,9 +1,9 @@
 //! The charts as Helm renders them, validated by the API server. `e2e/validators` compares them with the kustomizations.
 
-use std::process::Stdio;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+use csi_e2e::process::stdout_of;
 use csi_e2e::toolchain::workspace_root;
 use libtest_mimic::Trial;
 use tokio::process::Command;
@@ -48,20 +48,14 @@ async fn charts_are_accepted(harness: Arc<Harness>) -> Result<()> {
     let namespace = format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {NAMESPACE}}}\n");
     cluster.apply(&namespace).await?;
     for (chart, options) in RELEASES {
-        let rendered = Command::new(&helm)
+        let what = format!("{chart} with {options:?}");
+        let mut template = Command::new(&helm);
+        template
             .args(["template", "release", &format!("deploy/charts/{chart}")])
             .args([&format!("--namespace={NAMESPACE}"), "--kube-version=1.36"])
             .args(options)
-            .current_dir(workspace_root())
-            .stdin(Stdio::null())
-            .kill_on_drop(true)
-            .output()
-            .await
-            .context("run helm")?;
-        let what = format!("{chart} with {options:?}");
-        let errors = String::from_utf8_lossy(&rendered.stderr);
-        ensure!(rendered.status.success(), "{what}: {errors}");
-        let objects = String::from_utf8(rendered.stdout).context("Helm must write UTF-8")?;
+            .current_dir(workspace_root());
+        let objects = stdout_of(&mut template).await?;
         let checked = cluster.check(&objects).await.with_context(|| what.clone())?;
         ensure!(checked.len() >= 6, "{what} has {} objects", checked.len());
     }

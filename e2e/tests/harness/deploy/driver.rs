@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use csi_e2e::cluster::manifest;
 use csi_e2e::driver::connect;
-use csi_e2e::process::{Process, Spec};
+use csi_e2e::process::{Process, Spec, stdout_of};
 use csi_e2e::wait::{self, Progress};
 use csi_proto::registration::registration_client::RegistrationClient;
 use csi_proto::registration::{InfoRequest, RegistrationStatus};
@@ -513,21 +513,16 @@ async fn run_probe(
     let (first, words) = command.split_first().context("a probe must have a command")?;
     ensure!(first == "/csi-mock-driver", "{first} is not in the image");
     let mut process = Command::new(program);
-    process.args(words).kill_on_drop(true);
+    process.args(words);
     for variable in container.env.iter().flatten() {
         if let Some(value) = &variable.value {
             process.env(&variable.name, on_the_node(root, workload, container, value)?);
         }
     }
-    let output = tokio::time::timeout(DEADLINE, process.output()).await??;
-    ensure!(
-        output.status.success(),
-        "{command:?} of {} ended with {}: {}",
-        workload.name,
-        output.status,
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(())
+    let succeeded = tokio::time::timeout(DEADLINE, stdout_of(&mut process)).await?;
+    succeeded
+        .map(drop)
+        .with_context(|| format!("a probe of {}", workload.name))
 }
 
 /// The path in a flag.

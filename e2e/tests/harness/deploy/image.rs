@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Stdio;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+use csi_e2e::process::stdout_of;
 use csi_e2e::toolchain::workspace_root;
 use libtest_mimic::Trial;
 use ring::digest::{SHA256, digest};
@@ -181,20 +181,9 @@ fn mk_binaries(dir: &Path, note: &str) -> Result<()> {
 }
 
 async fn pack(binaries: &Path, out: &Path) -> Result<()> {
-    let output = Command::new(workspace_root().join("deploy/images/oci-layout"))
-        .args([binaries, out])
-        .env("SOURCE_DATE_EPOCH", "1700000000")
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output()
-        .await
-        .context("run deploy/images/oci-layout")?;
-    ensure!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(())
+    let mut pack = Command::new(workspace_root().join("deploy/images/oci-layout"));
+    pack.args([binaries, out]).env("SOURCE_DATE_EPOCH", "1700000000");
+    stdout_of(&mut pack).await.map(drop)
 }
 
 /// Contents of all files, by path.

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use csi_e2e::cluster::Cluster;
 use csi_e2e::driver::{Driver, DriverSpec};
-use csi_e2e::process::{Process, Spec, free_address};
+use csi_e2e::process::{Process, Spec, free_address, stdout_of};
 use csi_e2e::toolchain::{Peer, workspace_root};
 use csi_e2e::wait::{self, Progress};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -95,20 +94,11 @@ async fn programs_accept_their_flags(harness: Arc<Harness>) -> Result<()> {
 /// With a trailing `--version` the program parses its flags and exits.
 async fn accepts_flags(program: &Path, container: &Container) -> Result<()> {
     let args = expanded(container)?;
-    let output = Command::new(program)
-        .args(&args)
-        .arg("--version")
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output()
-        .await
-        .with_context(|| format!("run {}", program.display()))?;
+    let printed = stdout_of(Command::new(program).args(&args).arg("--version")).await?;
     ensure!(
-        output.status.success() && !output.stdout.is_empty(),
-        "{} {args:?} ended with {}: {}",
-        program.display(),
-        output.status,
-        String::from_utf8_lossy(&output.stderr)
+        !printed.is_empty(),
+        "{} {args:?} printed nothing",
+        program.display()
     );
     Ok(())
 }
