@@ -39,10 +39,10 @@ async fn in_run(idle: bool) -> Result<()> {
     let ctx = TestContext::open(&run, &toolchain, Backend::Embedded(ClusterSettings::DEFAULT)).await?;
     let attached = ctx.cluster().while_alive(attach(&ctx, idle)).await;
     // The attacher has exited, so the remaining objects are force-deleted.
-    force_cleanup(&ctx, PREFIX).await?;
-    ctx.close().await?;
-    run.finish().await?;
-    attached
+    let cleaned_up = force_cleanup(&ctx, PREFIX).await;
+    let closed = ctx.close().await;
+    let finished = run.finish().await;
+    attached.and(cleaned_up).and(closed).and(finished)
 }
 
 /// Namespace and prefix of all names.

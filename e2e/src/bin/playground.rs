@@ -229,11 +229,10 @@ async fn play_round(ctx: &TestContext, narrator: &Narrator, prefix: &str, script
         following.end().await;
         env.teardown().await
     });
-    let played = played.await;
-    if played.is_err() {
-        force_cleanup(ctx, prefix).await?;
+    match played.await {
+        Ok(()) => Ok(()),
+        failed => failed.and(force_cleanup(ctx, prefix).await),
     }
-    played
 }
 
 /// Ctrl-C and SIGTERM.

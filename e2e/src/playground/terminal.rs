@@ -151,13 +151,13 @@ pub async fn play(ctx: &TestContext, script: &Script, page: Option<Page>) -> Res
     });
     let played = played.await;
     let text = std::mem::take(&mut *transcript.0.lock().unwrap_or_else(PoisonError::into_inner));
-    std::io::stdout()
+    let written = std::io::stdout()
         .write_all(&text)
-        .context("write to the terminal")?;
-    if played.is_err() {
-        force_cleanup(ctx, script.name).await?;
+        .context("write to the terminal");
+    match played {
+        Ok(()) => written,
+        failed => failed.and(force_cleanup(ctx, script.name).await),
     }
-    played
 }
 
 /// Makes the attacher serve HTTP on a free port.

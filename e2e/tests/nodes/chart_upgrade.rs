@@ -29,11 +29,11 @@ async fn upgrade_with_volumes_attached(env: &Env<'_>) -> Result<()> {
         .await?;
     let driver = DriverAlone::deploy(env, &shell).await?;
     let upgraded = upgrade(env, &shell).await;
-    shell
+    let deleted = shell
         .run("kubectl delete namespace csi-attacher --ignore-not-found")
-        .await?;
-    driver.restore(env, &shell).await?;
-    upgraded
+        .await;
+    let restored = driver.restore(env, &shell).await;
+    upgraded.and(deleted.map(drop)).and(restored)
 }
 
 async fn upgrade(env: &Env<'_>, shell: &Shell) -> Result<()> {

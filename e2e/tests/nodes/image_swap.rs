@@ -87,8 +87,8 @@ async fn swap_in_attachers_deployment(env: &Env<'_>) -> Result<()> {
     };
     let swapped = swap.run(env, &shell, &objects).await;
     let removed = remove(&shell, &env.namespace).await;
-    driver.restore(env, &shell).await?;
-    swapped.and(removed)
+    let restored = driver.restore(env, &shell).await;
+    swapped.and(removed).and(restored)
 }
 
 /// All containers are in one pod: the driver is restarted with the attacher.
@@ -136,8 +136,8 @@ async fn swap_in_hostpaths_stateful_set(env: &Env<'_>) -> Result<()> {
     // The registrar leaves its socket, which keeps the driver registered with kubelet.
     let leftovers = "rm -rf /var/lib/csi-hostpath-data /var/lib/kubelet/plugins/csi-hostpath \
                      /var/lib/kubelet/plugins_registry/hostpath.csi.k8s.io-reg.sock";
-    env.nodes.node(A)?.command(&["sh", "-c", leftovers]).await?;
-    swapped.and(removed).and(undefined.map(drop))
+    let emptied = env.nodes.node(A)?.command(&["sh", "-c", leftovers]).await;
+    swapped.and(removed).and(undefined.and(emptied).map(drop))
 }
 
 /// Removes pods and volumes while the driver runs, and then the driver.
