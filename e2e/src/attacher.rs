@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::process::log::wait_for_lines;
-use crate::process::{self, Exit, Process, Run, Spec};
+use crate::process::{Exit, Process, Run, Spec};
 
 /// Initial and maximum backoff before an attacher that exited by itself is restarted, as kubelet does but shorter. As
 /// with kubelet, the first restart has no backoff.
@@ -310,8 +310,8 @@ impl AttacherProcess {
     /// Waits until the attacher has logged a line with all of `words`.
     pub async fn wait_for_log(&self, words: &[&str], within: Duration) -> Result<()> {
         let program = format!("the {} attacher", self.kind);
-        let read = || Ok(process::tail(self.process()?.log(), usize::MAX).unwrap_or_default());
-        wait_for_lines(&program, words, 1, within, read).await
+        let process = self.process()?;
+        wait_for_lines(&program, process.log(), 0, words, 1, within).await
     }
 
     fn process(&self) -> Result<Arc<Process>> {

@@ -28,7 +28,7 @@ pub use audit::Request;
 pub use component::Component;
 
 use crate::kubeconfig;
-use crate::process::{self, Process, Run, Usage};
+use crate::process::{Process, Run, Usage};
 use crate::toolchain::Toolchain;
 use crate::wait::{self, Progress};
 use component::Layout;
@@ -226,11 +226,6 @@ impl ControlPlane {
         let client = self.probe_client(component).await?;
         let metrics = client.request_text(request).await;
         metrics.with_context(|| format!("read the metrics of {}", component.name()))
-    }
-
-    /// The last lines of the log of a program, whether it runs or not.
-    pub fn log_tail(&self, component: Component, lines: usize) -> String {
-        process::tail(&self.log(component), lines).unwrap_or_default()
     }
 
     /// Stops all programs in order; kills those that do not exit in time.

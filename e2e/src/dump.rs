@@ -14,7 +14,8 @@ use crate::toolchain::workspace_root;
 /// Number of the latest calls and mounts in the summary.
 const LATEST: usize = 30;
 
-/// Writes all objects, logs and journals of the test environment into the directory of its prefix, and returns a summary.
+/// Writes the objects, logs and journals of the test environment, and the end of the controllers' logs, into the directory
+/// of its prefix, and returns a summary.
 ///
 /// The error replaces a part that cannot be collected: a dump must not fail because of the failure that it documents.
 pub async fn write(env: &TestEnv<'_>, failure: &anyhow::Error) -> Result<String> {
@@ -28,7 +29,7 @@ pub async fn write(env: &TestEnv<'_>, failure: &anyhow::Error) -> Result<String>
         Ok(paths) => paths.iter().try_for_each(|path| copy(dir, path))?,
         Err(error) => save(dir, "logs.txt", &or_reason(Err(error)))?,
     }
-    for (component, log) in env.ctx().cluster().component_logs(usize::MAX) {
+    for (component, log) in env.ctx().cluster().component_logs() {
         save(dir, &format!("{component}.log"), &log)?;
     }
     save(dir, "mounts.txt", &mounts(env, usize::MAX))?;

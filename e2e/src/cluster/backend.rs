@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use embedded_cluster::driver_connection::DriverConnection;
 use futures::future::BoxFuture;
 use kube::Client;
@@ -15,8 +15,8 @@ use super::embedded::{AttachDetachVolumes, Embedded};
 use super::{Cluster, ClusterSettings, Series, copy_kubeconfig};
 use crate::control_plane::{self, Component, ControlPlane, Request};
 use crate::kubeconfig;
-use crate::process::Run;
-use crate::process::log::{lines_with, wait_for_lines};
+use crate::process::log::wait_for_lines;
+use crate::process::{self, Run};
 use crate::toolchain::{Peer, Toolchain};
 use crate::wait::{self, Progress};
 
@@ -119,10 +119,11 @@ impl Running {
         !matches!(self, Self::Embedded(_))
     }
 
-    fn log_tail(&self, component: Component, lines: usize) -> Result<String> {
+    /// File with the log of a component.
+    fn log(&self, component: Component) -> Result<PathBuf> {
         match self {
-            Self::Embedded(embedded) => Ok(embedded.log_tail(lines)),
-            Self::ControlPlane(plane) => Ok(plane.log_tail(component, lines)),
+            Self::Embedded(embedded) => Ok(embedded.log().to_owned()),
+            Self::ControlPlane(plane) => Ok(plane.log(component)),
             Self::Kubeconfig => out_of_reach(),
         }
     }
@@ -225,13 +226,14 @@ impl Cluster {
         }
     }
 
-    /// The last `lines` of the log of each component that logs about a scenario's objects, by the component's name.
-    pub fn component_logs(&self, lines: usize) -> Vec<(&'static str, String)> {
+    /// The last mebibyte of the log of each component that logs about a scenario's objects, by the component's name.
+    pub fn component_logs(&self) -> Vec<(&'static str, String)> {
+        let tail = |log: &Path| process::tail(log, usize::MAX).unwrap_or_default();
         match &self.running {
-            Running::Embedded(embedded) => vec![("embedded-controllers", embedded.log_tail(lines))],
+            Running::Embedded(embedded) => vec![("embedded-controllers", tail(embedded.log()))],
             Running::ControlPlane(plane) => {
                 let components = [Component::ControllerManager, Component::StandbyControllerManager];
-                let log = |component: Component| (component.name(), plane.log_tail(component, lines));
+                let log = |component: Component| (component.name(), tail(&plane.log(component)));
                 components.map(log).into()
             }
             Running::Kubeconfig => Vec::new(),
@@ -255,8 +257,8 @@ impl Cluster {
         words: &[&str],
         within: Duration,
     ) -> Result<()> {
-        let read = || self.running.log_tail(component, usize::MAX);
-        wait_for_lines(component.name(), words, 1, within, read).await
+        let log = self.running.log(component)?;
+        wait_for_lines(component.name(), &log, 0, words, 1, within).await
     }
 
     /// Waits until the log of a component has `count` more lines with all of `words`.
@@ -267,9 +269,9 @@ impl Cluster {
         count: usize,
         within: Duration,
     ) -> Result<()> {
-        let read = || self.running.log_tail(component, usize::MAX);
-        let before = lines_with(&read()?, words);
-        wait_for_lines(component.name(), words, before + count, within, read).await
+        let log = self.running.log(component)?;
+        let end = log.metadata().context("find the end of the log")?.len();
+        wait_for_lines(component.name(), &log, end, words, count, within).await
     }
 
     /// Waits until all series have these values in the metrics of a component. A missing series counts as 0.

@@ -23,7 +23,7 @@ use tracing_subscriber::EnvFilter;
 use super::ClusterSettings;
 use crate::control_plane::Component;
 use crate::kubeconfig;
-use crate::process::{self, Run};
+use crate::process::Run;
 
 /// Lease duration of kube-controller-manager, after which the standby replaces a killed one.
 const LEASE_DURATION: Duration = Duration::from_secs(2);
@@ -202,9 +202,9 @@ impl Embedded {
         state.set_faults();
     }
 
-    /// The end of the controllers' log.
-    pub(super) fn log_tail(&self, lines: usize) -> String {
-        process::tail(&self.log, lines).unwrap_or_default()
+    /// File with the controllers' log.
+    pub(super) fn log(&self) -> &Path {
+        &self.log
     }
 
     /// The desired and actual state of world of the attach/detach controller.

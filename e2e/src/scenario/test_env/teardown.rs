@@ -28,8 +28,6 @@ use crate::wait::{self, Progress};
 
 /// Timeout for the deletion of a test environment's objects, with hundreds of volumes.
 const CLEAN_UP: Duration = Duration::from_secs(180);
-/// Number of log lines of the controller manager that are read.
-const LOG_LINES: usize = 100_000;
 
 // === impl TestEnv ===
 
@@ -51,13 +49,13 @@ impl TestEnv<'_> {
         Ok(files)
     }
 
-    /// All output by source: logs, journals, events and objects.
+    /// Output by source: logs, journals, events and objects, and the end of the controllers' logs.
     pub async fn texts(&self) -> Result<Vec<(String, String)>> {
         let mut texts = Vec::new();
         for path in self.log_files()? {
             texts.push((path.display().to_string(), read_lossy(&path)?));
         }
-        for (component, log) in self.ctx.cluster().component_logs(LOG_LINES) {
+        for (component, log) in self.ctx.cluster().component_logs() {
             texts.push((format!("the log of {component}"), log));
         }
         texts.push((
