@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 
-use crate::driver::journal::Call;
-use crate::invariant::observations::MountEvent;
+use crate::driver::journal::{Call, MountEvent};
 use crate::scenario::TestEnv;
 use crate::toolchain::workspace_root;
 

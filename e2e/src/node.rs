@@ -20,8 +20,8 @@ use serde_json::json;
 
 use crate::cluster::ignore_not_found;
 use crate::driver::NodeDriver;
+use crate::driver::journal::MountEvent;
 use crate::fixture::NODE_LEASE_NAMESPACE;
-use crate::invariant::observations::MountEvent;
 use crate::nodes::RealNode;
 use crate::wait::{self, Progress};
 use kubelet::Kubelet;

@@ -74,6 +74,19 @@ pub enum Effect {
     Unknown,
 }
 
+/// A mount or unmount of a volume in the journal of a node's driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountEvent {
+    /// Time of the driver's response.
+    pub at: Timestamp,
+    /// Name of the node.
+    pub node: String,
+    /// The driver's id of the volume.
+    pub volume: String,
+    /// Whether it is a mount.
+    pub mounted: bool,
+}
+
 /// The journal file of one driver.
 #[derive(Clone, Debug)]
 pub struct Journal {

@@ -9,8 +9,7 @@ use anyhow::{Context, Result};
 use tonic::transport::Channel;
 
 use super::instance::Instance;
-use super::journal::{self, Effect, Journal};
-use crate::invariant::observations::MountEvent;
+use super::journal::{self, Effect, Journal, MountEvent};
 use crate::nodes::RealNode;
 use crate::process::{Run, Spec};
 

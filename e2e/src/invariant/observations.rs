@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 
-use crate::driver::journal::Call;
+use crate::driver::journal::{Call, MountEvent};
 use crate::fixture::Access;
 
 /// All observations of a scenario.
@@ -48,19 +48,6 @@ pub struct VolumeSpec {
     pub handle: String,
     /// Whether one node or several nodes may have it.
     pub access: Access,
-}
-
-/// A mount or unmount of a volume in the journal of a node's driver.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MountEvent {
-    /// Time of the driver's response.
-    pub at: Timestamp,
-    /// Name of the node.
-    pub node: String,
-    /// The driver's id of the volume.
-    pub volume: String,
-    /// Whether it is a mount.
-    pub mounted: bool,
 }
 
 /// A state of an attachment, with the time of its watch event.

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 
 use super::TestEnv;
-use crate::invariant::observations::MountEvent;
+use crate::driver::journal::MountEvent;
 use crate::node::{Node, NodeSpec};
 
 // === impl TestEnv ===
