@@ -19,12 +19,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 pub use names::Names;
 
-use crate::playground::snapshot::TimelineRow;
 use crate::scenario::TestEnv;
 
 /// How long a line is buffered, so that a line with an earlier timestamp can be printed before it.
@@ -68,6 +68,20 @@ pub struct Line {
     /// Names of the affected volumes; empty if all volumes are affected.
     pub volumes: Vec<String>,
     /// The sentence.
+    pub text: String,
+}
+
+/// A printed line.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TimelineRow {
+    /// Seconds since the narrator started.
+    pub at: f64,
+    /// The component.
+    pub actor: String,
+    /// The affected volumes; empty if all volumes are affected.
+    pub volumes: Vec<String>,
+    /// Description.
     pub text: String,
 }
 

@@ -3,6 +3,8 @@
 
 use serde::Serialize;
 
+use crate::narrate::TimelineRow;
+
 /// The state of all components.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -126,20 +128,6 @@ pub struct ArrayRow {
     pub node_id: String,
     /// The volumes that are published to it.
     pub volumes: Vec<String>,
-}
-
-/// An action of a component.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct TimelineRow {
-    /// Seconds since the playground started.
-    pub at: f64,
-    /// The component.
-    pub actor: String,
-    /// The affected volumes; empty if all volumes are affected.
-    pub volumes: Vec<String>,
-    /// Description.
-    pub text: String,
 }
 
 // === impl Snapshot ===

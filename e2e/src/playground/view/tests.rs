@@ -3,7 +3,8 @@ use ratatui::backend::TestBackend;
 use ratatui::style::Color;
 
 use super::*;
-use crate::playground::snapshot::{ArrayRow, AttachmentRow, LaneRow, NodeRow, PodRow, TimelineRow, WorldRow};
+use crate::narrate::TimelineRow;
+use crate::playground::snapshot::{ArrayRow, AttachmentRow, LaneRow, NodeRow, PodRow, WorldRow};
 
 fn mk_strings(names: &[&str]) -> Vec<String> {
     names.iter().map(|&name| name.to_owned()).collect()
