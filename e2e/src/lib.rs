@@ -5,7 +5,6 @@ pub mod cluster;
 pub mod control_plane;
 pub mod document;
 pub mod driver;
-pub mod dump;
 pub mod fixture;
 pub mod invariant;
 pub mod kubeconfig;

@@ -4,6 +4,7 @@
 //! teardown. [`ExpectedOutcome`] marks scenarios in which the Go sidecar is known to fail.
 
 pub mod backends;
+pub mod dump;
 pub mod test_context;
 pub mod test_env;
 
@@ -64,7 +65,7 @@ pub use test_env::{ScenarioConfig, TestEnv};
 
 use crate::attacher::Kind;
 use crate::cluster::Cluster;
-use crate::{dump, invariant};
+use crate::invariant;
 
 /// One path through attach/detach.
 pub struct Scenario {

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 
+use super::TestEnv;
 use crate::driver::journal::{Call, MountEvent};
-use crate::scenario::TestEnv;
 use crate::toolchain::workspace_root;
 
 /// Number of the latest calls and mounts in the summary.
