@@ -117,13 +117,11 @@ impl fmt::Display for Kind {
 
 impl AttacherSpec {
     fn command(&self) -> Spec {
-        let timeout = format!("{}ms", self.timeout.as_millis());
-        let reconcile_sync = format!("{}ms", self.reconcile_sync.as_millis());
         let shared = [
             ("--kubeconfig", self.kubeconfig.display().to_string()),
             ("--csi-address", self.socket.display().to_string()),
-            ("--timeout", timeout),
-            ("--reconcile-sync", reconcile_sync),
+            ("--timeout", milliseconds(self.timeout)),
+            ("--reconcile-sync", milliseconds(self.reconcile_sync)),
             ("--retry-interval-start", "200ms".to_owned()),
             ("--retry-interval-max", "5s".to_owned()),
             ("--worker-threads", "10".to_owned()),
@@ -152,13 +150,18 @@ impl AttacherSpec {
 impl Replica {
     /// The program with the replica's host name and leader election flags.
     fn command(&self, binary: &Path) -> Spec {
-        let seconds = |time: Duration| format!("{}ms", time.as_millis());
         with_host_name(&self.name, binary).args([
             "--leader-election".to_owned(),
             format!("--leader-election-namespace={}", self.namespace),
-            format!("--leader-election-lease-duration={}", seconds(LEASE_DURATION)),
-            format!("--leader-election-renew-deadline={}", seconds(RENEW_DEADLINE)),
-            format!("--leader-election-retry-period={}", seconds(RETRY_PERIOD)),
+            format!(
+                "--leader-election-lease-duration={}",
+                milliseconds(LEASE_DURATION)
+            ),
+            format!(
+                "--leader-election-renew-deadline={}",
+                milliseconds(RENEW_DEADLINE)
+            ),
+            format!("--leader-election-retry-period={}", milliseconds(RETRY_PERIOD)),
         ])
     }
 }
@@ -346,6 +349,11 @@ impl Shared {
 }
 
 // === functions ===
+
+/// A duration in the format of flags.
+fn milliseconds(time: Duration) -> String {
+    format!("{}ms", time.as_millis())
+}
 
 async fn supervise(
     run: Arc<Run>,

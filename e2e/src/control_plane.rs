@@ -204,7 +204,7 @@ impl ControlPlane {
         self.process(component).map(|process| process.pid())
     }
 
-    /// The requests of ServiceAccounts so far, except those in kube-system; `None` without an audit log count
+    /// The requests of ServiceAccounts so far, except those in kube-system; `None` without an audit log
     /// ([`Options::audit`]).
     pub fn audited(&self) -> Result<Option<BTreeSet<Request>>> {
         self.options

@@ -243,14 +243,14 @@ impl Driver {
     /// # Errors
     /// The driver rejected the rules or did not load them in time.
     pub async fn set_faults(&mut self, rules: &[FaultRule]) -> Result<()> {
-        let spares = rules.iter().filter(|rule| rule.acts_after_effect());
+        let after_effect = rules.iter().filter(|rule| rule.acts_after_effect());
         self.after_effect_rules
-            .extend(spares.map(|rule| rule.id().to_owned()));
+            .extend(after_effect.map(|rule| rule.id().to_owned()));
         let known = self.journal().lines()?.len();
         // JSON is YAML. The file is renamed into place, so that the driver never reads a partial file.
-        let log_files = self.dir.join("faults.new");
-        std::fs::write(&log_files, serde_json::to_string(rules)?).context("write the fault rules")?;
-        std::fs::rename(&log_files, self.dir.join(FAULTS)).context("put the fault rules into place")?;
+        let new = self.dir.join("faults.new");
+        std::fs::write(&new, serde_json::to_string(rules)?).context("write the fault rules")?;
+        std::fs::rename(&new, self.dir.join(FAULTS)).context("put the fault rules into place")?;
         if !self.instance.is_running() {
             return Ok(());
         }

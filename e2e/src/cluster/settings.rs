@@ -55,7 +55,7 @@ impl ClusterSettings {
         self.csi_timeout.is_none() || others != Self::DEFAULT
     }
 
-    /// The same for the real control plane.
+    /// Options of a real control plane with these settings.
     pub(super) fn control_plane(self) -> Options {
         let mut flags = Vec::new();
         if self.disable_force_detach_on_timeout {

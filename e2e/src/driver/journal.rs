@@ -285,14 +285,14 @@ pub fn calls(lines: &[Line], after_effect_rules: &BTreeSet<String>) -> Vec<Call>
                 let Some(known) = places.get(call).and_then(|&place| calls.get_mut(place)) else {
                     continue;
                 };
-                let spared = fault
+                let failed_after_effect = fault
                     .as_ref()
                     .is_some_and(|rule| after_effect_rules.contains(rule));
                 known.effect = match &**code {
                     "OK" => Effect::Done,
                     // A later line records whether the array completes a call that its client cancelled.
                     "CANCELLED" => Effect::Unknown,
-                    _ if spared => Effect::Done,
+                    _ if failed_after_effect => Effect::Done,
                     _ => Effect::Nothing,
                 };
                 let context = response

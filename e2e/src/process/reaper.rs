@@ -213,9 +213,9 @@ impl MarkedProcesses {
         }
     }
 
-    /// The processes with the marker that are still running after `burst_timeout`.
-    pub(super) fn remaining_processes(&self, burst_timeout: Duration) -> Result<Vec<Pid>> {
-        let deadline = Instant::now() + burst_timeout;
+    /// The processes with the marker that are still running after `within`.
+    pub(super) fn remaining_processes(&self, within: Duration) -> Result<Vec<Pid>> {
+        let deadline = Instant::now() + within;
         for (_, process) in self.found()? {
             readable_within(&process, deadline.saturating_duration_since(Instant::now()))?;
         }
@@ -264,8 +264,8 @@ impl MarkedProcesses {
 }
 
 /// Waits until the descriptor is readable, which a pidfd is when its process has ended.
-pub(crate) fn readable_within(descriptor: &impl AsFd, burst_timeout: Duration) -> Result<bool> {
-    let deadline = Instant::now() + burst_timeout;
+pub(crate) fn readable_within(descriptor: &impl AsFd, within: Duration) -> Result<bool> {
+    let deadline = Instant::now() + within;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout = Timespec::try_from(left).context("a deadline beyond the clock's range")?;

@@ -102,8 +102,8 @@ impl Run {
         let Some(reaper) = self.reaper.lock().unwrap_or_else(PoisonError::into_inner).take() else {
             return Ok(());
         };
-        let force_cleanup = MarkedProcesses::of(&self.dir);
-        let leaked: Vec<String> = force_cleanup
+        let marked = MarkedProcesses::of(&self.dir);
+        let leaked: Vec<String> = marked
             .remaining_processes(DYING)?
             .into_iter()
             .map(|pid| format!("{} {}", pid.as_raw_nonzero(), procfs::command_line(pid)))

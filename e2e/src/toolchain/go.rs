@@ -204,7 +204,7 @@ impl Toolchain {
             .with_context(|| format!("run {}", recipe.go.executable.display()))?;
         let mut stdout = child.stdout.take().expect("stdout must be piped");
         let mut stderr = child.stderr.take().expect("stderr must be piped");
-        let (mut listed, mut permission_errors) = (String::new(), String::new());
+        let (mut listed, mut errors) = (String::new(), String::new());
         let downloading = || "its Go modules are downloaded and looked through".to_owned();
         let (status, ..) = tokio::try_join!(
             progress::watch(&mut child, program.what, Instant::now(), downloading),
@@ -216,7 +216,7 @@ impl Toolchain {
             },
             async {
                 stderr
-                    .read_to_string(&mut permission_errors)
+                    .read_to_string(&mut errors)
                     .await
                     .context("read the output of `go list`")
             },
@@ -225,7 +225,7 @@ impl Toolchain {
             status.success(),
             "`go list` in {} failed (is the Go module proxy reachable? GOPROXY names it):\n{}",
             program.module,
-            permission_errors.trim()
+            errors.trim()
         );
         Ok(listed.lines().count())
     }

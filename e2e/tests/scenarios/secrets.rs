@@ -96,18 +96,18 @@ async fn are_nowhere(shared: &SharedCluster, access: Access) -> Result<()> {
         collector: Collector::serve().await?,
         dir,
     };
-    let mut log_files = attach_and_detach(&env, "text", 1).await?;
+    let mut texts = attach_and_detach(&env, "text", 1).await?;
     trace::verify(&env.collector.spans()?, &name("text", 1), &driver.contexts())?;
     driver.leak();
     for format in ["text", "json"] {
         for v in [0, 2, 5, 8, 10] {
-            log_files.extend(attach_and_detach(&env, format, v).await?);
+            texts.extend(attach_and_detach(&env, format, v).await?);
         }
     }
     ensure!(driver.knows(), "the driver never got its credentials");
     for event in recorder.end().await? {
         let text = serde_json::to_string(&event.attachment)?;
-        log_files.push(("a VolumeAttachment".to_owned(), text.into_bytes()));
+        texts.push(("a VolumeAttachment".to_owned(), text.into_bytes()));
     }
     let events = Api::<Event>::namespaced(client.clone(), "default");
     for event in events.list(&ListParams::default()).await?.items {
@@ -115,11 +115,11 @@ async fn are_nowhere(shared: &SharedCluster, access: Access) -> Result<()> {
         let source = event.source.as_ref().and_then(|source| source.component.clone());
         let mut reporters = event.reporting_component.iter().chain(&source);
         if reporters.any(|reporter| reporter.ends_with(DRIVER)) {
-            log_files.push(("an Event".to_owned(), serde_json::to_vec(&event)?));
+            texts.push(("an Event".to_owned(), serde_json::to_vec(&event)?));
         }
     }
-    log_files.push(("the traces".to_owned(), env.collector.seen()));
-    verify(&log_files, &credentials)?;
+    texts.push(("the traces".to_owned(), env.collector.seen()));
+    verify(&texts, &credentials)?;
     clear(ctx).await
 }
 
@@ -149,9 +149,9 @@ async fn attach_and_detach(env: &SecretsEnv<'_>, format: &str, v: u8) -> Result<
     let client = env.ctx.cluster().client();
     let attachments = Api::<VolumeAttachment>::all(client);
     let attachment = mk_attachment(PREFIX, &name, DRIVER, VOLUME, NODE);
-    let mut log_files = Vec::new();
+    let mut texts = Vec::new();
     let turned = process
-        .while_alive(page::reading(pages, &mut log_files, async {
+        .while_alive(page::reading(pages, &mut texts, async {
             attachments.create(&PostParams::default(), &attachment).await?;
             wait::for_object(&attachments, &name, STEP_TIMEOUT, "the attach", |seen| {
                 let status = seen.and_then(|seen| seen.status.as_ref());
@@ -168,12 +168,12 @@ async fn attach_and_detach(env: &SecretsEnv<'_>, format: &str, v: u8) -> Result<
     let exit = process.stop(STEP_TIMEOUT).await?;
     ensure!(exit.status.success(), "the attacher ended with {}", exit.status);
     let read = |path: &Path| std::fs::read(path).with_context(|| format!("read {}", path.display()));
-    log_files.push((format!("the log {name}"), read(process.log())?));
-    log_files.push((format!("the output {name}"), read(process.stdout())?));
-    Ok(log_files)
+    texts.push((format!("the log {name}"), read(process.log())?));
+    texts.push((format!("the output {name}"), read(process.stdout())?));
+    Ok(texts)
 }
 
-fn verify(log_files: &[(String, Vec<u8>)], credentials: &Credentials) -> Result<()> {
+fn verify(texts: &[(String, Vec<u8>)], credentials: &Credentials) -> Result<()> {
     // An output without the errors would prove nothing.
     let stripped = AhoCorasick::new([STRIPPED])?;
     for kind in [
@@ -184,18 +184,18 @@ fn verify(log_files: &[(String, Vec<u8>)], credentials: &Credentials) -> Result<
         "/statusz",
     ] {
         ensure!(
-            log_files
+            texts
                 .iter()
-                .any(|(place, text)| place.starts_with(kind) && stripped.is_match(text)),
+                .any(|(source, text)| source.starts_with(kind) && stripped.is_match(text)),
             "{kind} contains none of the driver's errors"
         );
     }
     let parts = credentials.parts();
     let secrets = AhoCorasick::new(parts.iter().map(|(_, part)| part))?;
-    for (place, text) in log_files {
+    for (source, text) in texts {
         if let Some(found) = secrets.find(text) {
             // The value is omitted, because this text goes into a log.
-            anyhow::bail!("{place} holds {}", parts[found.pattern()].0);
+            anyhow::bail!("{source} holds {}", parts[found.pattern()].0);
         }
     }
     Ok(())

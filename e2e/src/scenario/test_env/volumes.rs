@@ -120,7 +120,7 @@ impl TestEnv<'_> {
         self.volumes("data", count, Access::OneNode).await
     }
 
-    /// Creates `count` single-node volumes with this name prefix, several concurrently.
+    /// Creates `count` volumes with this name prefix and access, several concurrently.
     pub async fn volumes(&mut self, name: &str, count: usize, access: Access) -> Result<Vec<TestVolume>> {
         let env = &*self;
         let made: Vec<TestVolume> = futures::stream::iter(0..count)
