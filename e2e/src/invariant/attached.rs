@@ -16,8 +16,8 @@ use crate::driver::journal::{Call, Effect, PUBLISH, UNPUBLISH};
 pub fn check(observations: &Observations) -> Vec<Violation> {
     let mut violations = Vec::new();
     let by_volume = observations.calls_by_volume();
-    for claim in claims(observations).into_values() {
-        let (volume, node) = claim.place;
+    for period in attached_periods(observations).into_values() {
+        let (volume, node) = period.target;
         let calls = by_volume.get(volume).map_or(&[][..], Vec::as_slice);
         if observations
             .exempt
@@ -25,18 +25,18 @@ pub fn check(observations: &Observations) -> Vec<Violation> {
         {
             continue;
         }
-        let name = claim.attachment.metadata.name.as_deref().unwrap_or_default();
-        let Some(published) = last_publish(calls, claim.place, claim.first_seen) else {
+        let name = period.attachment.metadata.name.as_deref().unwrap_or_default();
+        let Some(published) = last_publish(calls, period.target, period.first_seen) else {
             violations.push(Violation::new(
                 2,
                 format!(
                     "{name} said attached at {} but {volume} was not published to {node}",
-                    claim.first_seen
+                    period.first_seen
                 ),
             ));
             continue;
         };
-        if let Some(call) = early_unpublish(calls, claim.place, published, claim.deletion_asked) {
+        if let Some(call) = early_unpublish(calls, period.target, published, period.deletion_asked) {
             violations.push(Violation::new(
                 2,
                 format!(
@@ -51,37 +51,37 @@ pub fn check(observations: &Observations) -> Vec<Violation> {
 }
 
 /// The time during which one attachment (by UID) had `attached: true`.
-struct Claim<'a> {
+struct AttachedPeriod<'a> {
     attachment: &'a VolumeAttachment,
-    place: (&'a str, &'a str),
+    target: (&'a str, &'a str),
     first_seen: Timestamp,
     deletion_asked: Option<Timestamp>,
 }
 
-fn claims(observations: &Observations) -> BTreeMap<&str, Claim<'_>> {
-    let mut claims: BTreeMap<&str, Claim<'_>> = BTreeMap::new();
+fn attached_periods(observations: &Observations) -> BTreeMap<&str, AttachedPeriod<'_>> {
+    let mut periods: BTreeMap<&str, AttachedPeriod<'_>> = BTreeMap::new();
     for event in &observations.watch_events {
         let attachment = &event.attachment;
-        let Some(place) = observations.publish_target(attachment) else {
+        let Some(target) = observations.publish_target(attachment) else {
             continue;
         };
         let uid = attachment.metadata.uid.as_deref().unwrap_or_default();
         let deletion_asked = attachment.metadata.deletion_timestamp.as_ref().map(|time| time.0);
-        if let Some(claim) = claims.get_mut(uid) {
-            claim.deletion_asked = claim.deletion_asked.or(deletion_asked);
+        if let Some(period) = periods.get_mut(uid) {
+            period.deletion_asked = period.deletion_asked.or(deletion_asked);
         } else if says_attached(attachment) {
-            claims.insert(
+            periods.insert(
                 uid,
-                Claim {
+                AttachedPeriod {
                     attachment,
-                    place,
+                    target,
                     first_seen: event.at,
                     deletion_asked,
                 },
             );
         }
     }
-    claims
+    periods
 }
 
 fn says_attached(attachment: &VolumeAttachment) -> bool {
@@ -95,11 +95,11 @@ fn concerns(call: &Call, method: &str, (volume, node): (&str, &str)) -> bool {
         && (call.node == node || call.node.is_empty())
 }
 
-/// Time of the response to the last publish to `place` before `seen`, when the claim was first observed.
-fn last_publish(calls: &[&Call], place: (&str, &str), seen: Timestamp) -> Option<Timestamp> {
+/// Time of the response to the last publish to `target` before `seen`, when `attached: true` was first observed.
+fn last_publish(calls: &[&Call], target: (&str, &str), seen: Timestamp) -> Option<Timestamp> {
     calls
         .iter()
-        .filter(|call| call.succeeded() && concerns(call, PUBLISH, place))
+        .filter(|call| call.succeeded() && concerns(call, PUBLISH, target))
         .filter_map(|call| call.end.as_ref())
         .map(|end| end.at)
         .filter(|&at| at <= seen)
@@ -110,14 +110,14 @@ fn last_publish(calls: &[&Call], place: (&str, &str), seen: Timestamp) -> Option
 /// that a correct unpublish is never too early.
 fn early_unpublish<'a>(
     calls: &[&'a Call],
-    place: (&str, &str),
+    target: (&str, &str),
     published: Timestamp,
     deletion_asked: Option<Timestamp>,
 ) -> Option<&'a Call> {
     calls
         .iter()
         .copied()
-        .filter(|call| concerns(call, UNPUBLISH, place))
+        .filter(|call| concerns(call, UNPUBLISH, target))
         .find(|call| call.start >= published && deletion_asked.is_none_or(|asked| call.start < asked))
 }
 

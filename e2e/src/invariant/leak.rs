@@ -18,7 +18,7 @@ pub fn check_running(observations: &Observations) -> Vec<Violation> {
     let mut violations = gone_too_early(observations);
     violations.extend(
         published(observations)
-            .filter(|place| !owned.contains(place))
+            .filter(|target| !owned.contains(target))
             .map(|(volume, node)| {
                 Violation::new(
                     3,
@@ -73,19 +73,19 @@ fn gone_too_early(observations: &Observations) -> Vec<Violation> {
     let by_volume = observations.calls_by_volume();
     let gone = observations.watch_events.iter().filter(|event| event.gone);
     gone.filter_map(|event| {
-        let place = observations.publish_target(&event.attachment)?;
+        let target = observations.publish_target(&event.attachment)?;
         let had_effect =
             |call: &&Call| call.effect == Effect::Done && call.effect_by.is_some_and(|by| by <= event.at);
         let calls = || {
-            let calls = by_volume.get(place.0).into_iter().flatten().copied();
+            let calls = by_volume.get(target.0).into_iter().flatten().copied();
             calls.filter(had_effect)
         };
         let published = calls()
-            .filter(|call| call.method == PUBLISH && call.node == place.1)
+            .filter(|call| call.method == PUBLISH && call.node == target.1)
             .max_by_key(|call| call.start)?;
         let unpublished = calls().any(|call| {
             call.method == UNPUBLISH
-                && (call.node == place.1 || call.node.is_empty())
+                && (call.node == target.1 || call.node.is_empty())
                 && call.start >= published.start
         });
         let name = event.attachment.metadata.name.as_deref().unwrap_or_default();
@@ -93,7 +93,7 @@ fn gone_too_early(observations: &Observations) -> Vec<Violation> {
             Violation::new(
                 3,
                 format!(
-                    "attachment {name} was gone at {} with {place:?} still published",
+                    "attachment {name} was gone at {} with {target:?} still published",
                     event.at
                 ),
             )
@@ -106,16 +106,16 @@ fn gone_too_early(observations: &Observations) -> Vec<Violation> {
 fn mounted(observations: &Observations) -> impl Iterator<Item = (&str, &str)> {
     let mut mounted = BTreeSet::new();
     for event in &observations.mounts {
-        let place = (event.volume.as_str(), event.node.as_str());
+        let mount = (event.volume.as_str(), event.node.as_str());
         if event.mounted {
-            mounted.insert(place);
+            mounted.insert(mount);
         } else {
-            mounted.remove(&place);
+            mounted.remove(&mount);
         }
     }
     mounted.into_iter().filter(|(volume, node)| {
-        let place = ((*volume).to_owned(), (*node).to_owned());
-        !observations.force_detached.contains(&place)
+        let mount = ((*volume).to_owned(), (*node).to_owned());
+        !observations.force_detached.contains(&mount)
     })
 }
 

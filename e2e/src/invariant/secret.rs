@@ -7,10 +7,10 @@ pub fn check(observations: &Observations) -> Vec<Violation> {
     let mut violations = Vec::new();
     for secret in observations.secrets.iter().filter(|secret| !secret.is_empty()) {
         let forms = [secret.clone(), base64(secret.as_bytes())];
-        for (place, text) in &observations.texts {
+        for (source, text) in &observations.texts {
             if forms.iter().any(|form| text.contains(form.as_str())) {
                 // The value is omitted here, too, because this text is logged.
-                violations.push(Violation::new(5, format!("a secret value is in {place}")));
+                violations.push(Violation::new(5, format!("a secret value is in {source}")));
             }
         }
     }
