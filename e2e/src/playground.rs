@@ -2,13 +2,13 @@
 
 pub mod action;
 mod observer;
+mod pod_mover;
 pub mod snapshot;
 pub mod story;
 pub mod terminal;
 mod tour;
 mod view;
 pub mod web;
-mod world;
 
 use std::time::Duration;
 

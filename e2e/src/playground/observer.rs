@@ -24,8 +24,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use super::pod_mover::ActionStatus;
 use super::snapshot::{ArrayRow, AttachmentRow, LaneRow, NodeRow, PodRow, Snapshot, WorldRow};
-use super::world::WorldStatus;
 use crate::cluster::Cluster;
 use crate::driver::array;
 use crate::fixture::{OUT_OF_SERVICE, SCENARIO_LABEL};
@@ -40,7 +40,7 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Follows a test environment. Dropping it ends the tasks.
 pub(crate) struct Observer {
     narrator: Narrator,
-    status: watch::Receiver<WorldStatus>,
+    status: watch::Receiver<ActionStatus>,
     names: Names,
     driver: String,
     pods: Store<Pod>,
@@ -66,7 +66,7 @@ impl Observer {
         env: &TestEnv<'_>,
         narrator: &Narrator,
         attacher: Option<SocketAddr>,
-        status: watch::Receiver<WorldStatus>,
+        status: watch::Receiver<ActionStatus>,
     ) -> Result<Self> {
         let client = env.client();
         let mut tasks = JoinSet::new();

@@ -15,9 +15,9 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::Script;
 use super::action::{Action, Command, command_of};
 use super::observer::Observer;
+use super::pod_mover::{self, ActionStatus, PodMover};
 use super::view::{Choice, draw};
 use super::web::{Page, ServedPage};
-use super::world::{self, World, WorldStatus};
 use crate::attacher::Kind;
 use crate::narrate::Narrator;
 use crate::scenario::test_env::force_cleanup;
@@ -92,10 +92,10 @@ pub async fn explore(ctx: &TestContext, has_view: bool, page: Option<Page>) -> R
         false => Narrator::on_stdout(),
     };
     let explored = ctx.cluster().while_alive(async {
-        let (config, attacher) = with_pages(world::CONFIG)?;
+        let (config, attacher) = with_pages(pod_mover::CONFIG)?;
         let mut env = TestEnv::set_up(ctx, PREFIX, Kind::Ours, config).await?;
         let following = narrator.follow(&env)?;
-        let (status_tx, status) = watch::channel(WorldStatus::default());
+        let (status_tx, status) = watch::channel(ActionStatus::default());
         let observer = Observer::new(&env, &narrator, Some(attacher), status)?;
         let (actions_tx, actions) = mpsc::channel(WAITING_ACTIONS);
         let page = page.map(|page| page.serve(Some(actions_tx.clone())));
@@ -105,12 +105,12 @@ pub async fn explore(ctx: &TestContext, has_view: bool, page: Option<Page>) -> R
                 false => publish(&observer, ctx, page.as_ref()).await,
             }
         };
-        let mut world = World::new(&mut env, &narrator, &status_tx);
+        let mut pod_mover = PodMover::new(&mut env, &narrator, &status_tx);
         let explored = tokio::select! {
-            ended = world.run(actions) => ended,
+            ended = pod_mover.run(actions) => ended,
             shown = shown => shown,
         };
-        let ended = world.end().await;
+        let ended = pod_mover.end().await;
         following.end().await;
         explored.and(ended)
     });
@@ -136,7 +136,7 @@ pub async fn play(ctx: &TestContext, script: &Script, page: Option<Page>) -> Res
         };
         let mut env = TestEnv::set_up(ctx, script.name, Kind::Ours, config).await?;
         let following = narrator.follow(&env)?;
-        let (_, status) = watch::channel(WorldStatus::default());
+        let (_, status) = watch::channel(ActionStatus::default());
         let observer = Observer::new(&env, &narrator, attacher, status)?;
         let page = page.map(|page| page.serve(None));
         tokio::select! {

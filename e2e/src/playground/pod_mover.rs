@@ -38,16 +38,16 @@ pub(crate) const CONFIG: ScenarioConfig = ScenarioConfig {
 
 /// The active faults, and the result of the last action.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct WorldStatus {
+pub(crate) struct ActionStatus {
     pub(crate) broken: BTreeSet<Action>,
     pub(crate) notice: String,
 }
 
-/// A test environment in which pods move.
-pub(crate) struct World<'e, 'ctx> {
+/// Moves the pods of a test environment, and performs the actions.
+pub(crate) struct PodMover<'e, 'ctx> {
     env: &'e mut TestEnv<'ctx>,
     narrator: &'e Narrator,
-    status: &'e watch::Sender<WorldStatus>,
+    status: &'e watch::Sender<ActionStatus>,
     workloads: Vec<Workload>,
     turn: usize,
 }
@@ -62,13 +62,13 @@ struct Workload {
     pod: Option<String>,
 }
 
-// === impl World ===
+// === impl PodMover ===
 
-impl<'e, 'ctx> World<'e, 'ctx> {
+impl<'e, 'ctx> PodMover<'e, 'ctx> {
     pub(crate) fn new(
         env: &'e mut TestEnv<'ctx>,
         narrator: &'e Narrator,
-        status: &'e watch::Sender<WorldStatus>,
+        status: &'e watch::Sender<ActionStatus>,
     ) -> Self {
         Self {
             env,
@@ -141,9 +141,9 @@ impl<'e, 'ctx> World<'e, 'ctx> {
     }
 }
 
-// === impl World: faults ===
+// === impl PodMover: faults ===
 
-impl World<'_, '_> {
+impl PodMover<'_, '_> {
     /// Injects or removes a fault; returns a description.
     async fn toggle(&mut self, action: Action) -> Result<String> {
         let breaks = !self.is_broken(action);
@@ -253,9 +253,9 @@ impl World<'_, '_> {
     }
 }
 
-// === impl World: moving pods ===
+// === impl PodMover: moving pods ===
 
-impl World<'_, '_> {
+impl PodMover<'_, '_> {
     /// Moves the pod of the next workload, if it runs, to the next existing node.
     async fn move_next(&mut self) -> Result<String> {
         if self.is_broken(Action::ApiOutage) {
