@@ -30,7 +30,6 @@ mod object;
 mod patch;
 mod pod_resources;
 mod protobuf;
-mod quantity;
 mod request;
 mod resource;
 mod schema;

@@ -373,7 +373,7 @@ fn default_class(store: &Store, object: &mut Object) {
 fn resize(store: &Store, resource: &Resource, object: &Object, old: &Object) -> Result<(), Status> {
     let size = |object: &Object| {
         let requested = at(object, "/spec/resources/requests/storage").as_str();
-        requested.and_then(super::quantity::Quantity::parse)
+        requested.and_then(crate::quantity::Quantity::parse)
     };
     let (Some(new), Some(before)) = (size(object), size(old)) else {
         return Ok(());

@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 
 use super::object::{self, Object, set_default};
 use super::pod_resources;
-use super::quantity::Quantity;
 use super::resource::Kind;
+use crate::quantity::Quantity;
 
 /// Maximum length of an image name.
 const IMAGE_LIMIT: usize = 255;

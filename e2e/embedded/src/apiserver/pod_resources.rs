@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::object::{self, Object, entries, list, text};
-use super::quantity::Quantity;
+use crate::quantity::Quantity;
 
 pub(crate) const HUGE_PAGES: &str = "hugepages-";
 

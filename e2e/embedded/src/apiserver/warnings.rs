@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use super::object::{self, Object, list, text};
-use super::quantity::Quantity;
 use super::resource::Kind;
 use super::strategy::Part;
+use crate::quantity::Quantity;
 
 /// Warnings about a new object.
 pub(crate) fn create(kind: Kind, object: &Object) -> Vec<String> {

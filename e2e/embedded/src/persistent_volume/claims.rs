@@ -87,6 +87,7 @@ pub(crate) fn find_matching_volume<'a>(
     node: Option<&Node>,
     only_prebound: bool,
 ) -> Option<&'a PersistentVolume> {
+    let requested = requested_bytes(claim);
     let mut best: Option<(i64, &PersistentVolume)> = None;
     for volume in volumes {
         let spec = volume.spec.as_ref();
@@ -94,11 +95,15 @@ pub(crate) fn find_matching_volume<'a>(
             spec.is_some_and(|spec| spec.claim_ref.is_none()),
             is_volume_bound_to_claim(volume, claim),
         );
-        let fits = is_large_enough(claim, volume)
+        if !(is_free || is_bound) {
+            continue;
+        }
+        let size = capacity(volume);
+        let fits = size >= requested
             && has_mode(claim, volume)
             && has_attributes_class(claim, volume)
             && volume.metadata.deletion_timestamp.is_none();
-        if !(fits && (is_free || is_bound)) {
+        if !fits {
             continue;
         }
         let reachable = node.is_none_or(|node| is_reachable(volume, node));
@@ -117,7 +122,6 @@ pub(crate) fn find_matching_volume<'a>(
         if !is_candidate {
             continue;
         }
-        let size = capacity(volume);
         if best.is_none_or(|(smallest, _)| size < smallest) {
             best = Some((size, volume));
         }
@@ -148,7 +152,7 @@ pub(crate) fn mismatch(claim: &PersistentVolumeClaim, volume: &PersistentVolume)
     let why = if volume.metadata.deletion_timestamp.is_some() {
         let name = volume.metadata.name.as_deref().unwrap_or_default();
         return Some(format!("the volume is marked for deletion {name:?}"));
-    } else if !is_large_enough(claim, volume) {
+    } else if capacity(volume) < requested_bytes(claim) {
         "requested PV is too small"
     } else if class_of_volume(volume) != class_name(claim) {
         "storageClassName does not match"
@@ -162,10 +166,6 @@ pub(crate) fn mismatch(claim: &PersistentVolumeClaim, volume: &PersistentVolume)
         return None;
     };
     Some(why.to_owned())
-}
-
-fn is_large_enough(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
-    capacity(volume) >= requested_bytes(claim)
 }
 
 fn has_attributes_class(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
@@ -205,6 +205,7 @@ mod tests {
         let claim = mk_claim();
         let cases = [
             ("/spec/capacity/storage", json!("1Gi"), None),
+            ("/spec/capacity/storage", json!("1Ei"), None),
             (
                 "/metadata/deletionTimestamp",
                 json!("2026-01-01T00:00:00Z"),
@@ -299,6 +300,16 @@ mod tests {
         }));
         assert_eq!(found(&named, false).as_deref(), Some("named"));
         assert_eq!(found(&named, true).as_deref(), Some("named"));
+    }
+
+    #[test]
+    fn claim_of_an_exbibyte_is_not_bound_to_a_smaller_volume() {
+        let volumes = [mk_volume("v", "1Gi", |_| {})];
+        let mut claim = mk_claim();
+        let resources = json!({"requests": {"storage": "1Ei"}});
+        claim.spec.as_mut().unwrap().resources = serde_json::from_value(resources).unwrap();
+        assert_eq!(requested_bytes(&claim), 1 << 60);
+        assert_eq!(find_matching_volume(&claim, &volumes, None, false), None);
     }
 
     #[test]

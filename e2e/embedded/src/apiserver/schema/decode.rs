@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::super::go_format;
-use super::super::quantity::{self, Quantity};
 use super::{Presence, Schema, Type, go_types};
+use crate::quantity::{self, Quantity};
 
 /// A decoded object.
 #[derive(Debug)]

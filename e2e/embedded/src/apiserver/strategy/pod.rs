@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::object::{self, Object, list, set, text};
-use super::super::quantity::Quantity;
+use crate::quantity::Quantity;
 
 pub(super) fn prepare_for_create(object: &mut Object, now: &str) {
     let class = qos_class(object);

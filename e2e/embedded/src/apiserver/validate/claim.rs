@@ -5,10 +5,10 @@ use serde_json::Value;
 use super::super::field::{FieldError, Path};
 use super::super::names;
 use super::super::object::{self, Object, at, text};
-use super::super::quantity::Quantity;
 use super::fields::{Fields, amount};
 use super::volume::{VOLUME_MODES, access_modes, not_negative};
 use super::{label_selector, metadata, resources};
+use crate::quantity::Quantity;
 
 const RESIZE_STATES: [&str; 5] = [
     "ControllerResizeInProgress",

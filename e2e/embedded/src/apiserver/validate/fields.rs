@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::super::field::{Errors, FieldError, IMMUTABLE, Path};
 use super::super::object::{self, NULL, Object};
-use super::super::quantity::Quantity;
+use crate::quantity::Quantity;
 
 /// A struct, its path, and the errors found so far.
 #[derive(Clone)]

@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::super::field::{FieldError, Path};
 use super::super::names;
 use super::super::pod_resources::{self, HUGE_PAGES};
-use super::super::quantity::Quantity;
 use super::fields::{Fields, amount};
+use crate::quantity::Quantity;
 
 const STANDARD: [&str; 20] = [
     "configmaps",

@@ -5,9 +5,9 @@ use serde_json::Value;
 use super::super::field::{FieldError, IMMUTABLE, Path};
 use super::super::names;
 use super::super::object::{self, NULL, Object, at};
-use super::super::quantity::Quantity;
 use super::fields::{Fields, amount, sorted};
 use super::{csi_driver_name, metadata, node_selector, shown_affinity};
+use crate::quantity::Quantity;
 
 const ACCESS_MODES: [&str; 4] = [
     "ReadOnlyMany",

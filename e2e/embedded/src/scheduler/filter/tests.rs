@@ -162,8 +162,10 @@ fn wait_for_first_consumer_claim_needs_a_volume_or_capacity() {
         Arc::new(serde_json::from_value::<CSIStorageCapacity>(capacity).unwrap())
     };
     let full = Some("node(s) did not have enough free storage".to_owned());
-    snapshot.capacities = vec![room("2Gi")];
-    assert_eq!(reasons(&snapshot, &pod), [None, full.clone()]);
+    for size in ["2Gi", "1Ei"] {
+        snapshot.capacities = vec![room(size)];
+        assert_eq!(reasons(&snapshot, &pod), [None, full.clone()], "{size}");
+    }
     snapshot.capacities = vec![room("500Mi")];
     assert_eq!(reasons(&snapshot, &pod), [full.clone(), full.clone()]);
 
