@@ -23,6 +23,10 @@ use crate::volume::attachment_name;
 /// limit.
 const RESOURCE_EXHAUSTED: i32 = 8;
 
+/// Upstream's two steps of a mount.
+const MOUNT_DEVICE: &str = "MountVolume.MountDevice";
+const SET_UP: &str = "MountVolume.SetUp";
+
 /// The result of an operation, and the event for the pod.
 #[derive(Debug)]
 pub(crate) struct Finished {
@@ -140,12 +144,13 @@ impl CsiMounter {
                 return Finished::failed(Outcome::Failed, "MountVolume.WaitForAttach", spec, &error);
             }
         };
+        let is_device_mounted = staged || spec.ephemeral;
+        let step = if is_device_mounted { SET_UP } else { MOUNT_DEVICE };
         let Some(driver) = self.driver_of(spec) else {
-            let (step, text) = if staged || spec.ephemeral {
-                ("MountVolume.SetUp", "mounter.SetUpAt failed to get CSI client")
+            let text = if is_device_mounted {
+                "mounter.SetUpAt failed to get CSI client"
             } else {
-                let text = "attacher.MountDevice failed to create newCsiDriverClient";
-                ("MountVolume.MountDevice", text)
+                "attacher.MountDevice failed to create newCsiDriverClient"
             };
             let name = &spec.driver;
             let error = format!(
@@ -156,8 +161,8 @@ impl CsiMounter {
         let mut capabilities = match capabilities(driver).await {
             Ok(capabilities) => capabilities,
             Err(status) => {
-                let error = describe(&status);
-                return Finished::failed(Outcome::Failed, "MountVolume.MountDevice", spec, &error);
+                let error = capabilities_error(spec, staged, &status);
+                return Finished::failed(Outcome::Failed, step, spec, &error);
             }
         };
         capabilities.stages &= !spec.ephemeral;
@@ -178,16 +183,23 @@ impl CsiMounter {
         publish_context: &HashMap<String, String>,
         capabilities: NodeCapabilities,
     ) -> Result<(), Finished> {
-        const STEP: &str = "MountVolume.MountDevice";
         let path = self.disk.staging_path(spec);
-        let secrets = self.secrets(spec.stage_secret.as_ref()).await;
-        let secrets = secrets.map_err(|error| Finished::failed(Outcome::Failed, STEP, spec, &error))?;
+        let secrets = self
+            .secrets("NodeStageSecretRef", spec.stage_secret.as_ref())
+            .await;
+        let secrets =
+            secrets.map_err(|error| Finished::failed(Outcome::Failed, MOUNT_DEVICE, spec, &error))?;
         let data = VolumeData {
             spec: spec.clone(),
             pod: None,
         };
         if let Err(error) = self.disk.save(&path, data) {
-            return Err(Finished::failed(Outcome::Failed, STEP, spec, &error.to_string()));
+            return Err(Finished::failed(
+                Outcome::Failed,
+                MOUNT_DEVICE,
+                spec,
+                &error.to_string(),
+            ));
         }
         let request = with_timeout(v1::NodeStageVolumeRequest {
             volume_id: spec.handle.clone(),
@@ -201,13 +213,13 @@ impl CsiMounter {
             Ok(_) => Ok(()),
             Err(status) if is_final(status.code()) => Err(Finished::failed(
                 Outcome::NotStaged,
-                STEP,
+                MOUNT_DEVICE,
                 spec,
                 &describe(&status),
             )),
             Err(status) => Err(Finished::failed(
                 Outcome::StageUncertain,
-                STEP,
+                MOUNT_DEVICE,
                 spec,
                 &describe(&status),
             )),
@@ -222,19 +234,21 @@ impl CsiMounter {
         publish_context: HashMap<String, String>,
         capabilities: NodeCapabilities,
     ) -> Finished {
-        const STEP: &str = "MountVolume.SetUp";
         let uid = pod::uid(pod);
         let path = self.disk.target_path(spec, uid);
-        let secrets = match self.secrets(spec.publish_secret.as_ref()).await {
+        let secrets = self
+            .secrets("NodePublishSecretRef", spec.publish_secret.as_ref())
+            .await;
+        let secrets = match secrets {
             Ok(secrets) => secrets,
-            Err(error) => return Finished::failed(Outcome::NotPublished, STEP, spec, &error),
+            Err(error) => return Finished::failed(Outcome::NotPublished, SET_UP, spec, &error),
         };
         let data = VolumeData {
             spec: spec.clone(),
             pod: Some(uid.to_owned()),
         };
         if let Err(error) = self.disk.save(&path, data) {
-            return Finished::failed(Outcome::NotPublished, STEP, spec, &error.to_string());
+            return Finished::failed(Outcome::NotPublished, SET_UP, spec, &error.to_string());
         }
         let mut volume_context: HashMap<_, _> = spec.attributes.clone().into_iter().collect();
         if spec.pod_info {
@@ -257,9 +271,9 @@ impl CsiMounter {
         match driver.node().node_publish_volume(request).await {
             Ok(_) => Finished::new(Outcome::Done),
             Err(status) if is_final(status.code()) => {
-                Finished::failed(Outcome::NotPublished, STEP, spec, &describe(&status))
+                Finished::failed(Outcome::NotPublished, SET_UP, spec, &describe(&status))
             }
-            Err(status) => Finished::failed(Outcome::PublishUncertain, STEP, spec, &describe(&status)),
+            Err(status) => Finished::failed(Outcome::PublishUncertain, SET_UP, spec, &describe(&status)),
         }
     }
 
@@ -298,7 +312,12 @@ impl CsiMounter {
         ))
     }
 
-    async fn secrets(&self, reference: Option<&SecretReference>) -> Result<HashMap<String, String>, String> {
+    /// The data of the Secret in this field of the volume's source.
+    async fn secrets(
+        &self,
+        field: &str,
+        reference: Option<&SecretReference>,
+    ) -> Result<HashMap<String, String>, String> {
         let Some(reference) = reference else {
             return Ok(HashMap::new());
         };
@@ -309,7 +328,8 @@ impl CsiMounter {
             .await
             .map_err(|error| {
                 format!(
-                    "fetching NodeStageSecretRef {namespace}/{name} failed: {}",
+                    "fetching {field} {namespace}/{name} failed: kubernetes.io/csi: failed to find the secret {name} \
+                     in the namespace {namespace} with error: {}",
                     message_of(&error)
                 )
             })?;
@@ -342,6 +362,19 @@ pub(super) async fn capabilities(driver: &DriverConnection) -> Result<NodeCapabi
         stages: has(Rpc::StageUnstageVolume),
         single_node_multi_writer: has(Rpc::SingleNodeMultiWriter),
     })
+}
+
+/// The error of a mount whose NodeGetCapabilities call failed. MountDevice adds nothing to that of the call.
+fn capabilities_error(spec: &MountSpec, staged: bool, status: &tonic::Status) -> String {
+    let status = describe(status);
+    let failed = if spec.ephemeral {
+        "failed to determine if the node service has VOLUME_MOUNT_GROUP capability"
+    } else if staged {
+        "failed to check for STAGE_UNSTAGE_VOLUME capability"
+    } else {
+        return status;
+    };
+    format!("kubernetes.io/csi: mounter.SetUpAt {failed}: {status}")
 }
 
 pub(crate) fn with_timeout<T>(message: T) -> Request<T> {

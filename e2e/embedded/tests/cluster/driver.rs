@@ -29,6 +29,8 @@ pub(crate) struct State {
     pub create_error: Option<Status>,
     /// The error of ControllerPublishVolume, if it fails.
     pub publish_error: Option<Status>,
+    /// The error of NodeGetCapabilities, if it fails.
+    pub capabilities_error: Option<Status>,
     /// The error of NodeStageVolume, if it fails.
     pub stage_error: Option<Status>,
     /// The error of NodeUnstageVolume, if it fails.
@@ -192,6 +194,9 @@ impl Node for FakeDriver {
         &self,
         _: Request<v1::NodeGetCapabilitiesRequest>,
     ) -> Result<Response<v1::NodeGetCapabilitiesResponse>, Status> {
+        if let Some(error) = &self.state().capabilities_error {
+            return Err(error.clone());
+        }
         Ok(Response::new(v1::NodeGetCapabilitiesResponse {
             capabilities: vec![v1::NodeServiceCapability {
                 r#type: Some(v1::node_service_capability::Type::Rpc(

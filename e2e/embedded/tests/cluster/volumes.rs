@@ -7,8 +7,9 @@ use embedded_cluster::cluster::CONTROLLERS;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::sleep;
+use tonic::Status;
 
 use crate::driver::ZONE;
 use crate::world::World;
@@ -200,11 +201,19 @@ async fn ephemeral_volume_is_deleted_with_its_pod() {
 
 impl World {
     async fn create_static_volume(&self) {
+        self.create_static_volume_with(json!({})).await;
+    }
+
+    /// Creates a volume with these fields of its CSI source.
+    async fn create_static_volume_with(&self, fields: Value) {
+        let mut csi = json!({"driver": crate::driver::DRIVER, "volumeHandle": "vol-by-hand"});
+        csi.as_object_mut()
+            .unwrap()
+            .extend(fields.as_object().unwrap().clone());
         self.create::<PersistentVolume>(json!({
             "metadata": {"name": "by-hand"},
             "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "storageClassName": "",
-                "persistentVolumeReclaimPolicy": "Retain",
-                "csi": {"driver": crate::driver::DRIVER, "volumeHandle": "vol-by-hand"}},
+                "persistentVolumeReclaimPolicy": "Retain", "csi": csi},
         }))
         .await;
     }
@@ -255,6 +264,52 @@ async fn volume_is_not_mounted_on_a_node_outside_its_affinity() {
         .await;
     let text = "MountVolume.NodeAffinity check failed for volume \"by-hand\" : no matching NodeSelectorTerms";
     world.until_event("web", "FailedMount", text).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn missing_secret_of_a_mount_is_reported() {
+    let cases = [
+        ("Stage", "MountVolume.MountDevice"),
+        ("Publish", "MountVolume.SetUp"),
+    ];
+    for (call, step) in cases {
+        let world = World::start().await;
+        let field = format!("node{call}SecretRef");
+        world
+            .create_static_volume_with(json!({field: {"name": "s", "namespace": "default"}}))
+            .await;
+        world.claim("data", "", "ReadWriteOnce").await;
+        world.pod("web", Some("a"), &["data"]).await;
+        let text = format!(
+            "{step} failed for volume \"by-hand\" : fetching Node{call}SecretRef default/s failed: kubernetes.io/csi: \
+             failed to find the secret s in the namespace default with error: secrets \"s\" not found"
+        );
+        world.until_event("web", "FailedMount", &text).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_read_of_capabilities_is_an_error_of_the_step_that_needs_them() {
+    let world = World::start().await;
+    let set_error = |error| world.driver.state().capabilities_error = error;
+    let error = "rpc error: code = Internal desc = no capabilities";
+    world.create_static_volume().await;
+    world.claim("data", "", "ReadWriteOnce").await;
+    set_error(Some(Status::internal("no capabilities")));
+    world.pod("one", Some("a"), &["data"]).await;
+    let text = format!("MountVolume.MountDevice failed for volume \"by-hand\" : {error}");
+    world.until_event("one", "FailedMount", &text).await;
+    set_error(None);
+    world.until_running("one").await;
+
+    // The volume is staged.
+    set_error(Some(Status::internal("no capabilities")));
+    world.pod("two", Some("a"), &["data"]).await;
+    let text = format!(
+        "MountVolume.SetUp failed for volume \"by-hand\" : kubernetes.io/csi: mounter.SetUpAt failed to check for \
+         STAGE_UNSTAGE_VOLUME capability: {error}"
+    );
+    world.until_event("two", "FailedMount", &text).await;
 }
 
 impl World {
