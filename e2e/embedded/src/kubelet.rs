@@ -364,6 +364,7 @@ impl Kubelet {
             | Outcome::Failed
             | Outcome::NotStaged
             | Outcome::StageUncertain
+            | Outcome::PublishNotCalled
             | Outcome::NotPublished
             | Outcome::PublishUncertain => {}
         }

@@ -241,7 +241,7 @@ impl CsiMounter {
             .await;
         let secrets = match secrets {
             Ok(secrets) => secrets,
-            Err(error) => return Finished::failed(Outcome::NotPublished, SET_UP, spec, &error),
+            Err(error) => return Finished::failed(Outcome::PublishNotCalled, SET_UP, spec, &error),
         };
         let data = VolumeData {
             spec: spec.clone(),

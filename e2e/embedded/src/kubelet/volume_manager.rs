@@ -45,6 +45,8 @@ pub(crate) enum Outcome {
     NotStaged,
     /// Staging may have happened.
     StageUncertain,
+    /// Staged, but kubelet could not call NodePublishVolume. An earlier call may still be in progress.
+    PublishNotCalled,
     /// Staged, but publishing failed with a final error.
     NotPublished,
     /// Staged, and publishing may have happened.
@@ -242,7 +244,7 @@ impl VolumeManager {
             return;
         };
         match outcome {
-            Outcome::Done | Outcome::NotPublished | Outcome::PublishUncertain => {
+            Outcome::Done | Outcome::PublishNotCalled | Outcome::NotPublished | Outcome::PublishUncertain => {
                 volume.device = Some(MountState::Mounted);
             }
             Outcome::StageUncertain if volume.device != Some(MountState::Reconstructed) => {
@@ -269,6 +271,7 @@ impl VolumeManager {
             }
             Outcome::PublishUncertain
             | Outcome::NotPublished
+            | Outcome::PublishNotCalled
             | Outcome::NotStaged
             | Outcome::StageUncertain
             | Outcome::Failed

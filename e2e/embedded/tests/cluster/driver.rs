@@ -33,6 +33,8 @@ pub(crate) struct State {
     pub capabilities_error: Option<Status>,
     /// The error of NodeStageVolume, if it fails.
     pub stage_error: Option<Status>,
+    /// The error of NodePublishVolume, if it fails after the volume was mounted.
+    pub node_publish_error: Option<Status>,
     /// The error of NodeUnstageVolume, if it fails.
     pub unstage_error: Option<Status>,
     pub topology: bool,
@@ -259,6 +261,9 @@ impl Node for FakeDriver {
         self.state()
             .mounted
             .insert((self.node.clone(), request.target_path));
+        if let Some(error) = &self.state().node_publish_error {
+            return Err(error.clone());
+        }
         Ok(Response::new(v1::NodePublishVolumeResponse {}))
     }
 

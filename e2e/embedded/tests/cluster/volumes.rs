@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use embedded_cluster::apiserver::{Fault, Rule};
 use embedded_cluster::cluster::CONTROLLERS;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Secret};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
@@ -286,6 +286,28 @@ async fn missing_secret_of_a_mount_is_reported() {
         );
         world.until_event("web", "FailedMount", &text).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn volume_that_may_be_mounted_is_unmounted_although_its_secret_is_gone() {
+    let world = World::start().await;
+    let secrets = world.namespaced::<Secret>();
+    let secret = serde_json::from_value(json!({"metadata": {"name": "s"}})).unwrap();
+    secrets.create(&PostParams::default(), &secret).await.unwrap();
+    let secret = json!({"nodePublishSecretRef": {"name": "s", "namespace": "default"}});
+    world.create_static_volume_with(secret).await;
+    world.driver.state().node_publish_error = Some(Status::deadline_exceeded("no response"));
+    world.claim("data", "", "ReadWriteOnce").await;
+    world.pod("web", Some("a"), &["data"]).await;
+    world.until_event("web", "FailedMount", "no response").await;
+    secrets.delete("s", &DeleteParams::default()).await.unwrap();
+    let text = "fetching NodePublishSecretRef";
+    world.until_event("web", "FailedMount", text).await;
+    world.delete_pod("web").await;
+    world.until_gone("web").await;
+    world.until_attached(&[]).await;
+    assert!(world.driver.state().mounted.is_empty());
+    world.assert_no_violations();
 }
 
 #[tokio::test(start_paused = true)]

@@ -115,10 +115,11 @@ fn volume_stays_desired_until_its_last_pod_is_deleted() {
 #[test]
 fn outcome_of_a_failed_mount_determines_the_cleanup() {
     // outcome of the mount, operations after the pod is deleted
-    let cases: [(Outcome, &[&str]); 5] = [
+    let cases: [(Outcome, &[&str]); 6] = [
         (Outcome::Failed, &[]),
         (Outcome::NotStaged, &[]),
         (Outcome::StageUncertain, &["unmount_device"]),
+        (Outcome::PublishNotCalled, &["unmount_device"]),
         (Outcome::NotPublished, &["unmount_device"]),
         (Outcome::PublishUncertain, &["volume_unmount", "unmount_device"]),
     ];
