@@ -363,12 +363,15 @@ impl Worker {
         let Some(reference) = reference else {
             return Ok(HashMap::new());
         };
+        let name = reference.name.unwrap_or_default();
         let namespace = reference.namespace.unwrap_or_default();
         let secrets = Api::<Secret>::namespaced(self.provisioner.client.clone(), &namespace);
-        let secret = secrets
-            .get(&reference.name.unwrap_or_default())
-            .await
-            .map_err(|error| Error::Api(message_of(&error)))?;
+        let secret = secrets.get(&name).await.map_err(|error| {
+            let error = message_of(&error);
+            Error::Api(format!(
+                "error getting secret {name} in namespace {namespace}: {error}"
+            ))
+        })?;
         let data = secret.data.unwrap_or_default().into_iter();
         Ok(data
             .map(|(key, value)| (key, String::from_utf8_lossy(&value.0).into_owned()))

@@ -1,5 +1,7 @@
 //! Deletes provisioned volumes whose claim was deleted: the driver's volume first, then the PersistentVolume.
 
+use std::collections::HashMap;
+
 use csi_proto::v1;
 use k8s_openapi::api::core::v1::{PersistentVolume, SecretReference};
 use kube::Api;
@@ -61,10 +63,15 @@ impl Worker {
             name: Some(secret.to_owned()),
             namespace: volume_annotation(volume, ANN_DELETION_SECRET_NAMESPACE).map(str::to_owned),
         });
+        // As upstream, the deletion continues: the Secret may have been deleted before the volume.
+        let secrets = self.secrets(secret).await.unwrap_or_else(|error| {
+            tracing::debug!(volume = name, %error, "failed to get credentials");
+            HashMap::new()
+        });
         let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
         let request = v1::DeleteVolumeRequest {
             volume_id: csi.map(|csi| csi.volume_handle.clone()).unwrap_or_default(),
-            secrets: self.secrets(secret).await?,
+            secrets,
         };
         self.provisioner
             .driver

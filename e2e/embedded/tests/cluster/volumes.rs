@@ -32,6 +32,14 @@ impl World {
             .items
     }
 
+    async fn create_secret(&self, name: &str) {
+        let secret = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
+        self.namespaced::<Secret>()
+            .create(&PostParams::default(), &secret)
+            .await
+            .unwrap();
+    }
+
     async fn delete_claim(&self, name: &str) {
         self.namespaced::<PersistentVolumeClaim>()
             .delete(name, &DeleteParams::default())
@@ -104,6 +112,36 @@ async fn volume_of_a_claim_that_was_recreated_before_it_was_bound_is_deleted() {
             world.driver.state().volumes.len() == 1 && world.volumes().await.len() == 1
         })
         .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn secret_of_a_class_is_needed_to_create_a_volume_but_not_to_delete_it() {
+    let world = World::start().await;
+    world
+        .create::<StorageClass>(json!({
+            "metadata": {"name": "secret"}, "provisioner": crate::driver::DRIVER, "parameters": {
+                "csi.storage.k8s.io/provisioner-secret-name": "s",
+                "csi.storage.k8s.io/provisioner-secret-namespace": "default",
+            },
+        }))
+        .await;
+    world.claim("data", "secret", "ReadWriteOnce").await;
+    let text = "failed to provision volume with StorageClass \"secret\": error getting secret s in namespace default: \
+                secrets \"s\" not found";
+    world.until_event("data", "ProvisioningFailed", text).await;
+    world.create_secret("s").await;
+    world
+        .until("claim bound", || async {
+            world.claim_phase("data").await.as_deref() == Some("Bound")
+        })
+        .await;
+    let secrets = world.namespaced::<Secret>();
+    secrets.delete("s", &DeleteParams::default()).await.unwrap();
+    world.delete_claim("data").await;
+    world
+        .until("volume deleted", || async { world.volumes().await.is_empty() })
+        .await;
+    assert!(world.driver.state().volumes.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -291,15 +329,14 @@ async fn missing_secret_of_a_mount_is_reported() {
 #[tokio::test(start_paused = true)]
 async fn volume_that_may_be_mounted_is_unmounted_although_its_secret_is_gone() {
     let world = World::start().await;
-    let secrets = world.namespaced::<Secret>();
-    let secret = serde_json::from_value(json!({"metadata": {"name": "s"}})).unwrap();
-    secrets.create(&PostParams::default(), &secret).await.unwrap();
+    world.create_secret("s").await;
     let secret = json!({"nodePublishSecretRef": {"name": "s", "namespace": "default"}});
     world.create_static_volume_with(secret).await;
     world.driver.state().node_publish_error = Some(Status::deadline_exceeded("no response"));
     world.claim("data", "", "ReadWriteOnce").await;
     world.pod("web", Some("a"), &["data"]).await;
     world.until_event("web", "FailedMount", "no response").await;
+    let secrets = world.namespaced::<Secret>();
     secrets.delete("s", &DeleteParams::default()).await.unwrap();
     let text = "fetching NodePublishSecretRef";
     world.until_event("web", "FailedMount", text).await;
