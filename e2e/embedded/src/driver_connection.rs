@@ -15,7 +15,7 @@ use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceExt, service_fn};
 
 /// Timeout of a call, as of kubelet and the provisioner.
-pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(120);
+const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Carries gRPC calls to a driver.
 pub(crate) type CsiService = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, CallError>;
@@ -41,8 +41,8 @@ impl Debug for DriverConnection {
 }
 
 impl DriverConnection {
-    /// Any gRPC service: a [`tonic::transport::Channel`], or the generated servers in process, which do not enforce the
-    /// deadline of a call.
+    /// Any gRPC service: a [`tonic::transport::Channel`], or the generated servers in process. A call that exceeds its
+    /// timeout is cancelled.
     pub fn new<S>(service: S) -> Self
     where
         S: Service<http::Request<Body>, Response = http::Response<Body>> + Clone + Send + Sync + 'static,

@@ -40,10 +40,7 @@ use crate::informer::WatchBackoff;
 use crate::injected_bug::InjectedBug;
 use crate::volume::UniqueVolumeName;
 
-pub(crate) use csi_mounter::with_timeout;
 pub use disk::NodeDisk;
-pub(crate) use mount_spec::access_mode;
-pub(crate) use node_registration::NODE_LEASE_NAMESPACE;
 pub use process::{KubeletConfig, KubeletProcess};
 
 /// Default period of writing a node status that has not changed.

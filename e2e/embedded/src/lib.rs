@@ -3,6 +3,7 @@
 //! The real control plane is the reference: any difference from it is a bug of this crate. The clock is tokio's
 //! and randomness comes from a seed, so a whole cluster can run on simulated time in one thread.
 
+mod api_error;
 pub mod apiserver;
 pub mod attach_detach;
 pub mod cluster;

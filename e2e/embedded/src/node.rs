@@ -6,6 +6,8 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint, Toleration};
 pub(crate) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// Annotation with which a kubelet enables controller-managed attach and detach.
 pub(crate) const CONTROLLER_MANAGED_ATTACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
+/// Namespace in which kubelets keep their heartbeat leases.
+pub(crate) const NODE_LEASE_NAMESPACE: &str = "kube-node-lease";
 
 /// Whether the node's Ready condition is True.
 pub(crate) fn is_ready(node: &Node) -> bool {

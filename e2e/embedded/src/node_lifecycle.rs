@@ -18,8 +18,7 @@ use crate::apiserver::Clock;
 use crate::event_recorder::{EventRecorder, EventType};
 use crate::informer::{Change, Informer};
 use crate::informers::Informers;
-use crate::kubelet::NODE_LEASE_NAMESPACE;
-use crate::node;
+use crate::node::{self, NODE_LEASE_NAMESPACE};
 use crate::pod;
 
 /// Period of checking the nodes.

@@ -17,5 +17,5 @@ pub(crate) use claims::{
 };
 pub(crate) use decision::claim_phase;
 pub(crate) use ephemeral::EphemeralVolumeController;
-pub(crate) use protection::{CLAIM_FINALIZER, ProtectionController};
+pub(crate) use protection::ProtectionController;
 pub(crate) use provisioner::Provisioner;

@@ -1,7 +1,10 @@
-//! Names and sources of volumes in kube-controller-manager and kubelet: `volume.Spec` and unique volume names.
+//! Volumes in kube-controller-manager, kubelet and the external-provisioner: `volume.Spec`, unique volume names, and
+//! capabilities in CSI requests.
 
 use std::fmt::Write as _;
 
+use csi_proto::v1::VolumeCapability;
+use csi_proto::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec, Pod, Volume};
 
 use crate::informer::Key;
@@ -10,6 +13,8 @@ use crate::pod;
 
 /// Name of the in-tree plugin for CSI volumes.
 pub(crate) const CSI_PLUGIN: &str = "kubernetes.io/csi";
+/// Finalizer that keeps a claim while pods use it.
+pub(crate) const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
 
 /// `kubernetes.io/csi/<driver>^<handle>`, as in a node's `volumesAttached` and `volumesInUse`.
 pub type UniqueVolumeName = String;
@@ -133,6 +138,41 @@ fn skip_untranslatable<T>(translated: Result<Option<T>, TranslationError>) -> Op
     })
 }
 
+// === volume capabilities ===
+
+/// The capability in CSI requests for a volume.
+pub(crate) fn volume_capability(
+    mode: Mode,
+    block: bool,
+    fs_type: &str,
+    mount_options: &[String],
+) -> VolumeCapability {
+    let access_type = if block {
+        AccessType::Block(BlockVolume {})
+    } else {
+        AccessType::Mount(MountVolume {
+            fs_type: fs_type.to_owned(),
+            mount_flags: mount_options.to_vec(),
+            ..MountVolume::default()
+        })
+    };
+    VolumeCapability {
+        access_mode: Some(AccessMode { mode: mode.into() }),
+        access_type: Some(access_type),
+    }
+}
+
+/// The CSI mode of a Kubernetes access mode, for a driver with or without the capability SINGLE_NODE_MULTI_WRITER.
+pub(crate) fn access_mode(mode: Option<&str>, single_node_multi_writer: bool) -> Mode {
+    match (mode, single_node_multi_writer) {
+        (Some("ReadOnlyMany"), _) => Mode::MultiNodeReaderOnly,
+        (Some("ReadWriteMany"), _) => Mode::MultiNodeMultiWriter,
+        (_, false) => Mode::SingleNodeWriter,
+        (Some("ReadWriteOncePod"), true) => Mode::SingleNodeSingleWriter,
+        (_, true) => Mode::SingleNodeMultiWriter,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,6 +218,36 @@ mod tests {
                 inline: None,
             };
             assert_eq!(spec.is_multi_attach_allowed(), allowed, "{modes:?}");
+        }
+    }
+
+    #[test]
+    fn access_modes_depend_on_single_node_multi_writer() {
+        let cases = [
+            (
+                "ReadWriteOnce",
+                Mode::SingleNodeWriter,
+                Mode::SingleNodeMultiWriter,
+            ),
+            (
+                "ReadWriteOncePod",
+                Mode::SingleNodeWriter,
+                Mode::SingleNodeSingleWriter,
+            ),
+            (
+                "ReadOnlyMany",
+                Mode::MultiNodeReaderOnly,
+                Mode::MultiNodeReaderOnly,
+            ),
+            (
+                "ReadWriteMany",
+                Mode::MultiNodeMultiWriter,
+                Mode::MultiNodeMultiWriter,
+            ),
+        ];
+        for (mode, without, with) in cases {
+            let modes = [false, true].map(|capable| access_mode(Some(mode), capable));
+            assert_eq!(modes, [without, with], "{mode}");
         }
     }
 

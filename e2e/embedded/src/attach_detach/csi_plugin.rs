@@ -15,6 +15,7 @@ use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 use tokio::time::{Instant, sleep_until};
 
+use crate::api_error::message_of;
 use crate::informers::Informers;
 use crate::volume::{UniqueVolumeName, VolumeSpec, attachment_name, split_unique_name};
 
@@ -271,14 +272,6 @@ fn verify_detachment_status(attachment: &VolumeAttachment) -> Result<bool, Error
         Some(error) => Err(Error::Driver(error.message.clone().unwrap_or_default())),
         None => Ok(false),
     }
-}
-
-/// The API server's message, as client-go prints a StatusError.
-pub(crate) fn message_of(error: &kube::Error) -> String {
-    if let kube::Error::Api(status) = &error {
-        return status.message.clone();
-    }
-    error.to_string()
 }
 
 #[cfg(test)]

@@ -9,13 +9,12 @@ use csi_proto::v1::node_service_capability::rpc::Type as Rpc;
 use k8s_openapi::api::core::v1::{Node, Pod, Secret, SecretReference};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::{Api, Client};
-use tonic::Request;
 
 use super::disk::{NodeDisk, VolumeData};
 use super::mount_spec::MountSpec;
 use super::volume_manager::{Operation, Outcome};
-use crate::attach_detach::csi_plugin::message_of;
-use crate::driver_connection::{CALL_TIMEOUT, DriverConnection, describe, is_final};
+use crate::api_error::message_of;
+use crate::driver_connection::{DriverConnection, describe, is_final};
 use crate::pod;
 use crate::volume::attachment_name;
 
@@ -201,14 +200,14 @@ impl CsiMounter {
                 &error.to_string(),
             ));
         }
-        let request = with_timeout(v1::NodeStageVolumeRequest {
+        let request = v1::NodeStageVolumeRequest {
             volume_id: spec.handle.clone(),
             publish_context: publish_context.clone(),
             staging_target_path: text(&path),
             volume_capability: Some(spec.capability(capabilities.single_node_multi_writer)),
             secrets,
             volume_context: spec.attributes.clone().into_iter().collect(),
-        });
+        };
         match driver.node().node_stage_volume(request).await {
             Ok(_) => Ok(()),
             Err(status) if is_final(status.code()) => Err(Finished::failed(
@@ -254,7 +253,7 @@ impl CsiMounter {
         if spec.pod_info {
             volume_context.extend(pod_info(pod, spec.ephemeral));
         }
-        let request = with_timeout(v1::NodePublishVolumeRequest {
+        let request = v1::NodePublishVolumeRequest {
             volume_id: spec.handle.clone(),
             publish_context,
             staging_target_path: if capabilities.stages {
@@ -267,7 +266,7 @@ impl CsiMounter {
             readonly: spec.read_only,
             secrets,
             volume_context,
-        });
+        };
         match driver.node().node_publish_volume(request).await {
             Ok(_) => Finished::new(Outcome::Done),
             Err(status) if is_final(status.code()) => {
@@ -350,7 +349,7 @@ impl CsiMounter {
 // === functions ===
 
 pub(super) async fn capabilities(driver: &DriverConnection) -> Result<NodeCapabilities, tonic::Status> {
-    let request = with_timeout(v1::NodeGetCapabilitiesRequest {});
+    let request = v1::NodeGetCapabilitiesRequest {};
     let response = driver.node().node_get_capabilities(request).await?.into_inner();
     let has = |wanted: Rpc| {
         response
@@ -375,12 +374,6 @@ fn capabilities_error(spec: &MountSpec, staged: bool, status: &tonic::Status) ->
         return status;
     };
     format!("kubernetes.io/csi: mounter.SetUpAt {failed}: {status}")
-}
-
-pub(crate) fn with_timeout<T>(message: T) -> Request<T> {
-    let mut request = Request::new(message);
-    request.set_timeout(CALL_TIMEOUT);
-    request
 }
 
 pub(super) fn text(path: &Path) -> String {

@@ -2,7 +2,7 @@
 
 use csi_proto::v1;
 
-use super::csi_mounter::{CsiMounter, Finished, capabilities, text, with_timeout};
+use super::csi_mounter::{CsiMounter, Finished, capabilities, text};
 use super::mount_spec::MountSpec;
 use super::volume_manager::Outcome;
 use crate::driver_connection::describe;
@@ -15,10 +15,10 @@ impl CsiMounter {
         let Some(driver) = self.driver_of(spec) else {
             return Finished::new(Outcome::Failed);
         };
-        let request = with_timeout(v1::NodeUnpublishVolumeRequest {
+        let request = v1::NodeUnpublishVolumeRequest {
             volume_id: spec.handle.clone(),
             target_path: text(&path),
-        });
+        };
         match driver.node().node_unpublish_volume(request).await {
             Ok(_) => {
                 self.disk.remove(&path);
@@ -38,10 +38,10 @@ impl CsiMounter {
         };
         let unstaged = match capabilities(driver).await {
             Ok(capabilities) if capabilities.stages => {
-                let request = with_timeout(v1::NodeUnstageVolumeRequest {
+                let request = v1::NodeUnstageVolumeRequest {
                     volume_id: spec.handle.clone(),
                     staging_target_path: text(&path),
-                });
+                };
                 driver.node().node_unstage_volume(request).await.map(drop)
             }
             Ok(_) => Ok(()),

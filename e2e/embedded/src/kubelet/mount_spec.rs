@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 
 use csi_proto::v1::VolumeCapability;
-use csi_proto::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode};
 use k8s_openapi::api::core::v1::{NodeSelector, PersistentVolume, Pod, SecretReference, Volume};
 use k8s_openapi::api::storage::v1::CSIDriver;
 
 use crate::pod;
-use crate::volume::{CSI_PLUGIN, UniqueVolumeName, VolumeSpec, sha256_hex};
+use crate::volume::{CSI_PLUGIN, UniqueVolumeName, VolumeSpec, access_mode, sha256_hex, volume_capability};
 
 /// A CSI volume of a pod.
 #[derive(Clone, Debug, PartialEq)]
@@ -103,25 +102,9 @@ impl MountSpec {
 
     /// The capability in kubelet's requests: the first access mode, as upstream.
     pub(crate) fn capability(&self, single_node_multi_writer: bool) -> VolumeCapability {
-        let access_type = if self.block {
-            AccessType::Block(BlockVolume {})
-        } else {
-            AccessType::Mount(MountVolume {
-                fs_type: self.fs_type.clone(),
-                mount_flags: self.mount_options.clone(),
-                ..MountVolume::default()
-            })
-        };
-        VolumeCapability {
-            access_mode: Some(AccessMode {
-                mode: access_mode(
-                    self.access_modes.first().map(String::as_str),
-                    single_node_multi_writer,
-                )
-                .into(),
-            }),
-            access_type: Some(access_type),
-        }
+        let mode = self.access_modes.first().map(String::as_str);
+        let mode = access_mode(mode, single_node_multi_writer);
+        volume_capability(mode, self.block, &self.fs_type, &self.mount_options)
     }
 }
 
@@ -131,19 +114,10 @@ fn wants_pod_info(driver: Option<&CSIDriver>) -> bool {
     driver.and_then(|driver| driver.spec.pod_info_on_mount) == Some(true)
 }
 
-/// The CSI mode of a Kubernetes access mode, for a driver with or without the capability SINGLE_NODE_MULTI_WRITER.
-pub(crate) fn access_mode(mode: Option<&str>, single_node_multi_writer: bool) -> Mode {
-    match (mode, single_node_multi_writer) {
-        (Some("ReadOnlyMany"), _) => Mode::MultiNodeReaderOnly,
-        (Some("ReadWriteMany"), _) => Mode::MultiNodeMultiWriter,
-        (_, false) => Mode::SingleNodeWriter,
-        (Some("ReadWriteOncePod"), true) => Mode::SingleNodeSingleWriter,
-        (_, true) => Mode::SingleNodeMultiWriter,
-    }
-}
-
 #[cfg(test)]
 pub(super) mod tests {
+    use csi_proto::v1::volume_capability::access_mode::Mode;
+
     use super::*;
     use crate::volume::unique_volume_name;
 
@@ -202,35 +176,5 @@ pub(super) mod tests {
         assert!(!spec.attachable);
         let mode = spec.capability(true).access_mode.unwrap().mode();
         assert_eq!(mode, Mode::MultiNodeMultiWriter);
-    }
-
-    #[test]
-    fn access_modes_depend_on_single_node_multi_writer() {
-        let cases = [
-            (
-                "ReadWriteOnce",
-                Mode::SingleNodeWriter,
-                Mode::SingleNodeMultiWriter,
-            ),
-            (
-                "ReadWriteOncePod",
-                Mode::SingleNodeWriter,
-                Mode::SingleNodeSingleWriter,
-            ),
-            (
-                "ReadOnlyMany",
-                Mode::MultiNodeReaderOnly,
-                Mode::MultiNodeReaderOnly,
-            ),
-            (
-                "ReadWriteMany",
-                Mode::MultiNodeMultiWriter,
-                Mode::MultiNodeMultiWriter,
-            ),
-        ];
-        for (mode, without, with) in cases {
-            let modes = [false, true].map(|capable| access_mode(Some(mode), capable));
-            assert_eq!(modes, [without, with], "{mode}");
-        }
     }
 }

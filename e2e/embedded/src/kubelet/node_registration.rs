@@ -13,13 +13,10 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 
-use super::csi_mounter::with_timeout;
 use crate::apiserver::Clock;
 use crate::driver_connection::DriverConnection;
-use crate::node::{self, CONTROLLER_MANAGED_ATTACH};
+use crate::node::{self, CONTROLLER_MANAGED_ATTACH, NODE_LEASE_NAMESPACE};
 
-/// Namespace in which kubelets keep their heartbeat leases.
-pub(crate) const NODE_LEASE_NAMESPACE: &str = "kube-node-lease";
 /// Annotation of a CSINode: the in-tree plugins that are migrated to CSI on this node.
 const MIGRATED_PLUGINS: (&str, &str) = (
     "storage.alpha.kubernetes.io/migrated-plugins",
@@ -76,8 +73,11 @@ impl NodeRegistration {
         driver: &DriverConnection,
     ) -> anyhow::Result<String> {
         let name = driver.name().await?;
-        let request = with_timeout(v1::NodeGetInfoRequest {});
-        let info = driver.node().node_get_info(request).await?.into_inner();
+        let info = driver
+            .node()
+            .node_get_info(v1::NodeGetInfoRequest {})
+            .await?
+            .into_inner();
         let segments = info
             .accessible_topology
             .map(|topology| topology.segments)

@@ -12,13 +12,12 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::mount_spec::MountSpec;
+use crate::api_error::message_of;
 use crate::apiserver::Clock;
-use crate::attach_detach::csi_plugin::message_of;
 use crate::informer::has_finalizer;
 use crate::migration;
-use crate::persistent_volume::CLAIM_FINALIZER;
 use crate::pod;
-use crate::volume::claim_name;
+use crate::volume::{CLAIM_FINALIZER, claim_name};
 
 /// Delay after a failed write, doubled each time.
 const FIRST_RETRY: Duration = Duration::from_millis(200);

@@ -8,7 +8,7 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::attach_detach::csi_plugin::message_of;
+use crate::api_error::message_of;
 use crate::event_recorder::{EventRecorder, EventType};
 use crate::informer::Change;
 use crate::informers::Informers;

@@ -15,9 +15,8 @@ use crate::informer::{Change, Key, has_finalizer, key_of};
 use crate::informers::Informers;
 use crate::key_queue::KeyQueue;
 use crate::pod;
-use crate::volume::{claim_name, claims_of};
+use crate::volume::{CLAIM_FINALIZER, claim_name, claims_of};
 
-pub(crate) const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
 const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const MAX_RETRY: Duration = Duration::from_secs(10);

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 
 use csi_proto::v1;
-use csi_proto::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use k8s_openapi::api::core::v1::{
     CSIPersistentVolumeSource, Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
     ObjectReference, PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, SecretReference,
@@ -14,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::claims::{ANN_PROVISIONED_BY, requested_bytes};
-use crate::kubelet::access_mode;
+use crate::volume::{access_mode, volume_capability};
 
 /// Finalizer of a PersistentVolume until the driver has deleted the volume.
 pub(crate) const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
@@ -62,24 +61,12 @@ pub(crate) fn create_request(
 ) -> v1::CreateVolumeRequest {
     let spec = claim.spec.clone().unwrap_or_default();
     let block = spec.volume_mode.as_deref() == Some("Block");
-    let capabilities = spec
-        .access_modes
-        .iter()
-        .flatten()
-        .map(|mode| v1::VolumeCapability {
-            access_mode: Some(AccessMode {
-                mode: access_mode(Some(mode), false).into(),
-            }),
-            access_type: Some(if block {
-                AccessType::Block(BlockVolume {})
-            } else {
-                AccessType::Mount(MountVolume {
-                    fs_type: fs_type(class),
-                    mount_flags: class.mount_options.clone().unwrap_or_default(),
-                    ..MountVolume::default()
-                })
-            }),
-        });
+    let fs_type = fs_type(class);
+    let mount_options = class.mount_options.as_deref().unwrap_or_default();
+    let capabilities = spec.access_modes.iter().flatten().map(|mode| {
+        let mode = access_mode(Some(mode), false);
+        volume_capability(mode, block, &fs_type, mount_options)
+    });
     let parameters = class.parameters.iter().flatten();
     v1::CreateVolumeRequest {
         name: volume_name(claim),

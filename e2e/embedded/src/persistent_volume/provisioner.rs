@@ -27,13 +27,12 @@ use super::claims::{
 use super::provisioned_volume::{
     create_request, new_volume, secret_reference, topology_requirement, volume_name,
 };
-use crate::attach_detach::csi_plugin::message_of;
+use crate::api_error::message_of;
 use crate::driver_connection::{DriverConnection, describe};
 use crate::event_recorder::{EventRecorder, EventType};
 use crate::informer::{Change, Key, key_of};
 use crate::informers::ProvisionerInformers;
 use crate::key_queue::KeyQueue;
-use crate::kubelet::with_timeout;
 
 const RETRY_START: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(300);
@@ -205,7 +204,7 @@ impl Provisioner {
 
     async fn try_probe(&self) -> Result<Worker, tonic::Status> {
         let name = self.driver.name().await?;
-        let request = with_timeout(v1::GetPluginCapabilitiesRequest {});
+        let request = v1::GetPluginCapabilitiesRequest {};
         let capabilities = self
             .driver
             .identity()
@@ -339,7 +338,7 @@ impl Worker {
             .provisioner
             .driver
             .controller()
-            .create_volume(with_timeout(request))
+            .create_volume(request)
             .await?
             .into_inner()
             .volume

@@ -11,10 +11,9 @@ use serde_json::json;
 use super::claims::{ANN_PROVISIONED_BY, volume_annotation, volume_phase};
 use super::provisioned_volume::{ANN_DELETION_SECRET_NAME, ANN_DELETION_SECRET_NAMESPACE, FINALIZER};
 use super::provisioner::{Error, Worker};
-use crate::attach_detach::csi_plugin::message_of;
+use crate::api_error::message_of;
 use crate::event_recorder::EventType;
 use crate::informer::has_finalizer;
-use crate::kubelet::with_timeout;
 
 // === impl Worker ===
 
@@ -76,7 +75,7 @@ impl Worker {
         self.provisioner
             .driver
             .controller()
-            .delete_volume(with_timeout(request))
+            .delete_volume(request)
             .await?;
         self.remove_object(volume, &name)
             .await
