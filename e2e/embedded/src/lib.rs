@@ -27,5 +27,6 @@ mod pod;
 mod pod_gc;
 mod quantity;
 mod scheduler;
+mod secret;
 mod taint_eviction;
 pub mod volume;

@@ -6,7 +6,7 @@ use std::path::Path;
 use csi_proto::v1;
 use csi_proto::v1::node_service_capability::Type;
 use csi_proto::v1::node_service_capability::rpc::Type as Rpc;
-use k8s_openapi::api::core::v1::{Node, Pod, Secret, SecretReference};
+use k8s_openapi::api::core::v1::{Node, Pod, SecretReference};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::{Api, Client};
 
@@ -16,6 +16,7 @@ use super::volume_manager::{Operation, Outcome};
 use crate::api_error::message_of;
 use crate::driver_connection::{DriverConnection, describe, is_final};
 use crate::pod;
+use crate::secret::get_credentials;
 use crate::volume::attachment_name;
 
 /// gRPC code that the external-attacher reports for an attach that failed because the node is at its attach
@@ -182,23 +183,16 @@ impl CsiMounter {
         publish_context: &HashMap<String, String>,
         capabilities: NodeCapabilities,
     ) -> Result<(), Finished> {
+        let failed = |outcome, error: &str| Finished::failed(outcome, MOUNT_DEVICE, spec, error);
         let path = self.disk.staging_path(spec);
-        let secrets = self
-            .secrets("NodeStageSecretRef", spec.stage_secret.as_ref())
-            .await;
-        let secrets =
-            secrets.map_err(|error| Finished::failed(Outcome::Failed, MOUNT_DEVICE, spec, &error))?;
+        let secrets = self.secrets("NodeStageSecretRef", spec.stage_secret.as_ref());
+        let secrets = secrets.await.map_err(|error| failed(Outcome::Failed, &error))?;
         let data = VolumeData {
             spec: spec.clone(),
             pod: None,
         };
         if let Err(error) = self.disk.save(&path, data) {
-            return Err(Finished::failed(
-                Outcome::Failed,
-                MOUNT_DEVICE,
-                spec,
-                &error.to_string(),
-            ));
+            return Err(failed(Outcome::Failed, &error.to_string()));
         }
         let request = v1::NodeStageVolumeRequest {
             volume_id: spec.handle.clone(),
@@ -210,18 +204,14 @@ impl CsiMounter {
         };
         match driver.node().node_stage_volume(request).await {
             Ok(_) => Ok(()),
-            Err(status) if is_final(status.code()) => Err(Finished::failed(
-                Outcome::NotStaged,
-                MOUNT_DEVICE,
-                spec,
-                &describe(&status),
-            )),
-            Err(status) => Err(Finished::failed(
-                Outcome::StageUncertain,
-                MOUNT_DEVICE,
-                spec,
-                &describe(&status),
-            )),
+            Err(status) => {
+                let outcome = if is_final(status.code()) {
+                    Outcome::NotStaged
+                } else {
+                    Outcome::StageUncertain
+                };
+                Err(failed(outcome, &describe(&status)))
+            }
         }
     }
 
@@ -233,21 +223,20 @@ impl CsiMounter {
         publish_context: HashMap<String, String>,
         capabilities: NodeCapabilities,
     ) -> Finished {
+        let failed = |outcome, error: &str| Finished::failed(outcome, SET_UP, spec, error);
         let uid = pod::uid(pod);
         let path = self.disk.target_path(spec, uid);
-        let secrets = self
-            .secrets("NodePublishSecretRef", spec.publish_secret.as_ref())
-            .await;
-        let secrets = match secrets {
+        let secrets = self.secrets("NodePublishSecretRef", spec.publish_secret.as_ref());
+        let secrets = match secrets.await {
             Ok(secrets) => secrets,
-            Err(error) => return Finished::failed(Outcome::PublishNotCalled, SET_UP, spec, &error),
+            Err(error) => return failed(Outcome::PublishNotCalled, &error),
         };
         let data = VolumeData {
             spec: spec.clone(),
             pod: Some(uid.to_owned()),
         };
         if let Err(error) = self.disk.save(&path, data) {
-            return Finished::failed(Outcome::NotPublished, SET_UP, spec, &error.to_string());
+            return failed(Outcome::NotPublished, &error.to_string());
         }
         let mut volume_context: HashMap<_, _> = spec.attributes.clone().into_iter().collect();
         if spec.pod_info {
@@ -269,10 +258,14 @@ impl CsiMounter {
         };
         match driver.node().node_publish_volume(request).await {
             Ok(_) => Finished::new(Outcome::Done),
-            Err(status) if is_final(status.code()) => {
-                Finished::failed(Outcome::NotPublished, SET_UP, spec, &describe(&status))
+            Err(status) => {
+                let outcome = if is_final(status.code()) {
+                    Outcome::NotPublished
+                } else {
+                    Outcome::PublishUncertain
+                };
+                failed(outcome, &describe(&status))
             }
-            Err(status) => Finished::failed(Outcome::PublishUncertain, SET_UP, spec, &describe(&status)),
         }
     }
 
@@ -317,27 +310,13 @@ impl CsiMounter {
         field: &str,
         reference: Option<&SecretReference>,
     ) -> Result<HashMap<String, String>, String> {
-        let Some(reference) = reference else {
-            return Ok(HashMap::new());
-        };
-        let name = reference.name.as_deref().unwrap_or_default();
-        let namespace = reference.namespace.as_deref().unwrap_or_default();
-        let secret = Api::<Secret>::namespaced(self.client.clone(), namespace)
-            .get(name)
-            .await
-            .map_err(|error| {
-                format!(
-                    "fetching {field} {namespace}/{name} failed: kubernetes.io/csi: failed to find the secret {name} \
-                     in the namespace {namespace} with error: {}",
-                    message_of(&error)
-                )
-            })?;
-        Ok(secret
-            .data
-            .unwrap_or_default()
-            .into_iter()
-            .map(|(key, value)| (key, String::from_utf8_lossy(&value.0).into_owned()))
-            .collect())
+        get_credentials(&self.client, reference, |name, namespace, error| {
+            format!(
+                "fetching {field} {namespace}/{name} failed: kubernetes.io/csi: failed to find the secret {name} in the \
+                 namespace {namespace} with error: {error}"
+            )
+        })
+        .await
     }
 
     pub(super) fn driver_of(&self, spec: &MountSpec) -> Option<&DriverConnection> {

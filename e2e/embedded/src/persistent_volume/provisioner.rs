@@ -11,7 +11,7 @@ use csi_proto::v1;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Secret, SecretReference};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, SecretReference};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -33,6 +33,7 @@ use crate::event_recorder::{EventRecorder, EventType};
 use crate::informer::{Change, Key, key_of};
 use crate::informers::ProvisionerInformers;
 use crate::key_queue::KeyQueue;
+use crate::secret::get_credentials;
 
 const RETRY_START: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(300);
@@ -359,21 +360,11 @@ impl Worker {
         &self,
         reference: Option<SecretReference>,
     ) -> Result<HashMap<String, String>, Error> {
-        let Some(reference) = reference else {
-            return Ok(HashMap::new());
+        let describe = |name: &str, namespace: &str, error: &str| {
+            format!("error getting secret {name} in namespace {namespace}: {error}")
         };
-        let name = reference.name.unwrap_or_default();
-        let namespace = reference.namespace.unwrap_or_default();
-        let secrets = Api::<Secret>::namespaced(self.provisioner.client.clone(), &namespace);
-        let secret = secrets.get(&name).await.map_err(|error| {
-            let error = message_of(&error);
-            Error::Api(format!(
-                "error getting secret {name} in namespace {namespace}: {error}"
-            ))
-        })?;
-        let data = secret.data.unwrap_or_default().into_iter();
-        Ok(data
-            .map(|(key, value)| (key, String::from_utf8_lossy(&value.0).into_owned()))
-            .collect())
+        get_credentials(&self.provisioner.client, reference.as_ref(), describe)
+            .await
+            .map_err(Error::Api)
     }
 }
