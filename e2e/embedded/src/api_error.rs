@@ -7,3 +7,11 @@ pub(crate) fn message_of(error: &kube::Error) -> String {
     }
     error.to_string()
 }
+
+/// The result of a write. Another client may delete the object first: that is no error.
+pub(crate) fn ignore_not_found<T>(result: kube::Result<T>) -> kube::Result<()> {
+    match result {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        result => result.map(drop),
+    }
+}

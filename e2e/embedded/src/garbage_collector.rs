@@ -17,6 +17,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
+use crate::api_error::ignore_not_found;
 use crate::informer::has_finalizer;
 use crate::informers::Informers;
 use crate::key_queue::KeyQueue;
@@ -186,7 +187,7 @@ impl Collector {
             }),
             ..DeleteParams::default()
         };
-        unless_missing(self.api(node).delete(&node.name, &params).await)
+        ignore_not_found(self.api(node).delete(&node.name, &params).await)
     }
 
     /// Whether the informers show an owner that keeps the object.
@@ -247,7 +248,7 @@ impl Collector {
             .api(node)
             .patch(&node.name, &PatchParams::default(), &patch)
             .await;
-        unless_missing(patched)
+        ignore_not_found(patched)
     }
 
     async fn remove_finalizer(&self, node: &Node, finalizer: &str) -> kube::Result<()> {
@@ -264,7 +265,7 @@ impl Collector {
             .api(node)
             .patch(&node.name, &PatchParams::default(), &patch)
             .await;
-        unless_missing(patched)
+        ignore_not_found(patched)
     }
 
     /// The newest metadata of an object, unless it was deleted.
@@ -292,14 +293,6 @@ fn api(client: &Client, kind: &Kind, namespace: &str) -> Api<DynamicObject> {
         Api::namespaced_with(client.clone(), namespace, &kind.resource)
     } else {
         Api::all_with(client.clone(), &kind.resource)
-    }
-}
-
-/// The result of a write; another client may delete the object first.
-fn unless_missing<T>(result: kube::Result<T>) -> kube::Result<()> {
-    match result {
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        result => result.map(drop),
     }
 }
 

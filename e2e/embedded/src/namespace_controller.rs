@@ -13,6 +13,7 @@ use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::api_error::ignore_not_found;
 use crate::informer::{Change, Informer};
 
 /// Delay before a namespace that still has content is requeued.
@@ -84,11 +85,7 @@ impl NamespaceController {
         let replaced = namespaces
             .replace_subresource("finalize", name, &PostParams::default(), &namespace)
             .await;
-        match replaced {
-            // The namespace is already deleted.
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            replaced => replaced.map(drop),
-        }
+        ignore_not_found(replaced)
     }
 
     /// Deletes all objects of a kind; returns whether some remain because of finalizers or a pod's grace period.

@@ -11,6 +11,7 @@ use kube::{Api, Client};
 use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use crate::api_error::ignore_not_found;
 use crate::apiserver::Clock;
 use crate::informers::Informers;
 use crate::node;
@@ -118,10 +119,7 @@ impl PodGc {
                 uid: pod.metadata.uid.clone(),
                 resource_version: None,
             });
-        match pods.delete(name, &params).await {
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            deleted => deleted.map(drop),
-        }
+        ignore_not_found(pods.delete(name, &params).await)
     }
 }
 

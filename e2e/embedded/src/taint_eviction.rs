@@ -13,6 +13,7 @@ use kube::{Api, Client};
 use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 
+use crate::api_error::ignore_not_found;
 use crate::apiserver::Clock;
 use crate::event_recorder::{EventRecorder, EventType};
 use crate::informer::{Change, Key, key_of};
@@ -148,12 +149,11 @@ impl TaintEvictionController {
 
     async fn evict(&self, queue: &mut EvictionQueue, pod: Key) {
         self.event(&pod, "Marking for deletion Pod");
-        match self.delete(&pod).await {
-            Err(error) if !is_not_found(&error) => {
-                tracing::debug!(pod = pod.1, %error, "pod was not evicted");
-                queue.by_pod.insert(pod, Instant::now() + RETRY_PERIOD);
-            }
-            Ok(()) | Err(_) => drop(queue.by_pod.remove(&pod)),
+        if let Err(error) = ignore_not_found(self.delete(&pod).await) {
+            tracing::debug!(pod = pod.1, %error, "pod was not evicted");
+            queue.by_pod.insert(pod, Instant::now() + RETRY_PERIOD);
+        } else {
+            queue.by_pod.remove(&pod);
         }
     }
 
@@ -198,10 +198,6 @@ impl TaintEvictionController {
 }
 
 // === functions ===
-
-fn is_not_found(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 404)
-}
 
 fn tolerations(pod: &Pod) -> &[Toleration] {
     let tolerations = pod.spec.as_ref().and_then(|spec| spec.tolerations.as_deref());

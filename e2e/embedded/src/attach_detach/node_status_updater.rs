@@ -9,6 +9,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::SharedState;
+use crate::api_error::ignore_not_found;
 use crate::informer::Informer;
 use crate::volume::UniqueVolumeName;
 
@@ -65,14 +66,9 @@ impl NodeStatusUpdater {
         }
         let patch = Patch::Strategic(json!({"status": {"volumesAttached": report(volumes)}}));
         let nodes = Api::<Node>::all(self.client.clone());
-        match nodes.patch_status(node, &PatchParams::default(), &patch).await {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            Err(error) => {
-                self.state.lock().actual.set_node_status_update_needed(node);
-                Err(error)
-            }
-        }
+        let patched = nodes.patch_status(node, &PatchParams::default(), &patch).await;
+        ignore_not_found(patched)
+            .inspect_err(|_| self.state.lock().actual.set_node_status_update_needed(node))
     }
 }
 

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::claims::{ANN_PROVISIONED_BY, volume_annotation, volume_phase};
 use super::provisioned_volume::{ANN_DELETION_SECRET_NAME, ANN_DELETION_SECRET_NAMESPACE, FINALIZER};
 use super::provisioner::{Error, Worker};
-use crate::api_error::message_of;
+use crate::api_error::{ignore_not_found, message_of};
 use crate::event_recorder::EventType;
 use crate::informer::has_finalizer;
 
@@ -84,11 +84,7 @@ impl Worker {
 
     async fn remove_object(&self, volume: &PersistentVolume, name: &str) -> kube::Result<()> {
         let volumes = Api::<PersistentVolume>::all(self.provisioner.client.clone());
-        let gone_is_fine = |result: kube::Result<()>| match result {
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            result => result,
-        };
-        gone_is_fine(volumes.delete(name, &DeleteParams::default()).await.map(drop))?;
+        ignore_not_found(volumes.delete(name, &DeleteParams::default()).await)?;
         if !has_finalizer(&volume.metadata, FINALIZER) {
             return Ok(());
         }
@@ -96,11 +92,10 @@ impl Worker {
             "uid": volume.metadata.uid,
             "$deleteFromPrimitiveList/finalizers": [FINALIZER],
         }});
-        gone_is_fine(
+        ignore_not_found(
             volumes
                 .patch(name, &PatchParams::default(), &Patch::Strategic(patch))
-                .await
-                .map(drop),
+                .await,
         )
     }
 }
