@@ -15,6 +15,7 @@ use k8s_openapi::api::core::v1::{
     PersistentVolumeSpec, SecretReference, Volume, VsphereVirtualDiskVolumeSource,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
 
 const EBS: &str = "ebs.csi.aws.com";
 const AZURE_DISK: &str = "disk.csi.azure.com";
@@ -87,7 +88,7 @@ fn translate(
     volume: &PersistentVolume,
     spec: &PersistentVolumeSpec,
 ) -> Result<Option<Translation>, TranslationError> {
-    let annotation = |key: &str| volume.metadata.annotations.as_ref()?.get(key).cloned();
+    let annotation = |key: &str| volume.annotations().get(key).cloned();
     let mut access_modes = spec.access_modes.clone();
     let csi = if let Some(source) = &spec.aws_elastic_block_store {
         ebs(source)?

@@ -33,10 +33,6 @@ pub(crate) fn has_taint(node: &Node, key: &str) -> bool {
         .any(|taint| taint.key == key)
 }
 
-pub(crate) fn annotation<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
-    node.metadata.annotations.as_ref()?.get(key).map(String::as_str)
-}
-
 /// Whether the toleration matches the taint (`Toleration.ToleratesTaint`). Operators `Lt` and `Gt` need an alpha feature.
 pub(crate) fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let matches = |given: &Option<String>, found: &str| {

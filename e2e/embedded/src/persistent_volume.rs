@@ -13,7 +13,8 @@ mod waiting_claims;
 
 pub(crate) use binder::PersistentVolumeController;
 pub(crate) use claims::{
-    ANN_SELECTED_NODE, class_name, find_matching_volume, is_volume_bound_to_claim, requested_bytes,
+    ANN_BIND_COMPLETED, ANN_BOUND_BY_CONTROLLER, ANN_SELECTED_NODE, class_name, find_matching_volume,
+    is_volume_bound_to_claim, requested_bytes,
 };
 pub(crate) use decision::claim_phase;
 pub(crate) use ephemeral::EphemeralVolumeController;

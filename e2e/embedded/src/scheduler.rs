@@ -13,7 +13,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Patch, PatchParams, PostParams};
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 
@@ -23,7 +23,7 @@ use crate::apiserver::Clock;
 use crate::event_recorder::{EventRecorder, EventType};
 use crate::informer::{Change, Key, key_of};
 use crate::informers::Informers;
-use crate::persistent_volume::ANN_SELECTED_NODE;
+use crate::persistent_volume::{ANN_BOUND_BY_CONTROLLER, ANN_SELECTED_NODE};
 use crate::pod;
 
 /// Name in the pods' `schedulerName`.
@@ -200,7 +200,7 @@ impl Scheduler {
             let patch = json!({
                 "metadata": {
                     "resourceVersion": volume.metadata.resource_version,
-                    "annotations": {"pv.kubernetes.io/bound-by-controller": "yes"},
+                    "annotations": {ANN_BOUND_BY_CONTROLLER: "yes"},
                 },
                 "spec": {"claimRef": {
                     "apiVersion": "v1", "kind": "PersistentVolumeClaim",
@@ -311,12 +311,7 @@ fn choose<'a>(
 }
 
 fn selected_node(claim: &PersistentVolumeClaim) -> Option<&str> {
-    claim
-        .metadata
-        .annotations
-        .as_ref()?
-        .get(ANN_SELECTED_NODE)
-        .map(String::as_str)
+    claim.annotations().get(ANN_SELECTED_NODE).map(String::as_str)
 }
 
 fn fit_error(nodes: usize, reasons: &BTreeMap<String, usize>) -> String {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
-use kube::Client;
+use kube::{Client, ResourceExt};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::sleep;
 
@@ -348,7 +348,7 @@ impl EventHandlers {
 
 /// Adds a node if it has controller-managed attach and detach.
 fn add_node(state: &mut State, object: &Node) {
-    if node::annotation(object, node::CONTROLLER_MANAGED_ATTACH).is_some() {
+    if object.annotations().contains_key(node::CONTROLLER_MANAGED_ATTACH) {
         let name = object.metadata.name.as_deref().unwrap_or_default();
         state.desired.add_node(name);
     }

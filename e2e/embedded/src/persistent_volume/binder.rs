@@ -13,8 +13,7 @@ use tokio::time::{Instant, interval, sleep_until};
 
 use super::claims::{
     ANN_BETA_STORAGE_PROVISIONER, ANN_BIND_COMPLETED, ANN_BOUND_BY_CONTROLLER, ANN_MIGRATED_TO,
-    ANN_PROVISIONED_BY, ANN_STORAGE_PROVISIONER, annotation, class_name, find_matching_volume,
-    volume_annotation, volume_phase,
+    ANN_PROVISIONED_BY, ANN_STORAGE_PROVISIONER, annotation, class_name, find_matching_volume, volume_phase,
 };
 use super::decision::{ClaimAction, VolumeAction, claim_phase, decide_claim, decide_volume};
 use super::waiting_claims::{consumers_text, default_class_for};
@@ -217,10 +216,8 @@ impl PersistentVolumeController {
     /// Annotates a volume of a migrated in-tree plugin with the CSI driver that replaced the plugin; returns whether
     /// the volume changed.
     async fn mark_as_migrated(&self, volume: &PersistentVolume) -> kube::Result<bool> {
-        let annotations = volume.metadata.annotations.as_ref();
-        let annotation = |key: &str| annotations?.get(key).map(String::as_str);
-        let driver = annotation(ANN_PROVISIONED_BY).and_then(migrated_driver);
-        if driver.is_none() || driver == annotation(ANN_MIGRATED_TO) {
+        let driver = annotation(volume, ANN_PROVISIONED_BY).and_then(migrated_driver);
+        if driver.is_none() || driver == annotation(volume, ANN_MIGRATED_TO) {
             return Ok(false);
         }
         let patch = json!({"metadata": {"annotations": {ANN_MIGRATED_TO: driver}}});
@@ -262,7 +259,7 @@ impl PersistentVolumeController {
             VolumeAction::SetPhase(phase) => self.set_volume_phase(volume, phase).await,
             VolumeAction::FailDelete => self.fail_delete(volume).await,
             VolumeAction::Unbind => {
-                let patch = if volume_annotation(volume, ANN_BOUND_BY_CONTROLLER).is_some() {
+                let patch = if annotation(volume, ANN_BOUND_BY_CONTROLLER).is_some() {
                     let annotations = json!({ANN_BOUND_BY_CONTROLLER: null});
                     json!({"metadata": {"annotations": annotations}, "spec": {"claimRef": null}})
                 } else {

@@ -1,6 +1,7 @@
 //! Annotations and matching rules for binding claims and volumes.
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use kube::ResourceExt;
 
 use crate::node_selector;
 use crate::quantity;
@@ -36,17 +37,13 @@ pub(crate) fn class_name(claim: &PersistentVolumeClaim) -> &str {
 
 fn class_of_volume(volume: &PersistentVolume) -> &str {
     let spec = volume.spec.as_ref();
-    volume_annotation(volume, ANN_BETA_STORAGE_CLASS)
+    annotation(volume, ANN_BETA_STORAGE_CLASS)
         .or_else(|| spec?.storage_class_name.as_deref())
         .unwrap_or_default()
 }
 
-pub(crate) fn annotation<'a>(claim: &'a PersistentVolumeClaim, key: &str) -> Option<&'a str> {
-    claim.metadata.annotations.as_ref()?.get(key).map(String::as_str)
-}
-
-pub(crate) fn volume_annotation<'a>(volume: &'a PersistentVolume, key: &str) -> Option<&'a str> {
-    volume.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+pub(crate) fn annotation<'a>(object: &'a impl ResourceExt, key: &str) -> Option<&'a str> {
+    object.annotations().get(key).map(String::as_str)
 }
 
 pub(crate) fn volume_phase(volume: &PersistentVolume) -> &str {

@@ -7,7 +7,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 
 use super::claims::{
     ANN_BIND_COMPLETED, ANN_MIGRATED_TO, ANN_PROVISIONED_BY, ANN_SELECTED_NODE, annotation, class_name,
-    find_matching_volume, is_volume_bound_to_claim, mismatch, volume_annotation, volume_phase,
+    find_matching_volume, is_volume_bound_to_claim, mismatch, volume_phase,
 };
 use crate::event_recorder::EventType;
 
@@ -166,10 +166,10 @@ pub(crate) fn decide_volume(
     };
     let spec = volume.spec.as_ref();
     let policy = spec.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
-    let is_provisioned = volume_annotation(volume, ANN_PROVISIONED_BY).is_some() && policy == Some("Delete");
+    let is_provisioned = annotation(volume, ANN_PROVISIONED_BY).is_some() && policy == Some("Delete");
     let Some(claim) = claim.filter(|claim| claim.metadata.uid.as_deref() == Some(uid)) else {
         // A provisioner deletes the volumes that it has provisioned.
-        let has_deleter = is_provisioned || volume_annotation(volume, ANN_MIGRATED_TO).is_some();
+        let has_deleter = is_provisioned || annotation(volume, ANN_MIGRATED_TO).is_some();
         let is_csi = spec.is_some_and(|spec| spec.csi.is_some());
         return if volume_phase(volume) == "Released" && policy == Some("Delete") && is_csi && !has_deleter {
             VolumeAction::FailDelete

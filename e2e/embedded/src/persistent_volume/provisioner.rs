@@ -291,7 +291,7 @@ impl Worker {
                 recorder.event(&**claim, EventType::Warning, "ProvisioningFailed", &message);
                 if let Error::Driver(status) = &error
                     && status.code() == Code::ResourceExhausted
-                    && annotation(claim, ANN_SELECTED_NODE).is_some()
+                    && annotation(&**claim, ANN_SELECTED_NODE).is_some()
                 {
                     self.reschedule(claim).await;
                     return Outcome::Failed;

@@ -8,7 +8,7 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
-use super::claims::{ANN_PROVISIONED_BY, volume_annotation, volume_phase};
+use super::claims::{ANN_PROVISIONED_BY, annotation, volume_phase};
 use super::provisioned_volume::{ANN_DELETION_SECRET_NAME, ANN_DELETION_SECRET_NAMESPACE, FINALIZER};
 use super::provisioner::{Error, Worker};
 use crate::api_error::{ignore_not_found, message_of};
@@ -25,7 +25,7 @@ impl Worker {
             .and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
         let finalized =
             volume.metadata.deletion_timestamp.is_none() || has_finalizer(&volume.metadata, FINALIZER);
-        volume_annotation(volume, ANN_PROVISIONED_BY) == Some(&self.name)
+        annotation(volume, ANN_PROVISIONED_BY) == Some(&self.name)
             && policy == Some("Delete")
             && volume_phase(volume) == "Released"
             && finalized
@@ -58,9 +58,9 @@ impl Worker {
                 node: attachment.spec.node_name.clone(),
             });
         }
-        let secret = volume_annotation(volume, ANN_DELETION_SECRET_NAME).map(|secret| SecretReference {
+        let secret = annotation(volume, ANN_DELETION_SECRET_NAME).map(|secret| SecretReference {
             name: Some(secret.to_owned()),
-            namespace: volume_annotation(volume, ANN_DELETION_SECRET_NAMESPACE).map(str::to_owned),
+            namespace: annotation(volume, ANN_DELETION_SECRET_NAMESPACE).map(str::to_owned),
         });
         // As upstream, the deletion continues: the Secret may have been deleted before the volume.
         let secrets = self.secrets(secret).await.unwrap_or_else(|error| {

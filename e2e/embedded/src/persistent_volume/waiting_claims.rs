@@ -5,7 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 
-use super::claims::ANN_IS_DEFAULT_CLASS;
+use super::claims::{ANN_IS_DEFAULT_CLASS, annotation};
 use crate::informers::Informers;
 use crate::pod;
 use crate::volume::claim_name;
@@ -20,10 +20,8 @@ pub(super) fn default_class_for(
         return None;
     }
     let is_default = |class: &Arc<StorageClass>| {
-        let annotations = class.metadata.annotations.iter().flatten();
-        annotations
-            .clone()
-            .any(|(key, value)| ANN_IS_DEFAULT_CLASS.contains(&key.as_str()) && value == "true")
+        let mut keys = ANN_IS_DEFAULT_CLASS.iter();
+        keys.any(|key| annotation(&**class, key) == Some("true"))
     };
     // The newest class takes precedence, then the first by name: `max_by_key` returns the last maximum, so the list
     // is reversed.

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Taint};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::ResourceExt;
 
 use crate::node;
 use crate::node_selector;
 use crate::persistent_volume::{
-    claim_phase, class_name, find_matching_volume, is_volume_bound_to_claim, requested_bytes,
+    ANN_BIND_COMPLETED, claim_phase, class_name, find_matching_volume, is_volume_bound_to_claim,
+    requested_bytes,
 };
 use crate::pod;
 use crate::quantity;
@@ -88,11 +90,7 @@ impl PodClaims {
         let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
         let name = name.filter(|name| !name.is_empty());
         let volume = name.and_then(|name| snapshot.volume(name));
-        let bound = claim
-            .metadata
-            .annotations
-            .as_ref()
-            .is_some_and(|annotations| annotations.contains_key("pv.kubernetes.io/bind-completed"));
+        let bound = claim.annotations().contains_key(ANN_BIND_COMPLETED);
         if let Some(volume) = volume.filter(|_| bound) {
             self.bound.push((claim.clone(), volume));
             return Ok(());
