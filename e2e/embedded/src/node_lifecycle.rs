@@ -18,7 +18,7 @@ use crate::apiserver::Clock;
 use crate::event_recorder::{EventRecorder, EventType};
 use crate::informer::{Change, Informer};
 use crate::informers::Informers;
-use crate::node::{self, NODE_LEASE_NAMESPACE};
+use crate::node::{self, NODE_LEASE_NAMESPACE, NOT_READY, UNREACHABLE};
 use crate::pod;
 
 /// Period of checking the nodes.
@@ -29,9 +29,6 @@ pub(crate) const MONITOR_GRACE_PERIOD: Duration = Duration::from_secs(50);
 const STARTUP_GRACE_PERIOD: Duration = Duration::from_secs(60);
 /// The conditions that kubelet reports, which become Unknown without heartbeats.
 const CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
-const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
-/// Admission adds this taint to every new node; it is removed when the node is ready.
-const NOT_READY: &str = "node.kubernetes.io/not-ready";
 
 /// The node lifecycle controller.
 pub(crate) struct NodeLifecycleController {

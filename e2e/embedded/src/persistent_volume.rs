@@ -13,10 +13,10 @@ mod waiting_claims;
 
 pub(crate) use binder::PersistentVolumeController;
 pub(crate) use claims::{
-    ANN_BIND_COMPLETED, ANN_BOUND_BY_CONTROLLER, ANN_SELECTED_NODE, class_name, find_matching_volume,
-    is_volume_bound_to_claim, requested_bytes,
+    ANN_BIND_COMPLETED, ANN_BOUND_BY_CONTROLLER, ANN_SELECTED_NODE, NOT_SUPPORTED_PROVISIONER, claim_phase,
+    class_name, find_matching_volume, is_delay_binding_mode, is_reachable, is_volume_bound_to_claim,
+    requested_bytes,
 };
-pub(crate) use decision::claim_phase;
 pub(crate) use ephemeral::EphemeralVolumeController;
 pub(crate) use protection::ProtectionController;
 pub(crate) use provisioner::Provisioner;

@@ -9,11 +9,11 @@ use super::object::{self, Object, at, list, set, text};
 use super::resource::{self, Kind, Resource};
 use super::status::Status;
 use super::storage::{Store, key};
+use crate::node::{NOT_READY, UNREACHABLE};
 
 const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 const DEFAULT_CLASS_BETA: &str = "storageclass.beta.kubernetes.io/is-default-class";
 const TOKEN_MOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-const NOT_READY: &str = "node.kubernetes.io/not-ready";
 /// `tolerationSeconds` of the default tolerations for nodes that are not ready or unreachable.
 const TOLERATION_SECONDS: i64 = 300;
 /// Namespaces that cannot be deleted.
@@ -275,7 +275,7 @@ fn mount_token(rng: &mut Rng, object: &mut Object) {
 
 fn default_tolerations(object: &mut Object) {
     let mut tolerations = list(object, "/spec/tolerations").to_vec();
-    for key in [NOT_READY, "node.kubernetes.io/unreachable"] {
+    for key in [NOT_READY, UNREACHABLE] {
         let tolerates = |toleration: &Value| {
             let field = |name: &str| toleration[name].as_str().unwrap_or_default();
             let key_fits = field("key") == key || field("key").is_empty();

@@ -26,6 +26,7 @@ use crate::informer::{Change, key_of};
 use crate::informers::{Informers, run_all};
 use crate::injected_bug::InjectedBug;
 use crate::node;
+use crate::persistent_volume::claim_phase;
 use crate::pod;
 use crate::volume::VolumeSpec;
 
@@ -300,8 +301,7 @@ impl EventHandlers {
         let Change::Applied { new: claim, .. } = change else {
             return;
         };
-        let bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
-        if !bound {
+        if claim_phase(claim) != "Bound" {
             return;
         }
         for (namespace, name) in self.pods_by_claim.get(&key_of(&**claim)) {

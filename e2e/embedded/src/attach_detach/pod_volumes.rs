@@ -8,6 +8,7 @@ use super::State;
 use super::csi_plugin::CsiPlugin;
 use super::desired_state_of_world::PodToAdd;
 use crate::informers::Informers;
+use crate::persistent_volume::claim_phase;
 use crate::pod;
 use crate::volume::{VolumeSpec, claim_name};
 
@@ -42,11 +43,10 @@ fn bound_volume(pod: &Pod, volume: &Volume, claim: &str, informers: &Informers) 
     if volume.ephemeral.is_some() && !pod::owns(pod, &claim.metadata) {
         return None;
     }
-    let bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
-    let name = claim.spec.as_ref()?.volume_name.as_deref()?;
-    if !bound {
+    if claim_phase(&claim) != "Bound" {
         return None;
     }
+    let name = claim.spec.as_ref()?.volume_name.as_deref()?;
     let volume = informers.volumes.get("", name)?;
     let owner = volume.spec.as_ref()?.claim_ref.as_ref()?;
     if owner.uid != claim.metadata.uid {

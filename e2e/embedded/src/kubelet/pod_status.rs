@@ -16,6 +16,7 @@ use crate::api_error::message_of;
 use crate::apiserver::Clock;
 use crate::informer::has_finalizer;
 use crate::migration;
+use crate::persistent_volume::claim_phase;
 use crate::pod;
 use crate::volume::{CLAIM_FINALIZER, claim_name};
 
@@ -152,7 +153,7 @@ impl PodStatusManager {
         if claim.metadata.deletion_timestamp.is_some() && !has_finalizer(&claim.metadata, CLAIM_FINALIZER) {
             return Err("PVC is being deleted".to_owned());
         }
-        if claim.status.as_ref().and_then(|status| status.phase.as_deref()) != Some("Bound") {
+        if claim_phase(&claim) != "Bound" {
             return Err("PVC is not bound".to_owned());
         }
         Ok(claim)

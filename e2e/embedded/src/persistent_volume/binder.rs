@@ -13,9 +13,10 @@ use tokio::time::{Instant, interval, sleep_until};
 
 use super::claims::{
     ANN_BETA_STORAGE_PROVISIONER, ANN_BIND_COMPLETED, ANN_BOUND_BY_CONTROLLER, ANN_MIGRATED_TO,
-    ANN_PROVISIONED_BY, ANN_STORAGE_PROVISIONER, annotation, class_name, find_matching_volume, volume_phase,
+    ANN_PROVISIONED_BY, ANN_STORAGE_PROVISIONER, annotation, claim_phase, class_name, find_matching_volume,
+    volume_phase,
 };
-use super::decision::{ClaimAction, VolumeAction, claim_phase, decide_claim, decide_volume};
+use super::decision::{ClaimAction, VolumeAction, decide_claim, decide_volume};
 use super::waiting_claims::{consumers_text, default_class_for};
 use crate::event_recorder::{EventRecorder, EventType};
 use crate::informer::{Change, Key, key_of};

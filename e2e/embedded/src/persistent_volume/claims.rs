@@ -1,6 +1,7 @@
 //! Annotations and matching rules for binding claims and volumes.
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 
 use crate::node_selector;
@@ -10,8 +11,9 @@ use crate::quantity;
 pub(crate) const ANN_BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 /// Marks a claim whose binding is complete.
 pub(crate) const ANN_BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
-/// Names the provisioner of a volume.
+/// The CSI driver that replaced the in-tree plugin of a volume.
 pub(crate) const ANN_MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
+/// The provisioner of a volume.
 pub(crate) const ANN_PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 /// The provisioner that a claim waits for.
 pub(crate) const ANN_STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
@@ -23,6 +25,9 @@ pub(crate) const ANN_IS_DEFAULT_CLASS: [&str; 2] = [
 ];
 /// The node that the scheduler chose for the first consumer.
 pub(crate) const ANN_SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+
+/// Provisioner of a class whose volumes are only created by hand.
+pub(crate) const NOT_SUPPORTED_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
 /// The class of a claim or volume; takes precedence over the field.
 const ANN_BETA_STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
@@ -46,12 +51,25 @@ pub(crate) fn annotation<'a>(object: &'a impl ResourceExt, key: &str) -> Option<
     object.annotations().get(key).map(String::as_str)
 }
 
+pub(crate) fn claim_phase(claim: &PersistentVolumeClaim) -> &str {
+    claim
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref())
+        .unwrap_or_default()
+}
+
 pub(crate) fn volume_phase(volume: &PersistentVolume) -> &str {
     volume
         .status
         .as_ref()
         .and_then(|status| status.phase.as_deref())
         .unwrap_or_default()
+}
+
+/// Whether the claims of the class are bound when a pod that uses them is scheduled.
+pub(crate) fn is_delay_binding_mode(class: &StorageClass) -> bool {
+    class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer")
 }
 
 pub(crate) fn requested_bytes(claim: &PersistentVolumeClaim) -> i64 {

@@ -6,8 +6,9 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 
 use super::claims::{
-    ANN_BIND_COMPLETED, ANN_MIGRATED_TO, ANN_PROVISIONED_BY, ANN_SELECTED_NODE, annotation, class_name,
-    find_matching_volume, is_volume_bound_to_claim, mismatch, volume_phase,
+    ANN_BIND_COMPLETED, ANN_MIGRATED_TO, ANN_PROVISIONED_BY, ANN_SELECTED_NODE, NOT_SUPPORTED_PROVISIONER,
+    annotation, claim_phase, class_name, find_matching_volume, is_delay_binding_mode,
+    is_volume_bound_to_claim, mismatch, volume_phase,
 };
 use crate::event_recorder::EventType;
 
@@ -80,18 +81,18 @@ fn decide_unbound_claim(
     if claim.metadata.deletion_timestamp.is_some() {
         return ClaimAction::Nothing;
     }
-    let late = class.and_then(|class| class.volume_binding_mode.as_deref()) == Some("WaitForFirstConsumer");
-    let delayed = late && annotation(claim, ANN_SELECTED_NODE).is_none();
+    let is_delay_binding = class.is_some_and(is_delay_binding_mode);
+    let is_delayed = is_delay_binding && annotation(claim, ANN_SELECTED_NODE).is_none();
     // With WaitForFirstConsumer the scheduler chooses the volume.
     let candidates = volumes.iter().map(|volume| &**volume);
-    if let Some(volume) = find_matching_volume(claim, candidates, None, late) {
+    if let Some(volume) = find_matching_volume(claim, candidates, None, is_delay_binding) {
         return ClaimAction::Bind(volume.metadata.name.clone().unwrap_or_default());
     }
-    if delayed {
+    if is_delayed {
         return ClaimAction::WaitForFirstConsumer;
     }
     match class {
-        Some(class) if class.provisioner != "kubernetes.io/no-provisioner" => {
+        Some(class) if class.provisioner != NOT_SUPPORTED_PROVISIONER => {
             ClaimAction::Provision(class.provisioner.clone())
         }
         Some(class) => ClaimAction::Wait(
@@ -186,14 +187,6 @@ pub(crate) fn decide_volume(
         Some(_) if is_provisioned => phase("Released"),
         Some(_) => VolumeAction::Unbind,
     }
-}
-
-pub(crate) fn claim_phase(claim: &PersistentVolumeClaim) -> &str {
-    claim
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref())
-        .unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ use v1::plugin_capability::service::Type as Service;
 
 use super::claims::{
     ANN_BETA_STORAGE_PROVISIONER, ANN_SELECTED_NODE, ANN_STORAGE_PROVISIONER, annotation, class_name,
+    is_delay_binding_mode,
 };
 use super::provisioned_volume::{
     create_request, new_volume, secret_reference, topology_requirement, volume_name,
@@ -259,11 +260,10 @@ impl Worker {
             .spec
             .as_ref()
             .is_some_and(|spec| spec.volume_name.as_deref().unwrap_or_default().is_empty());
-        let late = class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer");
         provisioner == Some(&self.name)
             && unbound
             && claim.metadata.deletion_timestamp.is_none()
-            && (!late || annotation(claim, ANN_SELECTED_NODE).is_some())
+            && (!is_delay_binding_mode(class) || annotation(claim, ANN_SELECTED_NODE).is_some())
     }
 
     async fn provision(&self, claim: &Arc<PersistentVolumeClaim>, class: &StorageClass) -> Outcome {

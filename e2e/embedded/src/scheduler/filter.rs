@@ -12,8 +12,8 @@ use kube::ResourceExt;
 use crate::node;
 use crate::node_selector;
 use crate::persistent_volume::{
-    ANN_BIND_COMPLETED, claim_phase, class_name, find_matching_volume, is_volume_bound_to_claim,
-    requested_bytes,
+    ANN_BIND_COMPLETED, NOT_SUPPORTED_PROVISIONER, claim_phase, class_name, find_matching_volume,
+    is_delay_binding_mode, is_reachable, is_volume_bound_to_claim, requested_bytes,
 };
 use crate::pod;
 use crate::quantity;
@@ -96,8 +96,7 @@ impl PodClaims {
             return Ok(());
         }
         let class = snapshot.classes.get(class_name(claim));
-        let late =
-            class.and_then(|class| class.volume_binding_mode.as_deref()) == Some("WaitForFirstConsumer");
+        let late = class.is_some_and(|class| is_delay_binding_mode(class));
         // A claim that names its volume is left to the PV controller.
         if late && name.is_none() {
             self.late.push(claim.clone());
@@ -224,14 +223,8 @@ fn rejected_by_node(pod: &Pod, node: &Node) -> Option<String> {
 }
 
 fn rejected_by_volumes(pod: &Pod, claims: &PodClaims, node: &Node, snapshot: &Snapshot) -> Option<String> {
-    for (_, volume) in &claims.bound {
-        let required = volume
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.node_affinity.as_ref()?.required.as_ref());
-        if required.is_some_and(|required| !node_selector::matches(required, node)) {
-            return Some("node(s) didn't match PersistentVolume's node affinity".to_owned());
-        }
+    if claims.bound.iter().any(|(_, volume)| !is_reachable(volume, node)) {
+        return Some("node(s) didn't match PersistentVolume's node affinity".to_owned());
     }
     let bound = claims.bound.iter().map(|(claim, _)| claim);
     let mut claims = bound.chain(&claims.late);
@@ -307,7 +300,7 @@ pub(crate) fn can_get_volume(claim: &PersistentVolumeClaim, node: &Node, snapsho
 }
 
 fn provisions(class: &StorageClass) -> bool {
-    class.provisioner != "kubernetes.io/no-provisioner"
+    class.provisioner != NOT_SUPPORTED_PROVISIONER
 }
 
 fn topology_allows(class: &StorageClass, node: &Node) -> bool {
