@@ -1,8 +1,9 @@
 //! Snapshots of the informers' stores.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
 
 use super::filter::Snapshot;
 use crate::informer::key_of;
@@ -13,38 +14,23 @@ use crate::informers::Informers;
 impl Snapshot {
     /// A snapshot of the informers' stores.
     pub(super) fn of(informers: &Informers, assumed: &BTreeMap<String, String>) -> Self {
-        let name = |meta: &ObjectMeta| meta.name.clone().unwrap_or_default();
+        let claims = informers.claims.list().into_iter();
         Self {
             nodes: informers.nodes.list(),
             pods: informers.pods.list(),
-            claims: informers
-                .claims
-                .list()
-                .into_iter()
-                .map(|claim| (key_of(&*claim), claim))
-                .collect(),
+            claims: claims.map(|claim| (key_of(&*claim), claim)).collect(),
             volumes: informers.volumes.list(),
-            classes: informers
-                .classes
-                .list()
-                .into_iter()
-                .map(|class| (name(&class.metadata), class))
-                .collect(),
-            csi_nodes: informers
-                .csi_nodes
-                .list()
-                .into_iter()
-                .map(|node| (name(&node.metadata), node))
-                .collect(),
-            csi_drivers: informers
-                .csi_drivers
-                .list()
-                .into_iter()
-                .map(|driver| (name(&driver.metadata), driver))
-                .collect(),
+            classes: by_name(informers.classes.list()),
+            csi_nodes: by_name(informers.csi_nodes.list()),
+            csi_drivers: by_name(informers.csi_drivers.list()),
             attachments: informers.attachments.list(),
             capacities: informers.capacities.list(),
             assumed: assumed.clone(),
         }
     }
+}
+
+fn by_name<K: ResourceExt>(objects: Vec<Arc<K>>) -> BTreeMap<String, Arc<K>> {
+    let objects = objects.into_iter();
+    objects.map(|object| (object.name_any(), object)).collect()
 }
