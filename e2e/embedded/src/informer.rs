@@ -51,6 +51,13 @@ pub(crate) struct WatchBackoff {
 // === impl Change ===
 
 impl<K: Resource> Change<K> {
+    /// The newest state of the object.
+    pub(crate) fn object(&self) -> &Arc<K> {
+        match self {
+            Self::Applied { new: object, .. } | Self::Deleted(object) => object,
+        }
+    }
+
     /// The deleted object, if an interrupted watch reports its deletion and the creation of `new` under its name as an
     /// update.
     pub(crate) fn replaced(&self) -> Option<&Arc<K>> {

@@ -11,6 +11,8 @@ mod provisioner;
 mod reclaim;
 mod waiting_claims;
 
+use crate::informer::Key;
+
 pub(crate) use binder::PersistentVolumeController;
 pub(crate) use claims::{
     ANN_BIND_COMPLETED, ANN_BOUND_BY_CONTROLLER, ANN_SELECTED_NODE, NOT_SUPPORTED_PROVISIONER, claim_phase,
@@ -20,3 +22,10 @@ pub(crate) use claims::{
 pub(crate) use ephemeral::EphemeralVolumeController;
 pub(crate) use protection::ProtectionController;
 pub(crate) use provisioner::Provisioner;
+
+/// A work item of a controller: a claim or a volume.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Item {
+    Claim(Key),
+    Volume(String),
+}

@@ -315,10 +315,7 @@ impl EventHandlers {
 
     fn node_changed(&self, change: &Change<Node>) {
         let mut state = self.state.lock();
-        let node = match change {
-            Change::Applied { new, .. } => new,
-            Change::Deleted(old) => old,
-        };
+        let node = change.object();
         let name = node.metadata.name.as_deref().unwrap_or_default();
         match change {
             Change::Applied { old, .. } => {

@@ -11,6 +11,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::time::{Instant, interval, sleep_until};
 
+use super::Item;
 use super::claims::{
     ANN_BETA_STORAGE_PROVISIONER, ANN_BIND_COMPLETED, ANN_BOUND_BY_CONTROLLER, ANN_MIGRATED_TO,
     ANN_PROVISIONED_BY, ANN_STORAGE_PROVISIONER, annotation, claim_phase, class_name, find_matching_volume,
@@ -28,13 +29,6 @@ use crate::migration::migrated_driver;
 const RESYNC_PERIOD: Duration = Duration::from_secs(15);
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const MAX_RETRY: Duration = Duration::from_secs(10);
-
-/// A claim or a volume.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Item {
-    Claim(Key),
-    Volume(String),
-}
 
 /// The PV controller.
 pub(crate) struct PersistentVolumeController {
@@ -231,13 +225,7 @@ impl PersistentVolumeController {
             // The change enqueues the item again.
             return Ok(());
         }
-        let owner = volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone());
-        let key = owner.map(|owner| {
-            (
-                owner.namespace.unwrap_or_default(),
-                owner.name.unwrap_or_default(),
-            )
-        });
+        let key = claim_key(volume);
         let claim = key
             .as_ref()
             .and_then(|(namespace, name)| self.informers.claims.get(namespace, name));
@@ -355,10 +343,7 @@ impl PersistentVolumeController {
 // === functions ===
 
 fn claim_changed(queue: &mut KeyQueue<Item>, change: &Change<PersistentVolumeClaim>) {
-    let claim = match change {
-        Change::Applied { new, .. } => new,
-        Change::Deleted(old) => old,
-    };
+    let claim = change.object();
     queue.add_unless_delayed(Item::Claim(key_of(&**claim)));
     if let Some(volume) = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()) {
         queue.add_unless_delayed(Item::Volume(volume));
@@ -366,18 +351,20 @@ fn claim_changed(queue: &mut KeyQueue<Item>, change: &Change<PersistentVolumeCla
 }
 
 fn volume_changed(queue: &mut KeyQueue<Item>, change: &Change<PersistentVolume>) {
-    let volume = match change {
-        Change::Applied { new, .. } => new,
-        Change::Deleted(old) => old,
-    };
+    let volume = change.object();
     queue.add_unless_delayed(Item::Volume(volume.metadata.name.clone().unwrap_or_default()));
-    if let Some(owner) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone()) {
-        let key = (
-            owner.namespace.unwrap_or_default(),
-            owner.name.unwrap_or_default(),
-        );
-        queue.add_unless_delayed(Item::Claim(key));
+    if let Some(claim) = claim_key(volume) {
+        queue.add_unless_delayed(Item::Claim(claim));
     }
+}
+
+/// The claim in the volume's claimRef.
+fn claim_key(volume: &PersistentVolume) -> Option<Key> {
+    let claim = volume.spec.as_ref()?.claim_ref.as_ref()?;
+    Some((
+        claim.namespace.clone().unwrap_or_default(),
+        claim.name.clone().unwrap_or_default(),
+    ))
 }
 
 fn with_version(mut patch: Value, version: Option<&String>) -> Value {

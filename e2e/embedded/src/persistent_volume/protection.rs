@@ -10,8 +10,9 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 
+use super::Item;
 use super::claims::volume_phase;
-use crate::informer::{Change, Key, has_finalizer, key_of};
+use crate::informer::{Change, has_finalizer, key_of};
 use crate::informers::Informers;
 use crate::key_queue::KeyQueue;
 use crate::pod;
@@ -20,12 +21,6 @@ use crate::volume::{CLAIM_FINALIZER, claim_name, claims_of};
 const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const MAX_RETRY: Duration = Duration::from_secs(10);
-
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Item {
-    Claim(Key),
-    Volume(String),
-}
 
 /// The action for an object's finalizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
