@@ -35,13 +35,6 @@ pub(crate) struct TaintEvictionController {
     pub clock: Clock,
 }
 
-/// Time that a pod may stay on its node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stay {
-    Forever,
-    For(Duration),
-}
-
 /// Scheduled deletions of pods.
 #[derive(Debug, Default)]
 struct EvictionQueue {
@@ -135,9 +128,9 @@ impl TaintEvictionController {
     }
 
     fn process(&self, queue: &mut EvictionQueue, pod: &Pod, taints: &[Taint]) {
-        match toleration(tolerations(pod), taints) {
-            Stay::Forever => self.cancel(queue, &key_of(pod)),
-            Stay::For(tolerated) => queue.add(key_of(pod), Instant::now(), tolerated),
+        match min_toleration_time(tolerations(pod), taints) {
+            None => self.cancel(queue, &key_of(pod)),
+            Some(tolerated) => queue.add(key_of(pod), Instant::now(), tolerated),
         }
     }
 
@@ -211,24 +204,21 @@ fn no_execute_taints(node: &Node) -> Vec<Taint> {
 }
 
 /// Time that a pod with these tolerations may stay on a node with these NoExecute taints: the minimum over the taints,
-/// each with its first matching toleration.
-fn toleration(tolerations: &[Toleration], taints: &[Taint]) -> Stay {
-    let mut shortest = Stay::Forever;
+/// each with its first matching toleration. `None`: forever.
+fn min_toleration_time(tolerations: &[Toleration], taints: &[Taint]) -> Option<Duration> {
+    let mut shortest: Option<Duration> = None;
     for taint in taints {
         let Some(found) = tolerations
             .iter()
             .find(|toleration| node::tolerates(toleration, taint))
         else {
-            return Stay::For(Duration::ZERO);
+            return Some(Duration::ZERO);
         };
         let Some(seconds) = found.toleration_seconds else {
             continue;
         };
         let time = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
-        shortest = match shortest {
-            Stay::For(other) if other < time => shortest,
-            Stay::For(_) | Stay::Forever => Stay::For(time),
-        };
+        shortest = Some(shortest.map_or(time, |shortest| shortest.min(time)));
     }
     shortest
 }
@@ -241,8 +231,8 @@ mod tests {
 
     #[test]
     fn shortest_toleration_of_all_taints_counts() {
-        let seconds = |seconds| Stay::For(Duration::from_secs(seconds));
-        let (now, forever) = (seconds(0), Stay::Forever);
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        let (now, forever) = (seconds(0), None);
         let cases = [
             (json!([]), json!(["a"]), now),
             (json!([]), json!([]), forever),
@@ -293,7 +283,11 @@ mod tests {
                 .collect();
             let taints: Vec<Taint> = serde_json::from_value(taints).unwrap();
             let tolerations: Vec<Toleration> = serde_json::from_value(given.clone()).unwrap();
-            assert_eq!(toleration(&tolerations, &taints), expected, "{given} {keys}");
+            assert_eq!(
+                min_toleration_time(&tolerations, &taints),
+                expected,
+                "{given} {keys}"
+            );
         }
     }
 
