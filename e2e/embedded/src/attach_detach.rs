@@ -4,10 +4,10 @@
 //! state; the reconciler starts the missing operations. One lock, never held over an await, protects both states.
 //! One future polls all loops: dropping it simulates a crash.
 
-pub(crate) mod actual_state_of_world;
+mod actual_state_of_world;
 mod controller;
-pub(crate) mod csi_plugin;
-pub(crate) mod desired_state_of_world;
+mod csi_plugin;
+mod desired_state_of_world;
 mod desired_state_of_world_populator;
 mod metrics;
 mod multi_attach;

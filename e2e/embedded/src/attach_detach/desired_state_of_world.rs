@@ -47,7 +47,7 @@ struct Volume {
     "failed to delete node {node:?} from list of nodes managed by attach/detach controller--the node still \
      contains {volumes} volumes in its list of volumes to attach"
 )]
-pub(crate) struct NodeHasVolumes {
+pub(super) struct NodeHasVolumes {
     node: String,
     volumes: usize,
 }
@@ -74,7 +74,7 @@ impl DesiredStateOfWorld {
     }
 
     /// Removes a node without volumes.
-    pub(crate) fn delete_node(&mut self, node: &str) -> Result<(), NodeHasVolumes> {
+    pub(super) fn delete_node(&mut self, node: &str) -> Result<(), NodeHasVolumes> {
         let Some(managed) = self.nodes.get(node) else {
             return Ok(());
         };

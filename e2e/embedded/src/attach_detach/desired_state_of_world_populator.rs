@@ -41,7 +41,7 @@ impl DesiredStateOfWorldPopulator {
     }
 
     /// Removes deleted, terminated and re-created pods, and volumes that no longer need an attach.
-    pub(crate) fn find_and_remove_deleted_pods(&self) {
+    fn find_and_remove_deleted_pods(&self) {
         let mut state = self.state.lock();
         for (known, volume, node) in state.desired.get_pod_to_add() {
             let keep = self
@@ -72,7 +72,7 @@ impl DesiredStateOfWorldPopulator {
     }
 
     /// Adds pods with volumes that could not be resolved at the pod's last change.
-    pub(crate) fn find_and_add_active_pods(&self) {
+    fn find_and_add_active_pods(&self) {
         let mut state = self.state.lock();
         for pod in self.informers.pods.list() {
             if !pod::is_terminated(&pod) {

@@ -19,7 +19,7 @@ use crate::injected_bug::InjectedBug;
 use crate::pending_operations::{NotStarted, OperationKey, PendingOperations};
 use crate::volume::VolumeSpec;
 
-pub(crate) const ATTACH_OPERATION: &str = "volume_attach";
+const ATTACH_OPERATION: &str = "volume_attach";
 pub(crate) const DETACH_OPERATION: &str = "volume_detach";
 
 /// Starts operations; [`run_operations`] executes them.
@@ -192,7 +192,7 @@ pub(crate) async fn run_operations(mut operations: mpsc::UnboundedReceiver<BoxFu
 }
 
 /// A volume for a single node must not be attached and detached concurrently, on any nodes.
-pub(crate) fn operation_key(volume: &str, spec: Option<&VolumeSpec>, node: &str) -> OperationKey {
+fn operation_key(volume: &str, spec: Option<&VolumeSpec>, node: &str) -> OperationKey {
     OperationKey::on_node(volume, key_node(spec, node))
 }
 

@@ -35,14 +35,14 @@ pub struct ForceDetach {
 
 /// Health of the node from which a volume should be detached.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct NodeHealth {
-    pub ready: bool,
-    pub out_of_service: bool,
+struct NodeHealth {
+    ready: bool,
+    out_of_service: bool,
 }
 
 /// The decision on a volume that is attached and not desired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DetachDecision {
+enum DetachDecision {
     WaitForUnmount,
     Detach,
     ForceDetach(ForceDetachReason),
@@ -73,7 +73,7 @@ impl Default for ForceDetach {
 
 impl NodeHealth {
     /// A node that does not exist is unhealthy and has no taint.
-    pub(crate) fn of(node: Option<&Node>) -> Self {
+    fn of(node: Option<&Node>) -> Self {
         Self {
             ready: node.is_some_and(node::is_ready),
             out_of_service: node.is_some_and(|node| node::has_taint(node, node::OUT_OF_SERVICE)),
@@ -85,7 +85,7 @@ impl NodeHealth {
 
 impl DetachDecision {
     /// Decides on a volume whose detach was requested `elapsed` ago.
-    pub(crate) fn new(mounted: bool, elapsed: Duration, health: NodeHealth, policy: ForceDetach) -> Self {
+    fn new(mounted: bool, elapsed: Duration, health: NodeHealth, policy: ForceDetach) -> Self {
         let timed_out = elapsed > policy.max_wait_for_unmount && !policy.disable_on_timeout;
         let forced = (timed_out && !health.ready) || health.out_of_service;
         if mounted && !forced {
@@ -121,7 +121,7 @@ impl Reconciler {
         !state.unsettled.is_empty() || state.actual.is_node_status_update_needed()
     }
 
-    pub(crate) async fn reconcile(&self) {
+    async fn reconcile(&self) {
         // A detach first writes the status of its node; those of different nodes are written concurrently.
         let mut by_node: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for volume in self.volumes_to_detach() {

@@ -126,11 +126,7 @@ pub(crate) fn topology_requirement<'a>(
 }
 
 /// The node's values of the driver's topology keys.
-pub(crate) fn node_segments(
-    driver: &str,
-    node: &Node,
-    csi_node: &CSINode,
-) -> Option<BTreeMap<String, String>> {
+fn node_segments(driver: &str, node: &Node, csi_node: &CSINode) -> Option<BTreeMap<String, String>> {
     let driver = csi_node.spec.drivers.iter().find(|entry| entry.name == driver)?;
     let keys = driver.topology_keys.as_ref()?;
     let labels = node.metadata.labels.as_ref()?;
