@@ -97,7 +97,7 @@ impl Collector {
                     }
                     Err(error) => {
                         tracing::debug!(uid, %error, "object was not garbage-collected");
-                        self.queue.failed(uid, Instant::now());
+                        self.queue.add_rate_limited(uid, Instant::now());
                     }
                 }
             }

@@ -47,8 +47,8 @@ impl<T: Clone + Ord> KeyQueue<T> {
         }
     }
 
-    /// The sync of the key failed: requeues it with backoff.
-    pub(crate) fn failed(&mut self, key: T, now: Instant) {
+    /// Adds a key whose sync failed once its backoff expires.
+    pub(crate) fn add_rate_limited(&mut self, key: T, now: Instant) {
         let failures = self.failures.entry(key.clone()).or_default();
         let delay = self.base.saturating_mul(1 << (*failures).min(20)).min(self.max);
         *failures += 1;
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(queue.pop(now), Some("a"));
         assert_eq!(queue.pop(now), None, "queued once");
         for delay in [1, 2, 3, 3] {
-            queue.failed("a", now);
+            queue.add_rate_limited("a", now);
             queue.add_unless_delayed("a");
             assert_eq!(queue.pop(now), None);
             now += Duration::from_secs(delay);
@@ -103,7 +103,7 @@ mod tests {
             assert_eq!(queue.pop(now), Some("a"));
         }
         queue.forget(&"a");
-        queue.failed("a", now);
+        queue.add_rate_limited("a", now);
         assert_eq!(queue.next_due(), Some(now + Duration::from_secs(1)));
     }
 }

@@ -177,9 +177,9 @@ impl Scheduler {
             return Ok(Scheduled::Unschedulable(fit_error(nodes, &reasons)));
         };
         let name = node.metadata.name.clone().unwrap_or_default();
-        if !claims.late.is_empty() {
-            for claim in &claims.late {
-                self.bind_late_claim(claim, node, snapshot).await?;
+        if !claims.unbound_claims_delay_binding.is_empty() {
+            for claim in &claims.unbound_claims_delay_binding {
+                self.bind_claim(claim, node, snapshot).await?;
             }
             return Ok(Scheduled::WaitsForVolumes(name));
         }
@@ -188,7 +188,7 @@ impl Scheduler {
     }
 
     /// Binds the claim to an existing volume, or requests provisioning on the node.
-    async fn bind_late_claim(
+    async fn bind_claim(
         &self,
         claim: &PersistentVolumeClaim,
         node: &Node,
@@ -278,25 +278,20 @@ fn choose<'a>(
     fitting: &[&'a Arc<Node>],
     snapshot: &Snapshot,
 ) -> Option<&'a Arc<Node>> {
-    let promised = claims
-        .late
-        .iter()
-        .find_map(|claim| selected_node(claim))
-        .or(chosen);
+    let unbound = &claims.unbound_claims_delay_binding;
+    let promised = unbound.iter().find_map(|claim| selected_node(claim)).or(chosen);
     let mut candidates: Vec<&Arc<Node>> = fitting.to_vec();
     let fits = |name| {
         fitting
             .iter()
             .any(|node| node.metadata.name.as_deref() == Some(name))
     };
-    if let Some(promised) = promised.filter(|name| !claims.late.is_empty() || fits(*name)) {
+    if let Some(promised) = promised.filter(|name| !unbound.is_empty() || fits(*name)) {
         candidates.retain(|node| node.metadata.name.as_deref() == Some(promised));
     }
     candidates.retain(|node| {
-        claims
-            .late
-            .iter()
-            .all(|claim| can_get_volume(claim, node, snapshot))
+        let mut unbound = unbound.iter();
+        unbound.all(|claim| can_get_volume(claim, node, snapshot))
     });
     candidates.into_iter().min_by_key(|node| {
         let name = node.metadata.name.as_deref();

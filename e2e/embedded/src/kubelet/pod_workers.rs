@@ -38,13 +38,13 @@ pub(crate) enum PodAction {
 /// The pods of one node by UID.
 #[derive(Debug, Default)]
 pub(crate) struct PodWorkers {
-    pods: BTreeMap<String, PodState>,
+    pods: BTreeMap<String, PodWorker>,
 }
 
 #[derive(Debug)]
-struct PodState {
+struct PodWorker {
     pod: Pod,
-    phase: Phase,
+    state: State,
     /// Exit code of its containers.
     exited: Option<i32>,
     /// The node lifecycle controller marked the running pod as not ready.
@@ -57,8 +57,9 @@ struct PodState {
     next_report: Option<Instant>,
 }
 
+/// The state of a pod's worker, which is not the phase in the pod's status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum State {
     New,
     Resolving,
     WaitsForVolumes,
@@ -74,14 +75,14 @@ enum Phase {
 impl PodWorkers {
     /// The pod is assigned to this node, or changed.
     pub(crate) fn apply(&mut self, pod: Pod) {
-        let state = self
+        let worker = self
             .pods
             .entry(pod::uid(&pod).to_owned())
-            .or_insert_with(|| PodState {
-                phase: if pod::is_finished(&pod) {
-                    Phase::Stopped
+            .or_insert_with(|| PodWorker {
+                state: if pod::is_finished(&pod) {
+                    State::Stopped
                 } else {
-                    Phase::New
+                    State::New
                 },
                 pod: Pod::default(),
                 exited: None,
@@ -91,8 +92,8 @@ impl PodWorkers {
                 report: None,
                 next_report: None,
             });
-        state.marked_not_ready = state.phase == Phase::Running && pod::ready_status(&pod) == Some("False");
-        state.pod = pod;
+        worker.marked_not_ready = worker.state == State::Running && pod::ready_status(&pod) == Some("False");
+        worker.pod = pod;
     }
 
     /// The Pod object was deleted; its containers end.
@@ -122,26 +123,26 @@ impl PodWorkers {
         volumes: &mut VolumeManager,
         now: Instant,
     ) {
-        let Some(state) = self.pods.get_mut(uid) else {
+        let Some(worker) = self.pods.get_mut(uid) else {
             return;
         };
-        if state.phase != Phase::Resolving {
+        if worker.state != State::Resolving {
             return;
         }
-        state.resolve_attempts += 1;
+        worker.resolve_attempts += 1;
         match specs {
             Ok(specs) => {
-                state.phase = Phase::WaitsForVolumes;
+                worker.state = State::WaitsForVolumes;
                 for spec in specs {
                     volumes.add_pod_to_volume(uid, spec);
                 }
             }
             Err(error) => {
-                state.phase = Phase::New;
-                state.due = Some(now + RESOLVE_RETRY);
-                if state.next_report.is_none_or(|next| now >= next) {
-                    state.next_report = Some(now + REPORT_PERIOD);
-                    state.report = Some(error.message(&state.pod));
+                worker.state = State::New;
+                worker.due = Some(now + RESOLVE_RETRY);
+                if worker.next_report.is_none_or(|next| now >= next) {
+                    worker.next_report = Some(now + REPORT_PERIOD);
+                    worker.report = Some(error.message(&worker.pod));
                 }
             }
         }
@@ -149,54 +150,54 @@ impl PodWorkers {
 
     /// The pod was reported as running.
     pub(crate) fn started(&mut self, uid: &str) {
-        self.set_phase(uid, Phase::Starting, Phase::Running);
+        self.set_state(uid, State::Starting, State::Running);
     }
 
     /// The containers of a running pod exited; the pod continues if its restart policy restarts them.
     pub(crate) fn exited(&mut self, uid: &str, code: i32) {
-        if let Some(state) = self.pods.get_mut(uid)
-            && !pod::restarts_containers(&state.pod, code)
+        if let Some(worker) = self.pods.get_mut(uid)
+            && !pod::restarts_containers(&worker.pod, code)
         {
-            state.exited = Some(code);
+            worker.exited = Some(code);
         }
     }
 
     /// The pod's containers have ended.
     pub(crate) fn stopped(&mut self, uid: &str, volumes: &mut VolumeManager) {
-        self.set_phase(uid, Phase::Stopping, Phase::Stopped);
+        self.set_state(uid, State::Stopping, State::Stopped);
         volumes.delete_pod(uid);
     }
 
     pub(crate) fn get(&self, uid: &str) -> Option<&Pod> {
-        self.pods.get(uid).map(|state| &state.pod)
+        self.pods.get(uid).map(|worker| &worker.pod)
     }
 
     /// Whether the volumes of every pod were resolved at least once, or failed to.
     pub(crate) fn all_resolved_once(&self) -> bool {
-        self.pods
-            .values()
-            .all(|state| state.resolve_attempts > 0 || !matches!(state.phase, Phase::New | Phase::Resolving))
+        self.pods.values().all(|worker| {
+            worker.resolve_attempts > 0 || !matches!(worker.state, State::New | State::Resolving)
+        })
     }
 
     /// Rejects a pod that cannot run on this node: it is reported as failed and keeps no volumes.
     pub(crate) fn reject(&mut self, uid: &str, volumes: &mut VolumeManager) -> Option<&Pod> {
-        let state = self.pods.get_mut(uid)?;
+        let worker = self.pods.get_mut(uid)?;
         if !matches!(
-            state.phase,
-            Phase::New | Phase::Resolving | Phase::WaitsForVolumes
+            worker.state,
+            State::New | State::Resolving | State::WaitsForVolumes
         ) {
             return None;
         }
-        state.phase = Phase::Stopped;
+        worker.state = State::Stopped;
         volumes.delete_pod(uid);
-        Some(&state.pod)
+        Some(&worker.pod)
     }
 
     /// All actions that are possible now; each is returned once.
     pub(crate) fn actions(&mut self, volumes: &mut VolumeManager, now: Instant) -> Vec<PodAction> {
         let mut actions = Vec::new();
-        for (uid, state) in &mut self.pods {
-            if let Some(action) = state.next_action(uid, volumes, now) {
+        for (uid, worker) in &mut self.pods {
+            if let Some(action) = worker.next_action(uid, volumes, now) {
                 actions.push(action);
             }
         }
@@ -207,64 +208,64 @@ impl PodWorkers {
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.pods
             .values()
-            .filter(|state| state.phase == Phase::New)
-            .filter_map(|state| state.due)
+            .filter(|worker| worker.state == State::New)
+            .filter_map(|worker| worker.due)
             .min()
     }
 
-    fn set_phase(&mut self, uid: &str, from: Phase, to: Phase) {
-        if let Some(state) = self.pods.get_mut(uid).filter(|state| state.phase == from) {
-            state.phase = to;
+    fn set_state(&mut self, uid: &str, from: State, to: State) {
+        if let Some(worker) = self.pods.get_mut(uid).filter(|worker| worker.state == from) {
+            worker.state = to;
         }
     }
 }
 
-// === impl PodState ===
+// === impl PodWorker ===
 
-impl PodState {
+impl PodWorker {
     fn next_action(&mut self, uid: &str, volumes: &mut VolumeManager, now: Instant) -> Option<PodAction> {
         let leaving = pod::is_deleting(&self.pod);
         if let Some(message) = self.report.take() {
             return Some(PodAction::ReportFailedMount(Box::new(self.pod.clone()), message));
         }
         let pod = || Box::new(self.pod.clone());
-        let (phase, action) = match self.phase {
-            Phase::New if !leaving && self.due.is_none_or(|due| now >= due) => {
-                (Phase::Resolving, PodAction::Resolve(pod()))
+        let (state, action) = match self.state {
+            State::New if !leaving && self.due.is_none_or(|due| now >= due) => {
+                (State::Resolving, PodAction::Resolve(pod()))
             }
-            Phase::WaitsForVolumes if !leaving => {
+            State::WaitsForVolumes if !leaving => {
                 if !volumes.all_mounted(uid) {
                     return None;
                 }
-                (Phase::Starting, PodAction::Start(pod()))
+                (State::Starting, PodAction::Start(pod()))
             }
-            Phase::Running if leaving || self.exited.is_some() => {
+            State::Running if leaving || self.exited.is_some() => {
                 let code = self.exited.unwrap_or_default();
-                (Phase::Stopping, PodAction::Stop(pod(), code))
+                (State::Stopping, PodAction::Stop(pod(), code))
             }
-            Phase::Running if self.marked_not_ready => {
+            State::Running if self.marked_not_ready => {
                 self.marked_not_ready = false;
-                (Phase::Starting, PodAction::Start(pod()))
+                (State::Starting, PodAction::Start(pod()))
             }
             // The pod has no running containers to stop.
-            Phase::New | Phase::Resolving | Phase::WaitsForVolumes | Phase::Stopped if leaving => {
+            State::New | State::Resolving | State::WaitsForVolumes | State::Stopped if leaving => {
                 volumes.delete_pod(uid);
                 if volumes.has_mounts(uid) {
-                    self.phase = Phase::Stopped;
+                    self.state = State::Stopped;
                     return None;
                 }
-                (Phase::Removing, PodAction::Remove(pod()))
+                (State::Removing, PodAction::Remove(pod()))
             }
-            Phase::New
-            | Phase::Resolving
-            | Phase::WaitsForVolumes
-            | Phase::Starting
-            | Phase::Running
-            | Phase::Stopping
-            | Phase::Stopped
-            | Phase::Removing => return None,
+            State::New
+            | State::Resolving
+            | State::WaitsForVolumes
+            | State::Starting
+            | State::Running
+            | State::Stopping
+            | State::Stopped
+            | State::Removing => return None,
         };
-        self.phase = phase;
+        self.state = state;
         Some(action)
     }
 }

@@ -62,7 +62,7 @@ impl PersistentVolumeController {
                         Ok(()) => queue.forget(&item),
                         Err(error) => {
                             tracing::debug!(?item, %error, "sync failed, trying again");
-                            queue.failed(item, Instant::now());
+                            queue.add_rate_limited(item, Instant::now());
                         }
                     }
                 }

@@ -60,7 +60,7 @@ impl ProtectionController {
                     if self.sync(&item).await.is_ok() {
                         queue.forget(&item);
                     } else {
-                        queue.failed(item, Instant::now());
+                        queue.add_rate_limited(item, Instant::now());
                     }
                 }
             }

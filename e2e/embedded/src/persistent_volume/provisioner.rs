@@ -167,7 +167,7 @@ impl Provisioner {
                         if matches!(outcome, Outcome::Done) {
                             queue.forget(&item);
                         } else {
-                            queue.failed(item.clone(), Instant::now());
+                            queue.add_rate_limited(item.clone(), Instant::now());
                         }
                         match outcome {
                             Outcome::Done | Outcome::Failed => drop(in_progress.remove(&item)),

@@ -35,12 +35,12 @@ pub(crate) struct Snapshot {
     pub assumed: BTreeMap<String, String>,
 }
 
-/// The claims of a pod by binding mode.
+/// The claims of a pod by binding mode (upstream's `PodVolumeClaims`).
 #[derive(Debug, Default)]
 pub(crate) struct PodClaims {
-    pub bound: Vec<(Arc<PersistentVolumeClaim>, Arc<PersistentVolume>)>,
+    pub bound_claims: Vec<(Arc<PersistentVolumeClaim>, Arc<PersistentVolume>)>,
     /// Unbound claims with WaitForFirstConsumer.
-    pub late: Vec<Arc<PersistentVolumeClaim>>,
+    pub unbound_claims_delay_binding: Vec<Arc<PersistentVolumeClaim>>,
 }
 
 // === impl PodClaims ===
@@ -92,14 +92,13 @@ impl PodClaims {
         let volume = name.and_then(|name| snapshot.volume(name));
         let bound = claim.annotations().contains_key(ANN_BIND_COMPLETED);
         if let Some(volume) = volume.filter(|_| bound) {
-            self.bound.push((claim.clone(), volume));
+            self.bound_claims.push((claim.clone(), volume));
             return Ok(());
         }
         let class = snapshot.classes.get(class_name(claim));
-        let late = class.is_some_and(|class| is_delay_binding_mode(class));
         // A claim that names its volume is left to the PV controller.
-        if late && name.is_none() {
-            self.late.push(claim.clone());
+        if name.is_none() && class.is_some_and(|class| is_delay_binding_mode(class)) {
+            self.unbound_claims_delay_binding.push(claim.clone());
             Ok(())
         } else {
             Err("pod has unbound immediate PersistentVolumeClaims".to_owned())
@@ -174,7 +173,7 @@ pub(crate) fn reject(pod: &Pod, claims: &PodClaims, node: &Node, snapshot: &Snap
         .or_else(|| rejected_by_limits(pod, node, snapshot))
         .or_else(|| {
             let missing = claims
-                .late
+                .unbound_claims_delay_binding
                 .iter()
                 .find(|claim| !can_get_volume(claim, node, snapshot))?;
             let class = snapshot.classes.get(class_name(missing))?;
@@ -223,11 +222,15 @@ fn rejected_by_node(pod: &Pod, node: &Node) -> Option<String> {
 }
 
 fn rejected_by_volumes(pod: &Pod, claims: &PodClaims, node: &Node, snapshot: &Snapshot) -> Option<String> {
-    if claims.bound.iter().any(|(_, volume)| !is_reachable(volume, node)) {
+    if claims
+        .bound_claims
+        .iter()
+        .any(|(_, volume)| !is_reachable(volume, node))
+    {
         return Some("node(s) didn't match PersistentVolume's node affinity".to_owned());
     }
-    let bound = claims.bound.iter().map(|(claim, _)| claim);
-    let mut claims = bound.chain(&claims.late);
+    let bound = claims.bound_claims.iter().map(|(claim, _)| claim);
+    let mut claims = bound.chain(&claims.unbound_claims_delay_binding);
     let is_in_use = claims.any(|claim| is_exclusive(claim) && has_other_user(pod, claim, snapshot));
     is_in_use.then(|| {
         "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"

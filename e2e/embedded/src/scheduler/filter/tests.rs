@@ -230,7 +230,7 @@ fn second_pod_with_a_read_write_once_pod_claim_is_rejected_while_the_first_is_as
 }
 
 #[test]
-fn late_claim_that_names_its_volume_is_left_to_the_controller() {
+fn claim_with_delayed_binding_that_names_its_volume_is_left_to_the_controller() {
     let mut snapshot = mk_snapshot();
     snapshot.volumes.push(mk_volume("free", None));
     let mut claim = (*mk_claim("data", None, "ReadWriteOnce")).clone();
