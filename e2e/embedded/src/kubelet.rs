@@ -6,6 +6,7 @@
 
 mod csi_mounter;
 mod csi_unmounter;
+mod desired_state_of_world_populator;
 mod disk;
 mod mount_checks;
 mod mount_spec;
@@ -30,8 +31,9 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until};
 
 use csi_mounter::{CsiMounter, Finished};
+use desired_state_of_world_populator::{DesiredStateOfWorldPopulator, ResolveError};
 use node_registration::NodeRegistration;
-use pod_status::{PodStatusManager, ResolveError};
+use pod_status::PodStatusManager;
 use pod_workers::{PodAction, PodWorkers};
 use volume_manager::{Operation, Outcome, VolumeManager};
 
@@ -270,7 +272,10 @@ impl Kubelet {
         let status = self.pod_status.clone();
         let doing = match action {
             PodAction::Resolve(pod) => async move {
-                let specs = status.resolve(&pod).await;
+                let populator = DesiredStateOfWorldPopulator {
+                    client: status.client,
+                };
+                let specs = populator.resolve(&pod).await;
                 Report::Resolved(pod.uid().unwrap_or_default(), specs)
             }
             .boxed(),

@@ -9,8 +9,8 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::time::Instant;
 
+use super::desired_state_of_world_populator::ResolveError;
 use super::mount_spec::MountSpec;
-use super::pod_status::ResolveError;
 use super::volume_manager::VolumeManager;
 use crate::pod;
 

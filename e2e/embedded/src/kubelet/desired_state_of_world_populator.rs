@@ -1,0 +1,180 @@
+//! Resolves the volumes of kubelet's pods, as upstream's populator of the desired state of world.
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Volume};
+use k8s_openapi::api::storage::v1::CSIDriver;
+use kube::{Api, Client};
+
+use super::mount_spec::MountSpec;
+use crate::api_error::message_of;
+use crate::informer::has_finalizer;
+use crate::migration;
+use crate::persistent_volume::claim_phase;
+use crate::pod;
+use crate::volume::{CLAIM_FINALIZER, claim_name};
+
+/// Reads the objects of pods' volumes.
+pub(crate) struct DesiredStateOfWorldPopulator {
+    pub client: Client,
+}
+
+/// The names of a pod's volumes that could not be resolved, and the reasons.
+#[derive(Debug)]
+pub(crate) struct ResolveError(pub Vec<(String, String)>);
+
+// === impl DesiredStateOfWorldPopulator ===
+
+impl DesiredStateOfWorldPopulator {
+    /// The CSI volumes of the pod.
+    ///
+    /// # Errors
+    /// Some volumes do not exist or are not bound yet.
+    pub(crate) async fn resolve(&self, pod: &Pod) -> Result<Vec<MountSpec>, ResolveError> {
+        let mut specs = Vec::new();
+        let mut failed = Vec::new();
+        for volume in pod::volumes(pod) {
+            match self.create_volume_spec(pod, volume).await {
+                Ok(spec) => specs.extend(spec),
+                Err(why) => failed.push((volume.name.clone(), why)),
+            }
+        }
+        if failed.is_empty() {
+            Ok(specs)
+        } else {
+            Err(ResolveError(failed))
+        }
+    }
+
+    /// `None` for a volume without a CSI driver.
+    async fn create_volume_spec(&self, pod: &Pod, volume: &Volume) -> Result<Option<MountSpec>, String> {
+        if let Some(csi) = &volume.csi {
+            let driver = self.csi_driver(&csi.driver).await?;
+            return Ok(MountSpec::from_inline(pod, volume, driver.as_ref()));
+        }
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let Some(name) = claim_name(pod, volume) else {
+            let translated =
+                migration::inline_to_csi(volume, namespace).map_err(|error| error.to_string())?;
+            return match translated {
+                Some(translated) => self.mount_spec(&translated, false).await,
+                None => Ok(None),
+            };
+        };
+        let failed = |why: String| format!("error processing PVC {namespace}/{name}: {why}");
+        let claim = self.bound_claim(namespace, &name).await.map_err(failed)?;
+        if volume.ephemeral.is_some() {
+            pod::check_owner(pod, &claim.metadata)?;
+        }
+        let bound = self.volume_of(&claim).await.map_err(failed)?;
+        let Some(translated) = migration::to_csi(&bound).map_err(|error| error.to_string())? else {
+            return Ok(None);
+        };
+        let source = volume.persistent_volume_claim.as_ref();
+        let read_only = source.is_some_and(|claim| claim.read_only == Some(true));
+        self.mount_spec(&translated, read_only).await
+    }
+
+    async fn mount_spec(
+        &self,
+        translated: &PersistentVolume,
+        read_only: bool,
+    ) -> Result<Option<MountSpec>, String> {
+        let csi = translated.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+        let driver = match csi {
+            Some(csi) => self.csi_driver(&csi.driver).await?,
+            None => None,
+        };
+        Ok(MountSpec::from_translated(translated, driver.as_ref(), read_only))
+    }
+
+    async fn bound_claim(&self, namespace: &str, name: &str) -> Result<PersistentVolumeClaim, String> {
+        let claims = Api::<PersistentVolumeClaim>::namespaced(self.client.clone(), namespace);
+        let claim = claims.get(name).await;
+        let claim =
+            claim.map_err(|error| format!("failed to fetch PVC from API server: {}", message_of(&error)))?;
+        if claim.metadata.deletion_timestamp.is_some() && !has_finalizer(&claim.metadata, CLAIM_FINALIZER) {
+            return Err("PVC is being deleted".to_owned());
+        }
+        if claim_phase(&claim) != "Bound" {
+            return Err("PVC is not bound".to_owned());
+        }
+        Ok(claim)
+    }
+
+    async fn volume_of(&self, claim: &PersistentVolumeClaim) -> Result<PersistentVolume, String> {
+        let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
+        let name = name
+            .filter(|name| !name.is_empty())
+            .ok_or("PVC has empty pvc.Spec.VolumeName")?;
+        let volume = Api::<PersistentVolume>::all(self.client.clone()).get(name).await;
+        let volume = volume.map_err(|error| {
+            format!(
+                "failed to fetch PV {name} from API server: {}",
+                message_of(&error)
+            )
+        })?;
+        let owner = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+        let Some(owner) = owner else {
+            return Err(format!(
+                "found PV object {name} but it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim"
+            ));
+        };
+        if owner.uid != claim.metadata.uid {
+            let [found, wanted] =
+                [&owner.uid, &claim.metadata.uid].map(|uid| uid.as_deref().unwrap_or_default());
+            return Err(format!(
+                "found PV object {name} but its pv.Spec.ClaimRef.UID {found} does not point to claim.UID {wanted}"
+            ));
+        }
+        Ok(volume)
+    }
+
+    async fn csi_driver(&self, name: &str) -> Result<Option<CSIDriver>, String> {
+        let driver = Api::<CSIDriver>::all(self.client.clone()).get_opt(name).await;
+        driver.map_err(|error| message_of(&error))
+    }
+}
+
+// === impl ResolveError ===
+
+impl ResolveError {
+    /// Message of a FailedMount event.
+    pub(crate) fn message(&self, pod: &Pod) -> String {
+        let list = |mut names: Vec<&str>| {
+            names.sort_unstable();
+            names.dedup();
+            names.join(" ")
+        };
+        let containers = pod.spec.iter().flat_map(|spec| {
+            let init = spec.init_containers.iter().flatten();
+            spec.containers.iter().chain(init)
+        });
+        let used = containers.flat_map(|container| {
+            let mounts = container
+                .volume_mounts
+                .iter()
+                .flatten()
+                .map(|mount| mount.name.as_str());
+            let devices = container
+                .volume_devices
+                .iter()
+                .flatten()
+                .map(|device| device.name.as_str());
+            mounts.chain(devices)
+        });
+        // Other volumes, such as tokens, count as mounted.
+        let of_driver = |volume: &&Volume| {
+            volume.csi.is_some() || claim_name(pod, volume).is_some() || migration::is_migrated(volume)
+        };
+        let volumes = pod::volumes(pod).iter().filter(of_driver);
+        let names: Vec<&str> = volumes.map(|volume| volume.name.as_str()).collect();
+        let used = used.filter(|name| names.contains(name));
+        let failed = list(self.0.iter().map(|(name, _)| name.as_str()).collect());
+        let errors: Vec<&str> = self.0.iter().map(|(_, why)| why.as_str()).collect();
+        format!(
+            "Unable to attach or mount volumes: unmounted volumes=[{}], unattached volumes=[], failed to process \
+             volumes=[{failed}]: {}",
+            list(used.collect()),
+            errors.join("; ")
+        )
+    }
+}
