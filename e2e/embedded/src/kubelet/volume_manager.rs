@@ -245,7 +245,8 @@ impl VolumeManager {
         };
         match outcome {
             Outcome::Done | Outcome::PublishNotCalled | Outcome::NotPublished | Outcome::PublishUncertain => {
-                volume.device = Some(MountState::Mounted);
+                // Inline volumes have no staging directory.
+                volume.device = (!volume.spec.ephemeral).then_some(MountState::Mounted);
             }
             Outcome::StageUncertain if volume.device != Some(MountState::Reconstructed) => {
                 volume.device = Some(MountState::Uncertain);

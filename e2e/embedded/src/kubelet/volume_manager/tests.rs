@@ -88,6 +88,22 @@ fn volume_is_in_use_until_it_is_unpublished_and_unstaged() {
 }
 
 #[test]
+fn inline_volume_is_not_unstaged() {
+    let mut node = Node::new();
+    let spec = MountSpec {
+        attachable: false,
+        ephemeral: true,
+        ..mk_spec()
+    };
+    node.manager.add_pod_to_volume(POD, spec);
+    assert_eq!(node.run(Outcome::Done), Operation::VERIFY);
+    assert_eq!(node.run(Outcome::Done), "volume_mount");
+    node.manager.delete_pod(POD);
+    assert_eq!(node.run(Outcome::Done), "volume_unmount");
+    assert_eq!(node.started(), []);
+}
+
+#[test]
 fn volume_is_not_staged_again_for_a_second_pod() {
     let mut node = Node::mounted();
     node.manager.add_pod_to_volume("uid-2", mk_spec());
