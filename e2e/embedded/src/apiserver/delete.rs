@@ -1,8 +1,6 @@
 //! Deletes objects: preconditions, grace periods of pods, finalizers, and the phases of a namespace
 //! (`Store.Delete` of `k8s.io/apiserver`'s generic registry and `rest.BeforeDelete`).
 
-use std::sync::LazyLock;
-
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
@@ -10,14 +8,11 @@ use super::admission;
 use super::field::{FieldError, Path};
 use super::object::{self, Object, at, set, text};
 use super::resource::Kind;
-use super::schema::{self, Codec, Schema};
+use super::schema::{self, Codec};
 use super::status::Status;
 use super::storage::key;
 use super::write::{Writer, Written};
 
-/// Schema of the options.
-static SCHEMA: LazyLock<Schema> =
-    LazyLock::new(Schema::of::<k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions>);
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
 
@@ -68,8 +63,8 @@ impl DeleteOptions {
                 "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/runtime/scheme.go:111\""
             )));
         }
-        let decoded = schema::decode(&SCHEMA, document, Codec::Json).map_err(Status::bad_request)?;
-        let options = decoded.object;
+        let schema = schema::of("", "DeleteOptions");
+        let (options, _) = schema::decode(schema, document, Codec::Json).map_err(Status::bad_request)?;
         let given =
             |pointer: &str| object::has(&options, pointer).then(|| text(&options, pointer).to_owned());
         let dry_run = object::list(&options, "/dryRun").iter();
@@ -179,7 +174,7 @@ impl Writer<'_> {
 
     /// Stores the object, unless nothing has changed.
     pub(crate) fn put_changed(&mut self, key: &str, mut object: Object, existing: &Written) -> Written {
-        let schema = &super::resource::of_kind(self.resource.kind).schema;
+        let schema = super::resource::of_kind(self.resource.kind).schema;
         schema.normalize(&mut object);
         if object == *existing.object() {
             return Written::clone(existing);

@@ -8,7 +8,6 @@ use super::event_view;
 use super::field::{FieldError, Path};
 use super::go_format;
 use super::object::Object;
-use super::protobuf;
 use super::resource::Resource;
 use super::schema::{self, Codec};
 use super::status::Status;
@@ -82,7 +81,7 @@ impl Patch {
         object: &Object,
     ) -> Result<(Object, Vec<String>), Status> {
         let view = if resource.is_events_view() {
-            event_view::from_core(object.clone())
+            event_view::from_core(resource, object.clone())
         } else {
             object.clone()
         };
@@ -196,12 +195,11 @@ impl Patch {
         let Value::Object(patch) = self.document.clone() else {
             return Err(self.no_object());
         };
-        let mut document = document;
-        strategic::apply(&resource.schema, &mut document, patch).map_err(|error| match error {
+        let patched = strategic::apply(resource.schema, document, patch);
+        patched.map(Value::Object).map_err(|error| match error {
             strategic::Error::Malformed(why) => Status::bad_request(why),
             strategic::Error::Other(why) => Status::unclassified(why),
-        })?;
-        Ok(Value::Object(document))
+        })
     }
 
     fn no_object(&self) -> Status {
@@ -279,9 +277,7 @@ impl Patch {
         let decoded = decode_object(resource, document, codec).map_err(|why| match (self.kind, &patched) {
             // Kubernetes' converter follows the order of the structs' fields and reports the first error.
             (PatchType::Strategic, Value::Object(document)) => {
-                let document = document.clone();
-                let (version, kind) = (resource.api_version(), resource.kind_name);
-                let document = protobuf::in_order_of_structs(&version, kind, document);
+                let document = resource.schema.sorted(document.clone());
                 decode_object(resource, document, codec).err().unwrap_or(why)
             }
             _ => why,

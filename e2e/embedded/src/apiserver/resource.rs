@@ -10,9 +10,8 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::api::events::v1::Event as EventsEvent;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
-use serde::de::DeserializeOwned;
 
-use super::schema::Schema;
+use super::schema::{self, Struct};
 
 /// A kind of stored objects; both event APIs share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,7 +49,7 @@ pub struct Resource {
     pub(crate) subresources: &'static [&'static str],
     /// Fields that a field selector may name, besides `metadata.name` (and `metadata.namespace`).
     pub(crate) selectable: &'static [&'static str],
-    pub(crate) schema: Schema,
+    pub(crate) schema: &'static Struct,
 }
 
 /// Number of tables in the store.
@@ -240,10 +239,7 @@ impl Resource {
     }
 }
 
-fn resource<T>(kind: Kind) -> Resource
-where
-    T: k8s_openapi::Resource<Scope: 'static> + DeserializeOwned,
-{
+fn resource<T: k8s_openapi::Resource<Scope: 'static>>(kind: Kind) -> Resource {
     Resource {
         group: T::GROUP,
         kind_name: T::KIND,
@@ -254,7 +250,7 @@ where
         categories: &[],
         subresources: &[],
         selectable: &[],
-        schema: Schema::of::<T>(),
+        schema: schema::of(T::GROUP, T::KIND),
     }
 }
 

@@ -1,6 +1,9 @@
 //! Subresources: status, finalize, binding, eviction and token.
 
 use http::{Method, StatusCode};
+use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::core::v1::Binding;
+use k8s_openapi::api::policy::v1::Eviction;
 use serde_json::{Value, json};
 
 use super::admission;
@@ -58,12 +61,12 @@ pub(crate) fn handle(call: &mut Call<'_>, method: &Method) -> Result<Reply, Stat
 }
 
 /// Whether the request is a dry run, and its decoded body.
-fn body(call: &mut Call<'_>, expected: &ObjectType<'_>) -> Result<(bool, Value), Status> {
+fn body<K: k8s_openapi::Resource>(call: &mut Call<'_>) -> Result<(bool, Value), Status> {
     super::request::accepts_body(call.headers)?;
     let (dry_run, validation) = call.query.write_options("CreateOptions")?;
-    let object = call.decode(expected, validation, |document| {
-        let decoded = schema::decode(expected.schema, document, Codec::Json)?;
-        Ok((decoded.object, decoded.unknown))
+    let expected = ObjectType::of::<K>();
+    let object = call.decode(&expected, validation, |document| {
+        schema::decode(expected.schema, document, Codec::Json)
     })?;
     Ok((dry_run, Value::Object(object)))
 }
@@ -98,7 +101,7 @@ fn update_condition(pod: &mut Object, mut condition: Value) {
 
 /// Binds a pod to a node.
 fn bind(call: &mut Call<'_>) -> Result<Reply, Status> {
-    let (dry_run, binding) = body(call, &ObjectType::binding())?;
+    let (dry_run, binding) = body::<Binding>(call)?;
     admit(call, &binding)?;
     let resource = call.location.resource;
     let name = call.location.name.clone();
@@ -174,7 +177,7 @@ fn bind(call: &mut Call<'_>) -> Result<Reply, Status> {
 
 /// Evicts a pod; there are no disruption budgets.
 fn evict(call: &mut Call<'_>) -> Result<Reply, Status> {
-    let (dry_run, eviction) = body(call, &ObjectType::eviction())?;
+    let (dry_run, eviction) = body::<Eviction>(call)?;
     let mut options = eviction["deleteOptions"].as_object().cloned().unwrap_or_default();
     // Kubernetes does not check the type of embedded options.
     options.retain(|name, _| !matches!(name.as_str(), "apiVersion" | "kind"));
@@ -233,7 +236,7 @@ fn evict(call: &mut Call<'_>) -> Result<Reply, Status> {
 /// Issues a token of a ServiceAccount. The server does not authenticate, so it accepts requests without it.
 fn token(call: &mut Call<'_>) -> Result<Reply, Status> {
     // A token is not stored, so a dry run issues one, too.
-    let (_, request) = body(call, &ObjectType::token_request())?;
+    let (_, request) = body::<TokenRequest>(call)?;
     admit(call, &request)?;
     let location = call.location;
     let invalid = |name: &str, error| {

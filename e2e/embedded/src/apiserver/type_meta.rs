@@ -1,7 +1,5 @@
 //! The types of documents: checks `apiVersion` and `kind`.
 
-use std::sync::LazyLock;
-
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::Binding;
 use k8s_openapi::api::policy::v1::Eviction;
@@ -9,52 +7,27 @@ use k8s_openapi::api::policy::v1::Eviction;
 use super::go_format;
 use super::object::Object;
 use super::resource::{self, Resource};
-use super::schema::{self, Schema};
-
-static BINDING: LazyLock<Schema> = LazyLock::new(Schema::of::<Binding>);
-static EVICTION: LazyLock<Schema> = LazyLock::new(Schema::of::<Eviction>);
-static TOKEN_REQUEST: LazyLock<Schema> = LazyLock::new(Schema::of::<TokenRequest>);
+use super::schema::{self, Struct};
 
 /// A type in Kubernetes' scheme.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ObjectType<'a> {
+pub(crate) struct ObjectType {
     group: &'static str,
     pub(crate) kind: &'static str,
-    pub(crate) schema: &'a Schema,
+    pub(crate) schema: &'static Struct,
 }
 
 // === impl ObjectType ===
 
-impl ObjectType<'static> {
-    /// The body of a pod's `binding`.
-    pub(crate) fn binding() -> Self {
+impl ObjectType {
+    pub(crate) fn of<K: k8s_openapi::Resource>() -> Self {
         Self {
-            group: "",
-            kind: "Binding",
-            schema: &BINDING,
+            group: K::GROUP,
+            kind: K::KIND,
+            schema: schema::of(K::GROUP, K::KIND),
         }
     }
 
-    /// The body of a pod's `eviction`.
-    pub(crate) fn eviction() -> Self {
-        Self {
-            group: "policy",
-            kind: "Eviction",
-            schema: &EVICTION,
-        }
-    }
-
-    /// The body of a service account's `token`.
-    pub(crate) fn token_request() -> Self {
-        Self {
-            group: "authentication.k8s.io",
-            kind: "TokenRequest",
-            schema: &TOKEN_REQUEST,
-        }
-    }
-}
-
-impl ObjectType<'_> {
     pub(crate) fn api_version(&self) -> String {
         if self.group.is_empty() {
             Resource::VERSION.to_owned()
@@ -77,12 +50,12 @@ impl ObjectType<'_> {
     }
 }
 
-impl<'a> From<&'a Resource> for ObjectType<'a> {
-    fn from(resource: &'a Resource) -> Self {
+impl From<&Resource> for ObjectType {
+    fn from(resource: &Resource) -> Self {
         Self {
             group: resource.group,
             kind: resource.kind_name,
-            schema: &resource.schema,
+            schema: resource.schema,
         }
     }
 }
@@ -111,15 +84,15 @@ pub(crate) fn check(document: &Object) -> Result<(), String> {
 /// The error of Kubernetes' scheme if it cannot convert a document of this kind into an object of the
 /// expected type.
 pub(crate) fn conversion_error(
-    expected: &ObjectType<'_>,
+    expected: &ObjectType,
     kind: &str,
     version: &str,
     document: &Object,
 ) -> Option<String> {
     let of_subresources = [
-        ObjectType::binding(),
-        ObjectType::eviction(),
-        ObjectType::token_request(),
+        ObjectType::of::<Binding>(),
+        ObjectType::of::<Eviction>(),
+        ObjectType::of::<TokenRequest>(),
     ];
     let mut types = resource::all()
         .iter()

@@ -243,7 +243,7 @@ impl Writer<'_> {
         if part == Part::Main {
             admission::mutate_update(resource, object, old);
         }
-        let schema = &super::resource::of_kind(resource.kind).schema;
+        let schema = super::resource::of_kind(resource.kind).schema;
         strategy::apply_volume_limit_scaling(resource.kind, object, self.store.volume_limit_scaling);
         strategy::prepare_for_update(resource.kind, part, schema, object, old, &self.now);
         if text(object, "/metadata/uid").is_empty() {
@@ -304,7 +304,7 @@ impl Writer<'_> {
         if self.resource.kind == Kind::Namespace {
             defaults::apply(self.resource.kind, object);
         }
-        let schema = &super::resource::of_kind(self.resource.kind).schema;
+        let schema = super::resource::of_kind(self.resource.kind).schema;
         schema.normalize(object);
         if self.resource.kind == Kind::Node {
             // An empty map is not stored, and defaulting adds it on reads.
@@ -368,8 +368,7 @@ pub(crate) fn decode_object(
     document: Object,
     codec: Codec,
 ) -> Result<(Object, Vec<String>), String> {
-    let decoded = schema::decode(&resource.schema, document, codec)?;
-    let mut object = decoded.object;
+    let (mut object, unknown) = schema::decode(resource.schema, document, codec)?;
     if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
         metadata.remove("managedFields");
         metadata.remove("selfLink");
@@ -385,7 +384,7 @@ pub(crate) fn decode_object(
     if has_empty_data {
         object.insert(DATA.to_owned(), Value::Object(Object::new()));
     }
-    Ok((object, decoded.unknown))
+    Ok((object, unknown))
 }
 
 fn is_empty_map(object: &Object, name: &str) -> bool {

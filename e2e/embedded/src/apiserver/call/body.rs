@@ -57,7 +57,7 @@ impl Call<'_> {
     /// Decodes the body into an object of a type; `decode` returns the object and strict decoding errors.
     pub(crate) fn decode(
         &mut self,
-        expected: &ObjectType<'_>,
+        expected: &ObjectType,
         validation: FieldValidation,
         decode: impl FnOnce(Object) -> Result<(Object, Vec<String>), String>,
     ) -> Result<Object, Status> {
