@@ -41,6 +41,7 @@ mod status;
 mod storage;
 mod strategic;
 mod strategy;
+mod strconv;
 mod subresource;
 mod table;
 mod type_meta;

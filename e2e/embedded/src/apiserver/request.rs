@@ -8,6 +8,7 @@ use super::field::{FieldError, Path};
 use super::patch::FieldValidation;
 use super::resource::{self, Resource};
 use super::status::Status;
+use super::strconv;
 
 /// The target of a path.
 #[derive(Clone, Debug)]
@@ -236,9 +237,7 @@ impl Query {
         if !self.has(name) || value.is_empty() {
             return Ok(None);
         }
-        let parsed = value.parse().map(Some);
-        parsed
-            .map_err(|_| Status::bad_request(format!("strconv.ParseInt: parsing {value:?}: invalid syntax")))
+        strconv::parse_int(value).map(Some).map_err(Status::bad_request)
     }
 
     /// Options of a write.

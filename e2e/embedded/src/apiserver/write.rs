@@ -13,6 +13,7 @@ use super::schema::{self, Codec};
 use super::status::Status;
 use super::storage::{Store, Stored, key};
 use super::strategy::{self, Part};
+use super::strconv;
 use super::validate;
 use super::warnings;
 use super::{app_armor, defaults, event_view};
@@ -344,10 +345,7 @@ fn kind_group(resource: &Resource) -> &'static str {
 fn parse_version(object: &Object) -> Result<u64, Status> {
     match text(object, "/metadata/resourceVersion") {
         "" => Ok(0),
-        given => given.parse().map_err(|_| {
-            let why = format!("strconv.ParseUint: parsing {given:?}: invalid syntax");
-            Status::unclassified(why)
-        }),
+        given => strconv::parse_uint(given).map_err(Status::unclassified),
     }
 }
 
