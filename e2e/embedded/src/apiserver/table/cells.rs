@@ -1,5 +1,7 @@
 //! The cells of a table's row.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -153,14 +155,16 @@ fn node(object: &Object, name: Value, age: Value) -> Vec<Value> {
     if at(object, "/spec/unschedulable").as_bool() == Some(true) {
         status.push_str(",SchedulingDisabled");
     }
-    let prefix = "node-role.kubernetes.io/";
-    let roles: Vec<&str> = entries(object, "/metadata/labels")
-        .filter_map(|(key, value)| match key.strip_prefix(prefix) {
-            Some(role) if !role.is_empty() => Some(role),
-            Some(_) => None,
-            None => (key == "kubernetes.io/role").then(|| value.as_str()).flatten(),
-        })
+    let roles: BTreeSet<&str> = entries(object, "/metadata/labels")
+        .filter_map(
+            |(key, value)| match key.strip_prefix("node-role.kubernetes.io/") {
+                None if key == "kubernetes.io/role" => value.as_str(),
+                role => role,
+            },
+        )
+        .filter(|role| !role.is_empty())
         .collect();
+    let roles: Vec<&str> = roles.into_iter().collect();
     let address = |kind: &str| {
         let found = list(object, "/status/addresses")
             .iter()
@@ -352,7 +356,35 @@ fn since(clock: &Clock, time: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    /// Kind, object, column, and the cell in kube-apiserver 1.36.
+    #[tokio::test(start_paused = true)]
+    async fn prints_objects_as_kube_apiserver_does() {
+        let roles = json!({
+            "node-role.kubernetes.io/worker": "",
+            "node-role.kubernetes.io/control-plane": "",
+            "node-role.kubernetes.io/": "",
+            "kubernetes.io/role": "worker",
+        });
+        let table = [
+            (Kind::Node, json!({"labels": roles}), 2, "control-plane,worker"),
+            (
+                Kind::Node,
+                json!({"labels": {"kubernetes.io/role": ""}}),
+                2,
+                "<none>",
+            ),
+        ];
+        let clock = Clock::starting_at("2026-01-10T00:00:00Z".parse().unwrap());
+        for (kind, metadata, column, expected) in table {
+            let object = json!({ "metadata": metadata });
+            let cells = cells(kind, &clock, object.as_object().unwrap());
+            assert_eq!(cells[column], expected, "{metadata}");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn prints_durations_as_kubectl_does() {
