@@ -10,8 +10,6 @@ use super::resource::{self, Kind, Resource};
 use super::status::Status;
 use super::storage::{Store, key};
 
-const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
-const DEFAULT_CLASS_BETA: &str = "storageclass.beta.kubernetes.io/is-default-class";
 const TOKEN_MOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 /// `tolerationSeconds` of the default tolerations for nodes that are not ready or unreachable.
@@ -348,16 +346,11 @@ fn default_class(store: &Store, object: &mut Object) {
     if object::has(object, "/spec/storageClassName") || beta.is_some() {
         return;
     }
-    let is_default = |class: &Object| {
-        [DEFAULT_CLASS, DEFAULT_CLASS_BETA]
-            .iter()
-            .any(|name| at(class, "/metadata/annotations")[*name] == "true")
-    };
     let table = store.table(Kind::StorageClass as usize);
     let defaults = table
         .range("", "")
         .map(|(_, class)| class.object())
-        .filter(|class| is_default(class));
+        .filter(|class| object::is_default_class(class));
     let created = |class: &Object| text(class, "/metadata/creationTimestamp").to_owned();
     let newest = defaults.max_by(|a, b| {
         let by_age = created(a).cmp(&created(b));

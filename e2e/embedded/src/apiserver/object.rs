@@ -102,6 +102,17 @@ pub(crate) fn visit_containers(spec: &mut Object, mut visit: impl FnMut(&mut Obj
     }
 }
 
+/// Whether a StorageClass is the default one (`IsDefaultAnnotation` of Kubernetes).
+pub(crate) fn is_default_class(class: &Object) -> bool {
+    let annotations = at(class, "/metadata/annotations");
+    [
+        "storageclass.kubernetes.io/is-default-class",
+        "storageclass.beta.kubernetes.io/is-default-class",
+    ]
+    .iter()
+    .any(|name| annotations[*name] == "true")
+}
+
 /// `metadata.name`.
 pub(crate) fn name(object: &Object) -> &str {
     text(object, "/metadata/name")

@@ -234,7 +234,7 @@ fn storage_class() -> Kind {
         ),
         (
             "/metadata/annotations",
-            r#"[{"storageclass.kubernetes.io/is-default-class":"true"},{"storageclass.kubernetes.io/is-default-class":"false"}]"#,
+            r#"[{"storageclass.kubernetes.io/is-default-class":"true"},{"storageclass.kubernetes.io/is-default-class":"false"},{"storageclass.beta.kubernetes.io/is-default-class":"true"}]"#,
             "[7]",
         ),
     ];

@@ -36,9 +36,11 @@ pub(super) fn cells(kind: Kind, clock: &Clock, object: &Object) -> Vec<Value> {
         Kind::Secret => vec![name, field("/type"), entries(object, "/data").count().into(), age],
         Kind::ServiceAccount => vec![name, age],
         Kind::StorageClass => {
-            let annotations = at(object, "/metadata/annotations");
-            let default = annotations["storageclass.kubernetes.io/is-default-class"] == "true";
-            let suffix = if default { " (default)" } else { "" };
+            let suffix = if object::is_default_class(object) {
+                " (default)"
+            } else {
+                ""
+            };
             vec![
                 format!("{}{suffix}", object::name(object)).into(),
                 field("/provisioner"),
@@ -376,6 +378,12 @@ mod tests {
                 json!({"labels": {"kubernetes.io/role": ""}}),
                 2,
                 "<none>",
+            ),
+            (
+                Kind::StorageClass,
+                json!({"name": "a", "annotations": {"storageclass.beta.kubernetes.io/is-default-class": "true"}}),
+                0,
+                "a (default)",
             ),
         ];
         let clock = Clock::starting_at("2026-01-10T00:00:00Z".parse().unwrap());
