@@ -2,7 +2,6 @@
 //! time.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
@@ -47,11 +46,5 @@ impl Clock {
     /// The time now as `metav1.Time`.
     pub(crate) fn now_text(&self) -> String {
         super::schema::seconds(self.now())
-    }
-
-    /// Time since `since`.
-    pub(crate) fn age(&self, since: Timestamp) -> Duration {
-        let age = self.now().duration_since(since);
-        Duration::try_from(age).unwrap_or(Duration::ZERO)
     }
 }

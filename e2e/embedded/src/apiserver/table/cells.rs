@@ -334,9 +334,13 @@ fn since(clock: &Clock, time: &str) -> String {
     let Ok(time) = time.parse::<Timestamp>() else {
         return "<unknown>".to_owned();
     };
-    let seconds = clock.age(time).as_secs();
+    // The clocks of two machines differ.
+    let seconds = match clock.now().duration_since(time).as_secs() {
+        ..-1 => return "<invalid>".to_owned(),
+        seconds => seconds.max(0),
+    };
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
-    let two = |whole: u64, unit: &str, rest: u64, rest_unit: &str| {
+    let two = |whole: i64, unit: &str, rest: i64, rest_unit: &str| {
         if rest == 0 {
             format!("{whole}{unit}")
         } else {
@@ -404,6 +408,8 @@ mod tests {
             ("2026-01-09T20:30:00Z", "3h30m"),
             ("2026-01-09T00:00:00Z", "24h"),
             ("2026-01-07T00:00:00Z", "3d"),
+            ("2026-01-10T00:00:01Z", "0s"),
+            ("2026-01-10T00:00:02Z", "<invalid>"),
             ("", "<unknown>"),
         ] {
             assert_eq!(since(&clock, time), expected, "{time}");
