@@ -70,7 +70,7 @@ fn version() -> Value {
 }
 
 fn api_group(group: &str) -> Value {
-    let version = json!({ "groupVersion": format!("{group}/v1"), "version": "v1" });
+    let version = json!({ "groupVersion": resource::group_version(group), "version": "v1" });
     json!({ "name": group, "versions": [version], "preferredVersion": version })
 }
 
@@ -155,15 +155,10 @@ fn resource_list(group: &str) -> Value {
             resources.push(entry);
         }
     }
-    let group_version = if group.is_empty() {
-        "v1".to_owned()
-    } else {
-        format!("{group}/v1")
-    };
     json!({
         "kind": "APIResourceList",
         "apiVersion": "v1",
-        "groupVersion": group_version,
+        "groupVersion": resource::group_version(group),
         "resources": resources,
     })
 }

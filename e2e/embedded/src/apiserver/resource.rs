@@ -138,11 +138,7 @@ impl Resource {
 
     /// `apiVersion` of its objects.
     pub fn api_version(&self) -> String {
-        if self.group.is_empty() {
-            Self::VERSION.to_owned()
-        } else {
-            format!("{}/{}", self.group, Self::VERSION)
-        }
+        group_version(self.group)
     }
 
     /// Plural and group, such as `volumeattachments.storage.k8s.io`.
@@ -284,6 +280,15 @@ pub(crate) fn of_kind(kind: Kind) -> &'static Resource {
 
 /// Names of the served groups besides the core group.
 pub(crate) const GROUPS: [&str; 3] = ["coordination.k8s.io", "events.k8s.io", "storage.k8s.io"];
+
+/// The `apiVersion` of a group's only version.
+pub(crate) fn group_version(group: &str) -> String {
+    if group.is_empty() {
+        Resource::VERSION.to_owned()
+    } else {
+        format!("{group}/{}", Resource::VERSION)
+    }
+}
 
 /// `name.group`, or `name` in the core group.
 pub(crate) fn qualified(name: &str, group: &str) -> String {

@@ -29,11 +29,7 @@ impl ObjectType {
     }
 
     pub(crate) fn api_version(&self) -> String {
-        if self.group.is_empty() {
-            Resource::VERSION.to_owned()
-        } else {
-            format!("{}/{}", self.group, Resource::VERSION)
-        }
+        resource::group_version(self.group)
     }
 
     /// Whether a document of this kind may have the version.
