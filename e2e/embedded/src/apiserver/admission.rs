@@ -5,10 +5,12 @@
 use fastrand::Rng;
 use serde_json::{Value, json};
 
+use super::names;
 use super::object::{self, Object, at, list, set, text};
 use super::resource::{self, Kind, Resource};
 use super::status::Status;
-use super::storage::{Store, key};
+use super::storage::Store;
+use super::stored::key;
 
 const TOKEN_MOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
@@ -231,7 +233,7 @@ fn service_account(
 }
 
 fn mount_token(rng: &mut Rng, object: &mut Object) {
-    let name = format!("kube-api-access-{}", super::write::random_suffix(rng));
+    let name = names::generate("kube-api-access-", rng);
     let mut mounted = false;
     for field in ["initContainers", "containers"] {
         let Some(Value::Array(containers)) = object::struct_mut(object, "/spec").get_mut(field) else {

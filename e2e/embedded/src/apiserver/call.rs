@@ -13,14 +13,14 @@ use http::{HeaderMap, Method, StatusCode};
 use tokio::time::{Instant, timeout_at};
 
 use super::fault::FaultDecision;
-use super::handler::Reply;
 use super::list::{Page, Read};
 use super::list_options::ListOptions;
+use super::reply::Reply;
 use super::request::{self, Location, Query, View};
 use super::show::ResponseEncoder;
 use super::status::Status;
 use super::strategy::Part;
-use super::{ResponseBody, Server, list, storage, subresource, watch};
+use super::{ResponseBody, Server, list, stored, subresource, watch};
 
 /// Timeout of a read that waits for a resource version newer than the store's.
 const FRESHNESS_TIMEOUT: Duration = Duration::from_secs(3);
@@ -140,7 +140,7 @@ impl Call<'_> {
     /// Responds with the stored object.
     pub(crate) fn read(&self, encoder: &ResponseEncoder) -> Result<Reply, Status> {
         let location = self.location;
-        let key = storage::key(&location.namespace, &location.name);
+        let key = stored::key(&location.namespace, &location.name);
         let table = location.resource.table();
         let found = self.server.store().table(table).get(&key).cloned();
         match found {

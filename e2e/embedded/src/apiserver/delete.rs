@@ -5,27 +5,16 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::admission;
-use super::field::{FieldError, Path};
+use super::clock;
 use super::object::{self, Object, at, set, text};
 use super::resource::Kind;
-use super::schema::{self, Codec};
 use super::status::Status;
-use super::storage::key;
+use super::stored::key;
 use super::write::{Writer, Written};
+use super::write_options::DeleteOptions;
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
-
-/// `metav1.DeleteOptions`.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct DeleteOptions {
-    pub(crate) grace_period_seconds: Option<i64>,
-    pub(crate) uid: Option<String>,
-    pub(crate) resource_version: Option<String>,
-    pub(crate) propagation_policy: Option<String>,
-    pub(crate) orphan_dependents: Option<bool>,
-    pub(crate) dry_run: Vec<String>,
-}
 
 /// The response to a deletion.
 pub(crate) enum Deleted {
@@ -48,58 +37,6 @@ enum Grace {
 // === impl DeleteOptions ===
 
 impl DeleteOptions {
-    /// # Errors
-    /// 400 if a field has the wrong type, or if the document is of another kind.
-    pub(crate) fn decode(document: Object) -> Result<Self, Status> {
-        let kind = text(&document, "/kind");
-        let version = text(&document, "/apiVersion");
-        if !kind.is_empty() && kind != "DeleteOptions" {
-            let version = if version.is_empty() {
-                "meta.k8s.io/__internal"
-            } else {
-                version
-            };
-            return Err(Status::bad_request(format!(
-                "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/runtime/scheme.go:111\""
-            )));
-        }
-        let schema = schema::of("", "DeleteOptions");
-        let (options, _) = schema::decode(schema, document, Codec::Json).map_err(Status::bad_request)?;
-        let given =
-            |pointer: &str| object::has(&options, pointer).then(|| text(&options, pointer).to_owned());
-        let dry_run = object::list(&options, "/dryRun").iter();
-        Ok(Self {
-            grace_period_seconds: at(&options, "/gracePeriodSeconds").as_i64(),
-            uid: given("/preconditions/uid"),
-            resource_version: given("/preconditions/resourceVersion"),
-            propagation_policy: given("/propagationPolicy"),
-            orphan_dependents: at(&options, "/orphanDependents").as_bool(),
-            dry_run: dry_run
-                .filter_map(|value| value.as_str().map(str::to_owned))
-                .collect(),
-        })
-    }
-
-    pub(crate) fn validate(&self) -> Vec<FieldError> {
-        let mut errors = Vec::new();
-        let path = Path::new("propagationPolicy");
-        if let Some(policy) = &self.propagation_policy {
-            if self.orphan_dependents.is_some() {
-                let why = "orphanDependents and deletionPropagation cannot be both set";
-                errors.push(FieldError::invalid(&path, policy.as_str(), why));
-            }
-            let supported = ["Foreground", "Background", "Orphan", "nil"];
-            if !supported[..3].contains(&policy.as_str()) {
-                errors.push(FieldError::not_supported(&path, policy.as_str(), &supported));
-            }
-        }
-        if !self.dry_run.iter().all(|value| value == "All") {
-            let path = Path::new("dryRun");
-            errors.push(FieldError::not_supported(&path, self.dry_run.clone(), &["All"]));
-        }
-        errors
-    }
-
     /// The garbage collector's finalizers according to the propagation policy of the deletion.
     fn finalizers(&self, finalizers: &[Value]) -> Vec<Value> {
         let has = |name: &str| finalizers.iter().any(|finalizer| finalizer == name);
@@ -262,7 +199,7 @@ impl Writer<'_> {
             seconds = 1;
         }
         let at = self.time(&self.now)? + SignedDuration::from_secs(seconds);
-        set(object, "/metadata/deletionTimestamp", super::schema::seconds(at));
+        set(object, "/metadata/deletionTimestamp", clock::seconds(at));
         set(object, "/metadata/deletionGracePeriodSeconds", seconds);
         increase_generation(object);
         Ok(Grace::Started(seconds))
@@ -287,11 +224,7 @@ impl Writer<'_> {
                 seconds = 1;
             }
         }
-        set(
-            object,
-            "/metadata/deletionTimestamp",
-            super::schema::seconds(until),
-        );
+        set(object, "/metadata/deletionTimestamp", clock::seconds(until));
         set(object, "/metadata/deletionGracePeriodSeconds", seconds);
         Ok(Grace::Started(seconds))
     }

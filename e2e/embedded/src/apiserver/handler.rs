@@ -8,34 +8,17 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Body;
 use http_body_util::{BodyExt, Limited};
-use serde_json::json;
 use tower::BoxError;
 
 use super::call::Call;
 use super::fault::{FaultDecision, RequestInfo};
+use super::reply::Reply;
 use super::request::{Query, Target};
 use super::status::Status;
 use super::{ConnectionReset, ResponseBody, Server, discovery};
 
 /// Maximum size of a request body in bytes.
 const BODY_LIMIT: usize = 3 * 1024 * 1024;
-/// A response.
-pub(crate) struct Reply {
-    pub(crate) code: StatusCode,
-    pub(crate) body: ResponseBody,
-}
-
-// === impl Reply ===
-
-impl Reply {
-    pub(crate) fn json(code: StatusCode, body: impl Into<Bytes>) -> Self {
-        Self {
-            code,
-            body: ResponseBody::full(body),
-        }
-    }
-}
-
 /// Handles a request and injects faults. If the server stops, it closes the connection without a response; the write
 /// may or may not be stored.
 ///
@@ -182,16 +165,4 @@ fn other(path: &str, headers: &HeaderMap, method: &Method) -> Response<ResponseB
     let content_type = HeaderValue::from_static(content_type);
     response.headers_mut().insert(header::CONTENT_TYPE, content_type);
     response
-}
-
-/// A successful `Status`.
-pub(crate) fn success(code: StatusCode) -> Reply {
-    let status = json!({
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Success",
-        "code": code.as_u16(),
-    });
-    Reply::json(code, status.to_string())
 }

@@ -12,7 +12,8 @@ use super::list_options::ListOptions;
 use super::resource::Resource;
 use super::selector::Fields;
 use super::status::Status;
-use super::storage::{Key, Store, Stored};
+use super::storage::Store;
+use super::stored::{Key, Stored};
 use super::strconv;
 
 /// A page of a list.

@@ -5,7 +5,7 @@ use super::request::{Location, Query};
 use super::resource::{self, Resource};
 use super::selector::{Fields, Labels};
 use super::status::Status;
-use super::storage::Stored;
+use super::stored::Stored;
 
 /// `metav1.ListOptions`.
 #[derive(Clone, Debug, Default)]

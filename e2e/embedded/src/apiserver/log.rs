@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use tokio::sync::broadcast;
 
-use super::storage::Change;
+use super::stored::Change;
 
 /// Maximum number of changes in a partial log, of which there may be one per node. A watch that falls further behind
 /// reads the whole log.

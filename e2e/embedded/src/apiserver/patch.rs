@@ -14,6 +14,7 @@ use super::status::Status;
 use super::strategic;
 use super::type_meta;
 use super::write::decode_object;
+use super::write_options::FieldValidation;
 
 /// Maximum number of operations in a JSON patch.
 const OPERATIONS_LIMIT: usize = 10_000;
@@ -27,17 +28,6 @@ pub(crate) enum PatchType {
     Merge,
     /// Kubernetes' strategic merge patch.
     Strategic,
-}
-
-/// The `fieldValidation` of a request: how the server handles unknown fields.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FieldValidation {
-    /// They are dropped.
-    Ignore,
-    /// They are dropped, and the response has a warning for each.
-    Warn,
-    /// They are an error.
-    Strict,
 }
 
 /// A patch.

@@ -8,7 +8,8 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::schema::{self, Field, INLINE, Shape, Struct, Type, micros, seconds};
+use super::clock::{micros, seconds};
+use super::schema::{self, Field, INLINE, Shape, Struct, Type};
 use wire::{Reader, Wire};
 
 /// First bytes of each body.

@@ -3,9 +3,7 @@
 use http::{HeaderMap, Method, Uri, header};
 use percent_encoding::percent_decode_str;
 
-use super::delete::DeleteOptions;
 use super::field::{FieldError, Path};
-use super::patch::FieldValidation;
 use super::resource::{self, Resource};
 use super::status::Status;
 use super::strconv;
@@ -217,7 +215,7 @@ impl Query {
         found.next().map_or("", |(_, value)| value.as_str())
     }
 
-    fn all(&self, name: &str) -> Vec<String> {
+    pub(crate) fn all(&self, name: &str) -> Vec<String> {
         let found = self.0.iter().filter(|(found, _)| found == name);
         found.map(|(_, value)| value.clone()).collect()
     }
@@ -238,57 +236,6 @@ impl Query {
             return Ok(None);
         }
         strconv::parse_int(value).map(Some).map_err(Status::bad_request)
-    }
-
-    /// Options of a write.
-    ///
-    /// # Errors
-    /// 422 for invalid values; `kind` is the options' kind.
-    pub(crate) fn write_options(&self, kind: &str) -> Result<(bool, FieldValidation), Status> {
-        let mut errors = Vec::new();
-        if kind == "PatchOptions" && self.has("force") {
-            let why = "may not be specified for non-apply patch";
-            errors.push(FieldError::forbidden(&Path::new("force"), why));
-        }
-        if self.get("fieldManager").len() > 128 {
-            errors.push(FieldError::too_long(&Path::new("fieldManager"), 128));
-        }
-        let dry_run = self.all("dryRun");
-        if !dry_run.iter().all(|value| value == "All") {
-            let path = Path::new("dryRun");
-            errors.push(FieldError::not_supported(&path, dry_run.clone(), &["All"]));
-        }
-        let validation = match self.get("fieldValidation") {
-            "" | "Warn" => FieldValidation::Warn,
-            "Ignore" => FieldValidation::Ignore,
-            "Strict" => FieldValidation::Strict,
-            other => {
-                let path = Path::new("fieldValidation");
-                let supported = ["", "Ignore", "Strict", "Warn"];
-                errors.push(FieldError::not_supported(&path, other, &supported));
-                FieldValidation::Warn
-            }
-        };
-        if errors.is_empty() {
-            Ok((!dry_run.is_empty(), validation))
-        } else {
-            Err(Status::invalid_options(kind, &errors))
-        }
-    }
-
-    /// Options of a deletion without a body.
-    pub(crate) fn delete_options(&self) -> Result<DeleteOptions, Status> {
-        let text = |name: &str| self.has(name).then(|| self.get(name).to_owned());
-        Ok(DeleteOptions {
-            grace_period_seconds: self.number("gracePeriodSeconds")?,
-            uid: None,
-            resource_version: None,
-            propagation_policy: text("propagationPolicy"),
-            orphan_dependents: self
-                .has("orphanDependents")
-                .then(|| self.flag("orphanDependents")),
-            dry_run: self.all("dryRun"),
-        })
     }
 }
 

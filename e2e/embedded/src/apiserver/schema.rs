@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-pub(crate) use decode::{Codec, decode, micros, seconds, type_error_of_text};
+pub(crate) use decode::{Codec, decode, type_error_of_text};
 pub(crate) use table::{INLINE, find, get, of};
 
 /// A struct.

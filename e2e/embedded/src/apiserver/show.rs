@@ -12,7 +12,7 @@ use super::list::Page;
 use super::object::Object;
 use super::request::{IncludeObject, View};
 use super::resource::Resource;
-use super::storage::{Stored, to_json};
+use super::stored::{Stored, to_json};
 use super::table;
 
 /// Encodes objects of a resource.

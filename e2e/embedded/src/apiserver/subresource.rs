@@ -8,16 +8,17 @@ use serde_json::{Value, json};
 
 use super::admission;
 use super::call::Call;
-use super::delete::DeleteOptions;
+use super::clock;
 use super::field::{FieldError, Path, aggregate};
-use super::handler::{Reply, success};
 use super::object::{self, Object, set, text};
+use super::reply::{Reply, success};
 use super::resource::Kind;
 use super::schema::{self, Codec};
 use super::status::Status;
-use super::storage::key;
+use super::stored::key;
 use super::strategy::Part;
 use super::type_meta::ObjectType;
+use super::write_options::DeleteOptions;
 
 /// Default lifetime of a token.
 const TOKEN_SECONDS: i64 = 3600;
@@ -271,7 +272,7 @@ fn token(call: &mut Call<'_>) -> Result<Reply, Status> {
         return invalid("", FieldError::invalid(&path, seconds, why));
     }
     let now = call.server.clock().now();
-    let until = schema::seconds(now + jiff::SignedDuration::from_secs(seconds));
+    let until = clock::seconds(now + jiff::SignedDuration::from_secs(seconds));
     let number = call.server.rng().u64(..);
     let audiences = match spec["audiences"].as_array() {
         Some(audiences) if !audiences.is_empty() => json!(audiences),
@@ -284,7 +285,7 @@ fn token(call: &mut Call<'_>) -> Result<Reply, Status> {
             "name": location.name,
             "namespace": location.namespace,
             "uid": text(&account.object(), "/metadata/uid"),
-            "creationTimestamp": schema::seconds(now),
+            "creationTimestamp": clock::seconds(now),
         },
         "spec": {
             "audiences": audiences,

@@ -20,7 +20,7 @@ use super::object::Object;
 use super::request::{Location, View};
 use super::show::ResponseEncoder;
 use super::status::Status;
-use super::storage::{Change, Stored};
+use super::stored::{Change, Stored};
 
 /// Period of bookmarks.
 const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);

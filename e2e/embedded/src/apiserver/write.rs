@@ -7,11 +7,13 @@ use serde_json::Value;
 
 use super::admission;
 use super::field::{FieldError, Path};
+use super::names;
 use super::object::{self, Object, set, text};
 use super::resource::{Kind, Resource};
 use super::schema::{self, Codec};
 use super::status::Status;
-use super::storage::{Store, Stored, key};
+use super::storage::Store;
+use super::stored::{Stored, key};
 use super::strategy::{self, Part};
 use super::strconv;
 use super::validate;
@@ -20,10 +22,6 @@ use super::{app_armor, defaults, event_view};
 
 /// Maximum number of attempts to generate an unused name.
 const NAME_ATTEMPTS: usize = 8;
-/// Maximum length of the prefix in a generated name.
-const PREFIX_LIMIT: usize = 63 - 5;
-/// Letters of generated names: without vowels, to avoid words.
-const SUFFIX_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// One write.
 pub(crate) struct Writer<'a> {
@@ -42,12 +40,6 @@ pub(crate) struct Writer<'a> {
 
 /// The object after a write.
 pub(crate) type Written = Arc<Stored>;
-
-/// Five letters for a generated name.
-pub(crate) fn random_suffix(rng: &mut Rng) -> String {
-    let mut letter = || char::from(SUFFIX_LETTERS[rng.usize(..SUFFIX_LETTERS.len())]);
-    (0..5).map(|_| letter()).collect()
-}
 
 /// A random UUID.
 fn new_uid(rng: &mut Rng) -> String {
@@ -101,12 +93,7 @@ impl Writer<'_> {
         set(&mut object, "/metadata/uid", uid);
         let prefix = text(&object, "/metadata/generateName").to_owned();
         if !prefix.is_empty() && object::name(&object).is_empty() {
-            let mut kept = prefix.as_str();
-            while kept.len() > PREFIX_LIMIT {
-                kept = &kept[..kept.len() - kept.chars().next_back().map_or(1, char::len_utf8)];
-            }
-            let name = format!("{kept}{}", random_suffix(self.rng));
-            set(&mut object, "/metadata/name", name);
+            set(&mut object, "/metadata/name", names::generate(&prefix, self.rng));
         }
         strategy::prepare_for_create(resource.kind, &mut object, &self.now);
         self.warnings = app_armor::copy_annotations(resource.kind, &mut object);

@@ -6,13 +6,13 @@ use serde_json::Value;
 
 use super::super::go_format;
 use super::super::object::Object;
-use super::super::patch::FieldValidation;
 use super::super::protobuf;
 use super::super::request;
 use super::super::schema::Codec;
 use super::super::status::Status;
 use super::super::type_meta::{self, ObjectType};
 use super::super::write::decode_object;
+use super::super::write_options::FieldValidation;
 use super::Call;
 
 // === impl Call ===

@@ -3,19 +3,20 @@
 use http::{StatusCode, header};
 use serde_json::Value;
 
-use super::super::delete::{DeleteOptions, Deleted};
+use super::super::delete::Deleted;
 use super::super::go_format;
-use super::super::handler::Reply;
 use super::super::list::Read;
 use super::super::list_options::ListOptions;
 use super::super::object::{self, Object};
-use super::super::patch::{FieldValidation, Patch, PatchType};
+use super::super::patch::{Patch, PatchType};
+use super::super::reply::Reply;
 use super::super::request::{self, Location};
 use super::super::resource::Kind;
 use super::super::status::Status;
 use super::super::strategy::Part;
 use super::super::type_meta;
 use super::super::write::Writer;
+use super::super::write_options::{DeleteOptions, FieldValidation};
 use super::Call;
 use super::body::no_type;
 

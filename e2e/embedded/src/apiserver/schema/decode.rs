@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
+use super::super::clock::{micros, seconds};
 use super::super::go_format;
 use super::super::quantity::{self, Quantity};
 use super::{FieldType, Presence, Shape, Struct, Type};
@@ -262,16 +263,6 @@ fn time(ty: Type, text: &str) -> Result<Value, String> {
     } else {
         micros(parsed).into()
     })
-}
-
-/// The form of `metav1.Time`: whole seconds.
-pub(crate) fn seconds(time: Timestamp) -> String {
-    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
-}
-
-/// The form of `metav1.MicroTime`.
-pub(crate) fn micros(time: Timestamp) -> String {
-    time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }
 
 fn quantity(text: &str) -> Result<Value, String> {
