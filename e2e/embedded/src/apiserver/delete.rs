@@ -143,37 +143,16 @@ impl Writer<'_> {
     }
 
     fn check_preconditions(&self, object: &Object, options: &DeleteOptions) -> Result<(), Status> {
-        let checks = [
-            (
-                "UID",
-                &options.uid,
-                "uid",
-                "The object might have been deleted and then recreated",
-            ),
-            (
-                "ResourceVersion",
-                &options.resource_version,
-                "resourceVersion",
-                "The object might have been modified",
-            ),
-        ];
-        for (what, wanted, field, hint) in checks {
-            let found = text(object, &format!("/metadata/{field}"));
-            let Some(wanted) = wanted.as_deref().filter(|wanted| *wanted != found) else {
-                continue;
-            };
-            let why = format!(
-                "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). {hint}"
-            );
-            // Kubernetes names the kind here where it names the resource elsewhere.
-            let resource = super::resource::of_kind(self.resource.kind);
-            let mut status = Status::conflict(resource, object::name(object), &why);
-            let kind = super::resource::qualified(resource.kind_name, resource.group);
-            status.message = status.message.replacen(&resource.group_resource(), &kind, 1);
-            status.details["kind"] = resource.kind_name.into();
-            return Err(status);
-        }
-        Ok(())
+        let Some(failed) = options.preconditions.failed(object) else {
+            return Ok(());
+        };
+        // Kubernetes names the kind here where it names the resource elsewhere.
+        let resource = super::resource::of_kind(self.resource.kind);
+        let mut status = Status::conflict(resource, object::name(object), &failed.before_delete());
+        let kind = super::resource::qualified(resource.kind_name, resource.group);
+        status.message = status.message.replacen(&resource.group_resource(), &kind, 1);
+        status.details["kind"] = resource.kind_name.into();
+        Err(status)
     }
 
     /// Sets the deletion timestamp of a pod that is deleted gracefully.
@@ -259,19 +238,9 @@ impl Writer<'_> {
         existing: &Written,
         options: &DeleteOptions,
     ) -> Result<Option<Written>, Status> {
-        let checks = [
-            ("UID", &options.uid, "uid"),
-            ("ResourceVersion", &options.resource_version, "resourceVersion"),
-        ];
         let before = existing.object();
-        for (what, wanted, field) in checks {
-            let found = text(&before, &format!("/metadata/{field}"));
-            if let Some(wanted) = wanted.as_deref().filter(|wanted| *wanted != found) {
-                let why = format!(
-                    "Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}"
-                );
-                return Err(Status::conflict(self.resource, key, &why));
-            }
+        if let Some(failed) = options.preconditions.failed(&before) {
+            return Err(Status::conflict(self.resource, key, &failed.to_string()));
         }
         if !object::is_deleting(&before) {
             admission::delete(self.resource, key)?;

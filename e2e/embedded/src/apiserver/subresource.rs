@@ -18,7 +18,7 @@ use super::status::Status;
 use super::stored::key;
 use super::strategy::Part;
 use super::type_meta::ObjectType;
-use super::write_options::DeleteOptions;
+use super::write_options::{DeleteOptions, Preconditions};
 
 /// Default lifetime of a token.
 const TOKEN_SECONDS: i64 = 3600;
@@ -127,6 +127,12 @@ fn bind(call: &mut Call<'_>) -> Result<Reply, Status> {
     if !errors.is_empty() {
         return Err(Status::unclassified(aggregate(&errors)));
     }
+    let given = |field: &str| binding["metadata"][field].as_str().map(str::to_owned);
+    let preconditions = Preconditions {
+        uid: given("uid"),
+        resource_version: given("resourceVersion"),
+    };
+    let preconditions = preconditions.without_empty();
     let key = key(&call.location.namespace, &name);
     call.write(dry_run, |writer| {
         let Some(existing) = writer.store.table(resource.table()).get(&key).cloned() else {
@@ -134,12 +140,8 @@ fn bind(call: &mut Call<'_>) -> Result<Reply, Status> {
         };
         let refuse = |why: String| Err(Status::conflict_of("pods/binding", &name, &why));
         let mut pod = Object::clone(&existing.object());
-        for (what, field) in [("UID", "uid"), ("ResourceVersion", "resourceVersion")] {
-            let wanted = binding["metadata"][field].as_str().unwrap_or_default();
-            let found = text(&pod, &format!("/metadata/{field}"));
-            if !wanted.is_empty() && wanted != found {
-                return Err(writer.precondition_failed(&key, &name, what, wanted, found));
-            }
+        if let Some(failed) = preconditions.failed(&pod) {
+            return Err(writer.precondition_failed(&key, &name, failed));
         }
         if object::is_deleting(&pod) {
             return refuse(format!(
@@ -196,24 +198,8 @@ fn evict(call: &mut Call<'_>) -> Result<Reply, Status> {
         let existing = writer.store.table(resource.table()).get(&key).cloned();
         if let Some(existing) = existing.filter(|_| !dry_run) {
             let mut pod = Object::clone(&existing.object());
-            for (what, field, wanted, fate) in [
-                ("UID", "uid", &options.uid, "deleted and then recreated"),
-                (
-                    "ResourceVersion",
-                    "resourceVersion",
-                    &options.resource_version,
-                    "modified",
-                ),
-            ] {
-                let wanted = wanted.as_deref().unwrap_or_default();
-                let found = text(&pod, &format!("/metadata/{field}"));
-                if !wanted.is_empty() && wanted != found {
-                    let why = format!(
-                        "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). The \
-                         object might have been {fate}"
-                    );
-                    return Err(Status::conflict_of("Pod", &name, &why));
-                }
+            if let Some(failed) = options.preconditions.without_empty().failed(&pod) {
+                return Err(Status::conflict_of("Pod", &name, &failed.before_delete()));
             }
             let condition = json!({
                 "type": "DisruptionTarget",
@@ -225,7 +211,7 @@ fn evict(call: &mut Call<'_>) -> Result<Reply, Status> {
             });
             update_condition(&mut pod, condition);
             let written = writer.put_changed(&key, pod, &existing);
-            if let Some(version) = &mut options.resource_version {
+            if let Some(version) = &mut options.preconditions.resource_version {
                 text(&written.object(), "/metadata/resourceVersion").clone_into(version);
             }
         }

@@ -18,6 +18,7 @@ use super::strategy::{self, Part};
 use super::strconv;
 use super::validate;
 use super::warnings;
+use super::write_options::FailedPrecondition;
 use super::{app_armor, defaults, event_view};
 
 /// Maximum number of attempts to generate an unused name.
@@ -154,7 +155,12 @@ impl Writer<'_> {
                 text(&stored.object(), "/metadata/uid").to_owned()
             });
             if uid != found {
-                return Err(self.precondition_failed(&key, name, "UID", uid, &found));
+                let failed = FailedPrecondition {
+                    what: "UID",
+                    wanted: uid,
+                    found: &found,
+                };
+                return Err(self.precondition_failed(&key, name, failed));
             }
         }
         let Some(existing) = existing else {
@@ -189,15 +195,13 @@ impl Writer<'_> {
         &self,
         key: &str,
         name: &str,
-        what: &str,
-        wanted: &str,
-        found: &str,
+        failed: FailedPrecondition<'_>,
     ) -> Status {
         // A dry run does not reach the store, which adds the prefix.
         let registry = if self.dry_run { "" } else { "/registry" };
         let why = format!(
-            "StorageError: invalid object, Code: 4, Key: {registry}/{}/{key}, ResourceVersion: 0, \
-             AdditionalErrorMsg: Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}",
+            "StorageError: invalid object, Code: 4, Key: {registry}/{}/{key}, ResourceVersion: 0, AdditionalErrorMsg: \
+             {failed}",
             self.resource.storage_prefix()
         );
         Status::conflict(self.resource, name, &why)

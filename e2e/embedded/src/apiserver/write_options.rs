@@ -17,15 +17,86 @@ pub(crate) enum FieldValidation {
     Strict,
 }
 
+/// `metav1.Preconditions`: what a write requires of the object.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Preconditions {
+    pub(crate) uid: Option<String>,
+    pub(crate) resource_version: Option<String>,
+}
+
+/// A precondition that an object does not meet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FailedPrecondition<'a> {
+    pub(crate) what: &'static str,
+    pub(crate) wanted: &'a str,
+    pub(crate) found: &'a str,
+}
+
 /// `metav1.DeleteOptions`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeleteOptions {
     pub(crate) grace_period_seconds: Option<i64>,
-    pub(crate) uid: Option<String>,
-    pub(crate) resource_version: Option<String>,
+    pub(crate) preconditions: Preconditions,
     pub(crate) propagation_policy: Option<String>,
     pub(crate) orphan_dependents: Option<bool>,
     pub(crate) dry_run: Vec<String>,
+}
+
+// === impl Preconditions ===
+
+impl Preconditions {
+    /// The same without empty values.
+    pub(crate) fn without_empty(&self) -> Self {
+        let given = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
+        Self {
+            uid: given(&self.uid),
+            resource_version: given(&self.resource_version),
+        }
+    }
+
+    /// The first precondition that the object does not meet.
+    pub(crate) fn failed<'a>(&'a self, object: &'a Object) -> Option<FailedPrecondition<'a>> {
+        let checks = [
+            ("UID", &self.uid, "/metadata/uid"),
+            (
+                "ResourceVersion",
+                &self.resource_version,
+                "/metadata/resourceVersion",
+            ),
+        ];
+        checks.into_iter().find_map(|(what, wanted, pointer)| {
+            let (wanted, found) = (wanted.as_deref()?, text(object, pointer));
+            (wanted != found).then_some(FailedPrecondition { what, wanted, found })
+        })
+    }
+}
+
+// === impl FailedPrecondition ===
+
+impl FailedPrecondition<'_> {
+    /// The error of `rest.BeforeDelete`.
+    pub(crate) fn before_delete(&self) -> String {
+        let Self { what, wanted, found } = self;
+        let fate = match *what {
+            "UID" => "deleted and then recreated",
+            _ => "modified",
+        };
+        format!(
+            "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). The object might \
+             have been {fate}"
+        )
+    }
+}
+
+impl std::fmt::Display for FailedPrecondition<'_> {
+    /// The error of `storage.Preconditions.Check`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { what, wanted, found } = self;
+        write!(
+            f,
+            "Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}"
+        )
+    }
 }
 
 // === impl DeleteOptions ===
@@ -53,8 +124,10 @@ impl DeleteOptions {
         let dry_run = object::list(&options, "/dryRun").iter();
         Ok(Self {
             grace_period_seconds: at(&options, "/gracePeriodSeconds").as_i64(),
-            uid: given("/preconditions/uid"),
-            resource_version: given("/preconditions/resourceVersion"),
+            preconditions: Preconditions {
+                uid: given("/preconditions/uid"),
+                resource_version: given("/preconditions/resourceVersion"),
+            },
             propagation_policy: given("/propagationPolicy"),
             orphan_dependents: at(&options, "/orphanDependents").as_bool(),
             dry_run: dry_run
@@ -128,8 +201,7 @@ impl Query {
         let text = |name: &str| self.has(name).then(|| self.get(name).to_owned());
         Ok(DeleteOptions {
             grace_period_seconds: self.number("gracePeriodSeconds")?,
-            uid: None,
-            resource_version: None,
+            preconditions: Preconditions::default(),
             propagation_policy: text("propagationPolicy"),
             orphan_dependents: self
                 .has("orphanDependents")
