@@ -1,6 +1,6 @@
 //! Parses the paths and queries of requests.
 
-use http::{HeaderMap, Method, Uri, header};
+use http::{HeaderMap, HeaderName, Method, Uri, header};
 use percent_encoding::percent_decode_str;
 
 use super::field::{FieldError, Path};
@@ -264,10 +264,7 @@ pub(crate) fn include_object(query: &Query) -> Result<IncludeObject, Status> {
 /// 406 if it accepts no media type of kube-apiserver's, 501 if it accepts only those that this server does
 /// not write.
 pub(crate) fn view(headers: &HeaderMap, query: &Query, streams: bool) -> Result<View, Status> {
-    let accepted = headers
-        .get(header::ACCEPT)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
+    let accepted = header_text(headers, &header::ACCEPT);
     if accepted.trim().is_empty() {
         return Ok(View::Full);
     }
@@ -328,9 +325,12 @@ pub(crate) fn is_protobuf(headers: &HeaderMap) -> bool {
 }
 
 fn media_type(headers: &HeaderMap) -> &str {
-    let content_type = headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok());
-    let media = content_type.unwrap_or_default().split(';').next();
-    media.unwrap_or_default().trim()
+    let content_type = header_text(headers, &header::CONTENT_TYPE);
+    content_type.split(';').next().unwrap_or_default().trim()
+}
+
+/// A header, empty if it is missing or not a text.
+pub(crate) fn text_of<'a>(headers: &'a HeaderMap, name: &HeaderName) -> &'a str {
+    let value = headers.get(name).and_then(|value| value.to_str().ok());
+    value.unwrap_or_default()
 }

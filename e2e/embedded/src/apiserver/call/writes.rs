@@ -77,12 +77,8 @@ impl Call<'_> {
     }
 
     pub(crate) fn patch(&mut self, part: Part) -> Result<Reply, Status> {
-        let content_type = self
-            .headers
-            .get(header::CONTENT_TYPE)
-            .and_then(|value| value.to_str().ok());
         let kind = PatchType::of_content_type(
-            content_type.unwrap_or_default(),
+            request::header_text(self.headers, &header::CONTENT_TYPE),
             !self.query.get("fieldManager").is_empty(),
         )?;
         let encoder = self.encoder()?;
