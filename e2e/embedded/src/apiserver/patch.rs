@@ -209,13 +209,16 @@ impl Patch {
             PatchType::Strategic => go_format::value(&self.document),
             PatchType::Json | PatchType::Merge => patched.to_string(),
         };
-        let Value::Object(mut document) = patched.clone() else {
-            let why = format!(
-                "couldn't get version/kind; json parse error: {}",
-                go_format::no_struct(&patched)
-            );
-            return Err(Status::invalid_patch(shown(), why));
-        };
+        if self.kind == PatchType::Strategic {
+            let named = ["apiVersion", "kind"]
+                .into_iter()
+                .filter_map(|name| patched.get(name));
+            if let Some(why) = named.filter_map(schema::type_error_of_text).next() {
+                return Err(Status::invalid_patch(shown(), why));
+            }
+        }
+        let document = type_meta::object(patched.clone());
+        let mut document = document.map_err(|why| Status::invalid_patch(shown(), why))?;
         let text = |name: &str| {
             document
                 .get(name)
@@ -223,22 +226,8 @@ impl Patch {
                 .unwrap_or_default()
                 .to_owned()
         };
-        if self.kind == PatchType::Strategic {
-            let named = ["apiVersion", "kind"]
-                .into_iter()
-                .filter_map(|name| document.get(name));
-            if let Some(why) = named.filter_map(schema::type_error_of_text).next() {
-                return Err(Status::invalid_patch(shown(), why));
-            }
-        }
         let mut unknown = self.unknown_members();
         if self.kind != PatchType::Strategic {
-            type_meta::check(&document).map_err(|why| {
-                Status::invalid_patch(
-                    shown(),
-                    format!("couldn't get version/kind; json parse error: {why}"),
-                )
-            })?;
             let given = |name: &str, default: String| {
                 Some(text(name))
                     .filter(|text| !text.is_empty())

@@ -1,8 +1,11 @@
 //! The types of documents: checks `apiVersion` and `kind`.
 
+use std::fmt::Display;
+
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::Binding;
 use k8s_openapi::api::policy::v1::Eviction;
+use serde_json::Value;
 
 use super::go_format;
 use super::object::Object;
@@ -58,23 +61,34 @@ impl From<&Resource> for ObjectType {
 
 // === functions ===
 
-/// Checks that `apiVersion` and `kind` are strings.
+/// The object in a document, whose `apiVersion` and `kind` must be strings.
 ///
 /// # Errors
-/// The error text of Go's decoder for the first one that is not.
-pub(crate) fn check(document: &Object) -> Result<(), String> {
-    let named = document
+/// The error text of the step in which Kubernetes' decoder determines the type.
+pub(crate) fn object(document: Value) -> Result<Object, String> {
+    let document = match document {
+        Value::Object(document) => document,
+        // Go decodes null into a struct without changing it.
+        Value::Null => Object::new(),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            return Err(not_determined(go_format::no_struct(&document)));
+        }
+    };
+    let mut named = document
         .iter()
         .filter(|(name, _)| matches!(name.as_str(), "apiVersion" | "kind"));
-    for (name, value) in named {
-        if !value.is_string() && !value.is_null() {
-            let found = go_format::kind(value);
-            return Err(format!(
-                "json: cannot unmarshal {found} into Go struct field .{name} of type string"
-            ));
-        }
+    if let Some((name, value)) = named.find(|(_, value)| !value.is_string() && !value.is_null()) {
+        let found = go_format::kind(value);
+        return Err(not_determined(format!(
+            "json: cannot unmarshal {found} into Go struct field .{name} of type string"
+        )));
     }
-    Ok(())
+    Ok(document)
+}
+
+/// The error of Go's JSON decoder for a document in which it does not find `apiVersion` and `kind`.
+pub(crate) fn not_determined(why: impl Display) -> String {
+    format!("couldn't get version/kind; json parse error: {why}")
 }
 
 /// The error of Kubernetes' scheme if it cannot convert a document of this kind into an object of the

@@ -1,10 +1,8 @@
 //! Executes writes.
 
 use http::{StatusCode, header};
-use serde_json::Value;
 
 use super::super::delete::Deleted;
-use super::super::go_format;
 use super::super::list::Read;
 use super::super::list_options::ListOptions;
 use super::super::object::{self, Object};
@@ -14,11 +12,9 @@ use super::super::request::{self, Location};
 use super::super::resource::Kind;
 use super::super::status::Status;
 use super::super::strategy::Part;
-use super::super::type_meta;
 use super::super::write::Writer;
 use super::super::write_options::{DeleteOptions, FieldValidation};
 use super::Call;
-use super::body::no_type;
 
 /// Limit of the lists with which kube-apiserver deletes a collection. Only its presence matters: a paginated list with a
 /// version reads exactly that version.
@@ -118,24 +114,13 @@ impl Call<'_> {
         Ok(Reply::json(StatusCode::OK, encoder.object(&written)))
     }
 
-    /// The body of a deletion.
-    fn delete_document(&self) -> Result<Object, Status> {
-        let document = match self.typed_document("v1", "DeleteOptions") {
-            Ok(Value::Object(document)) => document,
-            Ok(Value::Null) => Object::new(),
-            Ok(other) => return Err(Status::bad_request(no_type(go_format::no_struct(&other)))),
-            Err(why) => return Err(Status::bad_request(why)),
-        };
-        type_meta::check(&document).map_err(|why| Status::bad_request(no_type(why)))?;
-        Ok(document)
-    }
-
     fn delete_options(&self) -> Result<DeleteOptions, Status> {
         let options = if self.body.is_empty() {
             self.query.delete_options()?
         } else {
             request::accepts_body(self.headers)?;
-            DeleteOptions::decode(self.delete_document()?)?
+            let document = self.typed_document("v1", "DeleteOptions");
+            DeleteOptions::decode(document.map_err(Status::bad_request)?)?
         };
         let errors = options.validate();
         if errors.is_empty() {
