@@ -25,19 +25,11 @@ const COLLECTION_PAGE: usize = 500;
 impl Call<'_> {
     /// Runs a write.
     pub(crate) fn write<T>(&mut self, dry_run: bool, write: impl FnOnce(&mut Writer<'_>) -> T) -> T {
-        let mut store = self.server.store();
-        let mut rng = self.server.rng();
-        let mut writer = Writer {
-            store: &mut store,
-            rng: &mut rng,
-            now: self.server.clock().now_text(),
-            resource: self.location.resource,
-            namespace: &self.location.namespace,
-            dry_run,
-            warnings: Vec::new(),
-        };
-        let written = write(&mut writer);
-        self.warnings.append(&mut writer.warnings);
+        let Location {
+            resource, namespace, ..
+        } = self.location;
+        let (written, warnings) = self.server.write(resource, namespace, dry_run, write);
+        self.warnings.extend(warnings);
         written
     }
 
@@ -161,21 +153,10 @@ impl Call<'_> {
         let page = self.page(&read).await?;
         for stored in &page.items {
             let object = stored.object();
-            let result = {
-                let mut store = self.server.store();
-                let mut rng = self.server.rng();
-                let mut writer = Writer {
-                    store: &mut store,
-                    rng: &mut rng,
-                    now: self.server.clock().now_text(),
-                    resource: location.resource,
-                    namespace: object::namespace(&object),
-                    dry_run,
-                    warnings: Vec::new(),
-                };
-                writer.delete(object::name(&object), options.clone())
-            };
-            match result {
+            let (name, namespace) = (object::name(&object), object::namespace(&object));
+            let delete = |writer: &mut Writer<'_>| writer.delete(name, options.clone());
+            let (deleted, _) = self.server.write(location.resource, namespace, dry_run, delete);
+            match deleted {
                 Err(status) if status.code != StatusCode::NOT_FOUND => return Err(status),
                 _ => {}
             }
