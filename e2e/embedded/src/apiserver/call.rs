@@ -20,7 +20,7 @@ use super::request::{self, Location, Query, View};
 use super::show::ResponseEncoder;
 use super::status::Status;
 use super::strategy::Part;
-use super::{ResponseBody, Server, list, stored, subresource, watch};
+use super::{ResponseBody, Server, list, subresource, watch};
 
 /// Timeout of a read that waits for a resource version newer than the store's.
 const FRESHNESS_TIMEOUT: Duration = Duration::from_secs(3);
@@ -140,13 +140,9 @@ impl Call<'_> {
     /// Responds with the stored object.
     pub(crate) fn read(&self, encoder: &ResponseEncoder) -> Result<Reply, Status> {
         let location = self.location;
-        let key = stored::key(&location.namespace, &location.name);
-        let table = location.resource.table();
-        let found = self.server.store().table(table).get(&key).cloned();
-        match found {
-            Some(stored) => Ok(Reply::json(StatusCode::OK, encoder.object(&stored))),
-            None => Err(Status::not_found(location.resource, &location.name)),
-        }
+        let (namespace, name) = (&location.namespace, &location.name);
+        let stored = self.server.store().existing(location.resource, namespace, name)?;
+        Ok(Reply::json(StatusCode::OK, encoder.object(&stored)))
     }
 
     async fn list(&mut self) -> Result<Reply, Status> {

@@ -63,9 +63,7 @@ impl Writer<'_> {
     pub(crate) fn delete(&mut self, name: &str, mut options: DeleteOptions) -> Result<Deleted, Status> {
         let resource = self.resource;
         let key = key(self.namespace, name);
-        let Some(existing) = self.store.table(resource.table()).get(&key).cloned() else {
-            return Err(Status::not_found(resource, name));
-        };
+        let existing = self.store.existing(resource, self.namespace, name)?;
         let current = existing.object();
         if resource.kind == Kind::Namespace {
             if let Some(object) = self.delete_namespace(&key, &existing, &options)? {

@@ -10,8 +10,10 @@ use tokio::sync::broadcast;
 
 use super::log::{Compacted, Log};
 use super::object::Object;
+use super::resource::Resource;
 use super::selector::field_value;
-use super::stored::{Change, Key, Stored};
+use super::status::Status;
+use super::stored::{Change, Key, Stored, key};
 
 /// All tables.
 #[derive(Debug)]
@@ -57,6 +59,20 @@ impl Store {
 
     pub(crate) fn revision(&self) -> u64 {
         self.revision
+    }
+
+    /// The object with a name.
+    ///
+    /// # Errors
+    /// 404 if it does not exist.
+    pub(crate) fn existing(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Arc<Stored>, Status> {
+        let found = self.table(resource.table()).get(&key(namespace, name));
+        found.cloned().ok_or_else(|| Status::not_found(resource, name))
     }
 
     pub(crate) fn table(&self, number: usize) -> &Table {

@@ -135,9 +135,7 @@ fn bind(call: &mut Call<'_>) -> Result<Reply, Status> {
     let preconditions = preconditions.without_empty();
     let key = key(&call.location.namespace, &name);
     call.write(dry_run, |writer| {
-        let Some(existing) = writer.store.table(resource.table()).get(&key).cloned() else {
-            return Err(Status::not_found(resource, &name));
-        };
+        let existing = writer.store.existing(resource, writer.namespace, &name)?;
         let refuse = |why: String| Err(Status::conflict_of("pods/binding", &name, &why));
         let mut pod = Object::clone(&existing.object());
         if let Some(failed) = preconditions.failed(&pod) {
@@ -195,8 +193,8 @@ fn evict(call: &mut Call<'_>) -> Result<Reply, Status> {
     let resource = call.location.resource;
     let key = key(&call.location.namespace, &name);
     call.write(dry_run, |writer| {
-        let existing = writer.store.table(resource.table()).get(&key).cloned();
-        if let Some(existing) = existing.filter(|_| !dry_run) {
+        let existing = writer.store.existing(resource, writer.namespace, &name)?;
+        if !dry_run {
             let mut pod = Object::clone(&existing.object());
             if let Some(failed) = options.preconditions.without_empty().failed(&pod) {
                 return Err(Status::conflict_of("Pod", &name, &failed.before_delete()));
@@ -236,16 +234,8 @@ fn token(call: &mut Call<'_>) -> Result<Reply, Status> {
         let path = Path::new("metadata").child("name");
         return invalid(&location.name, FieldError::invalid(&path, given, why));
     }
-    let key = key(&location.namespace, &location.name);
-    let account = call
-        .server
-        .store()
-        .table(location.resource.table())
-        .get(&key)
-        .cloned();
-    let Some(account) = account else {
-        return Err(Status::not_found(location.resource, &location.name));
-    };
+    let (namespace, name) = (&location.namespace, &location.name);
+    let account = call.server.store().existing(location.resource, namespace, name)?;
     let spec = &request["spec"];
     let seconds = spec["expirationSeconds"].as_i64().unwrap_or(TOKEN_SECONDS);
     let why = match seconds {
