@@ -159,7 +159,7 @@ impl Call<'_> {
     }
 
     async fn watch(&mut self, decision: &FaultDecision) -> Result<Reply, Status> {
-        let view = request::view(self.headers, self.query, true)?;
+        let encoder = self.encoder_of_route(true)?;
         let options = ListOptions::of(self.query, self.location)?;
         if options.send_initial_events == Some(true) {
             let version = list::version_of_read(&options.resource_version)?;
@@ -173,7 +173,7 @@ impl Call<'_> {
             }
         }
         let fault = self.server.faults.of_watch(decision);
-        let stream = watch::watch(self.server, self.location, options, view, fault)?;
+        let stream = watch::watch(self.server, self.location, options, encoder, fault)?;
         Ok(Reply {
             code: StatusCode::OK,
             body: ResponseBody::stream(stream.boxed()),
