@@ -6,15 +6,12 @@ use serde_json::{Value, json};
 
 use super::admission;
 use super::clock;
-use super::object::{self, Object, at, set, text};
+use super::object::{self, FOREGROUND, ORPHAN, Object, at, set, text};
 use super::resource::Kind;
 use super::status::Status;
 use super::stored::key;
 use super::write::{Writer, Written};
 use super::write_options::DeleteOptions;
-
-const ORPHAN: &str = "orphan";
-const FOREGROUND: &str = "foregroundDeletion";
 
 /// The response to a deletion.
 pub(crate) enum Deleted {

@@ -7,6 +7,11 @@ use serde_json::{Map, Value};
 /// An object without `apiVersion` and `kind`.
 pub(crate) type Object = Map<String, Value>;
 
+/// Finalizer of an object whose dependents are to be orphaned (`metav1.FinalizerOrphanDependents`).
+pub(crate) const ORPHAN: &str = "orphan";
+/// Finalizer of an object whose dependents are deleted before it (`metav1.FinalizerDeleteDependents`).
+pub(crate) const FOREGROUND: &str = "foregroundDeletion";
+
 /// The value of a missing field.
 pub(crate) static NULL: Value = Value::Null;
 static EMPTY: LazyLock<Object> = LazyLock::new(Object::new);
