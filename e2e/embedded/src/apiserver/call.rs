@@ -93,12 +93,12 @@ impl Call<'_> {
 
     /// Waits until the store has the version that a read asks for, as kube-apiserver's watch cache does, and etcd does not.
     pub(crate) async fn wait_for(&self, version: u64, is_cached: bool) -> Result<(), Status> {
-        let patience = if is_cached {
+        let timeout = if is_cached {
             FRESHNESS_TIMEOUT
         } else {
             Duration::ZERO
         };
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         let mut changed = {
             let mut store = self.server.store();
             if version <= store.revision() {

@@ -348,8 +348,8 @@ fn pull_policy(owner: &Object, field: &str) -> &'static str {
     }
 }
 
-/// The tag of an image, `latest` if it has neither tag nor digest; `None` if the name is not a valid
-/// reference.
+/// The tag of an image, `latest` if it has neither tag nor digest; empty if it has only a digest, or if the name is not a
+/// valid reference.
 fn tag(image: &str) -> &str {
     let is_valid = |letter: char| letter.is_ascii_alphanumeric() || "._-/:@".contains(letter);
     if image.is_empty() || image.len() > IMAGE_LIMIT || !image.chars().all(is_valid) {

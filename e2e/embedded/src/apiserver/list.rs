@@ -10,7 +10,7 @@ use super::field::{FieldError, Path};
 use super::go_format;
 use super::list_options::ListOptions;
 use super::resource::Resource;
-use super::selector::Fields;
+use super::selector::FieldSelector;
 use super::status::Status;
 use super::storage::Store;
 use super::stored::{Key, Stored};
@@ -185,7 +185,7 @@ fn single_key(prefix: &str, resource: &Resource, options: &ListOptions) -> Optio
 }
 
 /// Beginning of the keys of a namespace.
-fn prefix(resource: &Resource, namespace: &str, fields: &Fields) -> String {
+fn prefix(resource: &Resource, namespace: &str, fields: &FieldSelector) -> String {
     let namespace = match (namespace, fields.required("metadata.namespace")) {
         ("", Some(selected)) if resource.namespaced => selected,
         (namespace, _) => namespace,

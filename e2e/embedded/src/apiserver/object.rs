@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
-/// An object without `apiVersion` and `kind`.
+/// A JSON object. Those in the store are without `apiVersion` and `kind`.
 pub(crate) type Object = Map<String, Value>;
 
 /// Finalizer of an object whose dependents are to be orphaned (`metav1.FinalizerOrphanDependents`).

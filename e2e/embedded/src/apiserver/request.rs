@@ -148,8 +148,8 @@ impl Target {
             _ => return Self::Unknown,
         };
         let misplaced = !resource.namespaced && !namespace.is_empty();
-        let homeless = resource.namespaced && namespace.is_empty() && !name.is_empty();
-        if misplaced || homeless {
+        let lacks_namespace = resource.namespaced && namespace.is_empty() && !name.is_empty();
+        if misplaced || lacks_namespace {
             return Self::Unknown;
         }
         Self::Resource(Location {

@@ -61,7 +61,7 @@ fn new_uid(rng: &mut Rng) -> String {
 // === impl Writer ===
 
 impl Writer<'_> {
-    /// Creates a decoded and defaulted object; `name` is the name in the request's path, if any.
+    /// Creates a decoded and defaulted object.
     pub(crate) fn create(&mut self, mut object: Object) -> Result<Written, Status> {
         let resource = self.resource;
         for name in [

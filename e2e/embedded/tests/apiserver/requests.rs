@@ -62,14 +62,14 @@ async fn refuses_requests_with_the_errors_of_kube_apiserver() {
     let unserved = call(&server, Method::GET, "/apis/example.com/v1/widgets", &Value::Null).await;
     assert_eq!(unserved, (404, Value::String("404 page not found\n".into())));
     let claims = "/api/v1/namespaces/nope/persistentvolumeclaims";
-    let homeless = call(
+    let in_missing = call(
         &server,
         Method::POST,
         claims,
         &json!({ "metadata": { "name": "c" } }),
     )
     .await;
-    assert_fails(homeless, 404, "NotFound", "namespaces \"nope\" not found");
+    assert_fails(in_missing, 404, "NotFound", "namespaces \"nope\" not found");
 }
 
 #[tokio::test(start_paused = true)]
