@@ -24,7 +24,6 @@ mod go_format;
 mod handler;
 mod list;
 mod list_options;
-mod log;
 mod names;
 mod object;
 mod patch;
@@ -50,6 +49,7 @@ mod type_meta;
 mod validate;
 mod warnings;
 mod watch;
+mod watch_cache;
 mod write;
 mod write_options;
 

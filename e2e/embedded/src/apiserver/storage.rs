@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use tokio::sync::broadcast;
 
-use super::log::{Compacted, Log};
 use super::object::Object;
 use super::resource::Resource;
 use super::selector::field_value;
 use super::status::Status;
 use super::stored::{Change, Key, Stored, key};
+use super::watch_cache::{Compacted, WatchCache};
 
 /// All tables.
 #[derive(Debug)]
@@ -28,26 +28,26 @@ pub(crate) struct Store {
 #[derive(Debug)]
 pub(crate) struct Table {
     objects: BTreeMap<Key, Arc<Stored>>,
-    log: Log,
+    cache: WatchCache,
     /// Field by which changes are indexed, like the indexers of kube-apiserver's watch cache.
     indexed_field: Option<&'static str>,
     /// The keys of the objects with each value of that field.
     keys: BTreeMap<String, BTreeSet<Key>>,
-    /// A partial log for each value of that field that has watches.
-    logs: BTreeMap<String, Log>,
+    /// A window of the changes with each value of that field that has watches.
+    parts: BTreeMap<String, WatchCache>,
 }
 
 // === impl Store ===
 
 impl Store {
-    /// Tables with their indexed fields; the log of each keeps `window` changes.
+    /// Tables with their indexed fields; each keeps `window` changes.
     pub(crate) fn new(indexed_fields: impl IntoIterator<Item = Option<&'static str>>, window: usize) -> Self {
         let table = |indexed_field| Table {
             objects: BTreeMap::new(),
-            log: Log::new(window),
+            cache: WatchCache::new(window),
             indexed_field,
             keys: BTreeMap::new(),
-            logs: BTreeMap::new(),
+            parts: BTreeMap::new(),
         };
         Self {
             // etcd's first revision is 1.
@@ -122,11 +122,11 @@ impl Store {
     /// Removes all changes so far, like etcd's compaction.
     pub(crate) fn compact(&mut self) {
         for table in &mut self.tables {
-            for change in table.log.compact(self.revision) {
+            for change in table.cache.compact(self.revision) {
                 change.after.keep_json();
             }
-            for log in table.logs.values_mut() {
-                drop(log.compact(self.revision));
+            for part in table.parts.values_mut() {
+                drop(part.compact(self.revision));
             }
         }
     }
@@ -136,12 +136,12 @@ impl Store {
     pub(crate) fn subscribe(&mut self, table: usize, value: Option<&str>) -> broadcast::Receiver<()> {
         let table = self.table_mut(table);
         let Some(value) = value.filter(|_| table.indexed_field.is_some()) else {
-            return table.log.subscribe();
+            return table.cache.subscribe();
         };
-        // Earlier changes are read from the whole log.
-        let newest = table.log.newest();
-        let part = || Log::part_after(newest);
-        let part = table.logs.entry(value.to_owned()).or_insert_with(part);
+        // Earlier changes are read from the whole window.
+        let newest = table.cache.newest();
+        let part = || WatchCache::part_after(newest);
+        let part = table.parts.entry(value.to_owned()).or_insert_with(part);
         part.subscribe()
     }
 }
@@ -153,8 +153,8 @@ impl Table {
         if let Some(field) = self.indexed_field {
             self.index(field, &change);
         }
-        // An object whose last reference the log held has been replaced or deleted, and is dropped.
-        if let Some(forgotten) = self.log.push(change)
+        // An object whose last reference the window held has been replaced or deleted, and is dropped.
+        if let Some(forgotten) = self.cache.push(change)
             && Arc::strong_count(&forgotten.after) > 1
         {
             forgotten.after.keep_json();
@@ -166,9 +166,9 @@ impl Table {
         let before = change.before.as_ref().map(value);
         let after = Some(value(&change.after)).filter(|_| !change.is_deletion);
         for value in before.iter().chain(after.iter().filter(|_| after != before)) {
-            match self.logs.get_mut(value) {
-                Some(log) if log.is_watched() => drop(log.push(change.clone())),
-                Some(_) => drop(self.logs.remove(value)),
+            match self.parts.get_mut(value) {
+                Some(part) if part.is_watched() => drop(part.push(change.clone())),
+                Some(_) => drop(self.parts.remove(value)),
                 None => {}
             }
         }
@@ -202,16 +202,16 @@ impl Table {
         revision: u64,
         value: Option<&str>,
     ) -> Result<impl Iterator<Item = &Change>, Compacted> {
-        let part = value.and_then(|value| self.logs.get(value));
+        let part = value.and_then(|value| self.parts.get(value));
         match part.map(|part| part.changes_after(revision)) {
             Some(Ok(changes)) => Ok(changes),
-            Some(Err(_)) | None => self.log.changes_after(revision),
+            Some(Err(_)) | None => self.cache.changes_after(revision),
         }
     }
 
     /// Revision of the newest change.
     pub(crate) fn newest(&self) -> u64 {
-        self.log.newest()
+        self.cache.newest()
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<&Arc<Stored>> {
@@ -266,7 +266,7 @@ impl Table {
         start: &str,
     ) -> Result<impl Iterator<Item = (&'a Key, &'a Arc<Stored>)> + use<'a>, Compacted> {
         let mut before: BTreeMap<&Key, Option<&Arc<Stored>>> = BTreeMap::new();
-        for change in self.log.changes_back_to(revision)? {
+        for change in self.cache.changes_back_to(revision)? {
             if change.key.starts_with(prefix) && change.key.as_ref() >= start {
                 before.insert(&change.key, change.before.as_ref());
             }
@@ -293,7 +293,7 @@ impl Table {
 
     /// Whether the table has no changes after `revision`.
     pub(crate) fn is_unchanged_since(&self, revision: u64) -> bool {
-        self.log.newest() <= revision
+        self.cache.newest() <= revision
     }
 }
 
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn indexed_log_has_the_changes_of_its_value() {
+    fn indexed_window_has_the_changes_of_its_value() {
         let mut store = Store::new([Some("spec.nodeName")], 10);
         store.put(0, "early", mk_pod("early", "a"));
         let mut changed = store.subscribe(0, Some("a"));
@@ -419,7 +419,7 @@ mod tests {
             changes.map(|change| change.revision).collect()
         };
         let revisions = |store: &Store| revisions_after(store, 2);
-        assert_eq!(revisions_after(&store, 0), [2], "from the whole log");
+        assert_eq!(revisions_after(&store, 0), [2], "from the whole window");
         store.put(0, "other", mk_pod("other", "b"));
         assert!(changed.is_empty(), "a change on node b");
         store.put(0, "late", mk_pod("late", ""));
@@ -433,7 +433,7 @@ mod tests {
         );
         drop(changed);
         store.put(0, "late", mk_pod("late", "b"));
-        assert!(store.table(0).logs.is_empty(), "no watch of node a is left");
+        assert!(store.table(0).parts.is_empty(), "no watch of node a is left");
         assert_eq!(revisions(&store), [3, 4, 5, 6, 7], "those of all nodes");
     }
 }

@@ -1,7 +1,7 @@
 //! Watches: a stream of the changes of a table after a resource version.
 //!
-//! A watch keeps no queue: it remembers the revision up to which it has sent, and reads the table's log from there.
-//! One that falls behind the log's window ends, and its client resumes or lists again, as with kube-apiserver.
+//! A watch keeps no queue: it remembers the revision up to which it has sent, and reads the table's changes from there.
+//! One that falls behind the table's window ends, and its client resumes or lists again, as with kube-apiserver.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -208,7 +208,7 @@ impl Watch {
         (!frames.is_empty()).then(|| frames.freeze())
     }
 
-    /// Marks changes as sent that are not in the watch's partial log.
+    /// Marks changes as sent that have other values of the table's indexed field.
     fn skip_other_changes(&mut self) {
         let store = self.server.store();
         let table = store.table(self.location.resource.table());
