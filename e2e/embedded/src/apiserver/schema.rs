@@ -329,7 +329,8 @@ mod tests {
     /// Group, kind, object, and the error of kube-apiserver 1.36.
     #[test]
     fn type_errors_name_fields_and_types_as_go() {
-        let probe = json!({"spec": {"containers": [{"livenessProbe": {"exec": {"command": "a"}}}]}});
+        let probe = |fields: Value| json!({"spec": {"containers": [{"livenessProbe": fields}]}});
+        let port = |port: Value| probe(json!({"httpGet": {"port": port}}));
         let table = [
             (
                 "Pod",
@@ -343,9 +344,21 @@ mod tests {
             ),
             (
                 "Pod",
-                probe,
+                probe(json!({"exec": {"command": "a"}})),
                 "string into Go struct field ExecAction.spec.containers.livenessProbe.ProbeHandler.exec.command of type \
                  []string",
+            ),
+            (
+                "Pod",
+                port(json!(true)),
+                "bool into Go struct field HTTPGetAction.spec.containers.livenessProbe.ProbeHandler.httpGet.port of type \
+                 int32",
+            ),
+            (
+                "Pod",
+                port(json!(3_000_000_000_i64)),
+                "number 3000000000 into Go struct field \
+                 HTTPGetAction.spec.containers.livenessProbe.ProbeHandler.httpGet.port of type int32",
             ),
             (
                 "PersistentVolumeClaim",

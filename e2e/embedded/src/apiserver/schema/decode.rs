@@ -130,10 +130,11 @@ impl Decoder {
             (Type::Int32, Value::Number(number)) if self.codec == Codec::Converter && number.is_i64() => {
                 return Ok(wrapped(number.as_i64().unwrap_or_default()).into());
             }
-            (Type::Int32, Value::Number(number)) => number.as_i64().is_some_and(|n| i32::try_from(n).is_ok()),
+            (Type::Int32 | Type::IntOrString, Value::Number(number)) => {
+                number.as_i64().is_some_and(|n| i32::try_from(n).is_ok())
+            }
             (Type::Int64, Value::Number(number)) => number.as_i64().is_some(),
             (Type::IntOrString, Value::String(_)) => true,
-            (Type::IntOrString, Value::Number(number)) => number.as_i64().is_some(),
             (Type::Bytes, Value::String(text)) => {
                 if let Err(error) = decoded_bytes(text) {
                     let prefix = match self.codec {
@@ -185,13 +186,7 @@ impl Decoder {
 
     /// The text of `json.UnmarshalTypeError`.
     fn type_error(&self, owner: &str, ty: FieldType, value: &Value) -> String {
-        let mut found = go_format::kind(value).to_owned();
-        if ty.shape == Shape::One
-            && matches!(ty.base, Type::Int32 | Type::Int64)
-            && let Value::Number(number) = value
-        {
-            found = format!("number {number}");
-        }
+        let found = ty.found(value);
         format!(
             "json: cannot unmarshal {found} into Go struct field {owner}.{} of type {}",
             self.go_path(),
@@ -226,10 +221,24 @@ impl Decoder {
 // === impl FieldType ===
 
 impl FieldType {
+    /// How errors of Go's decoder name a value of the wrong type.
+    fn found(self, value: &Value) -> String {
+        let integers = [Type::Int32, Type::Int64, Type::IntOrString];
+        if self.shape == Shape::One
+            && integers.contains(&self.base)
+            && let Value::Number(number) = value
+        {
+            return format!("number {number}");
+        }
+        go_format::kind(value).to_owned()
+    }
+
     /// The name in errors of Go's decoder. Each package is a version of an API group.
     fn go_name(self) -> String {
-        if self.shape == Shape::One && matches!(self.base, Type::Time | Type::MicroTime) {
-            return "string".to_owned();
+        match (self.shape, self.base) {
+            (Shape::One, Type::Time | Type::MicroTime) => return "string".to_owned(),
+            (Shape::One, Type::IntOrString) => return "int32".to_owned(),
+            _ => {}
         }
         let name = self.name.replace("[]byte", "[]uint8");
         let packages = [
@@ -305,8 +314,8 @@ fn converter_mismatch(ty: FieldType, value: &Value) -> String {
         Value::Object(_) => "map",
     };
     if ty.decodes_itself() {
-        let found = go_format::kind(value);
-        return format!("json: cannot unmarshal {found} into Go value of type string");
+        let (found, wanted) = (ty.found(value), ty.go_name());
+        return format!("json: cannot unmarshal {found} into Go value of type {wanted}");
     }
     let wanted = match (ty.shape, ty.base) {
         (Shape::Map, _) => return format!("cannot restore map from {found}"),
