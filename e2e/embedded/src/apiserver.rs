@@ -24,12 +24,12 @@ mod go_format;
 mod handler;
 mod list;
 mod list_options;
-mod log;
 mod names;
 mod object;
 mod patch;
 mod pod_resources;
 mod protobuf;
+mod reply;
 mod request;
 mod resource;
 mod schema;
@@ -38,15 +38,19 @@ mod serve;
 mod show;
 mod status;
 mod storage;
+mod stored;
 mod strategic;
 mod strategy;
+mod strconv;
 mod subresource;
 mod table;
 mod type_meta;
 mod validate;
 mod warnings;
 mod watch;
+mod watch_cache;
 mod write;
+mod write_options;
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -71,6 +75,7 @@ pub use status::Status;
 use fault::Faults;
 use resource::Kind;
 use storage::Store;
+use write::Writer;
 
 /// Settings of a server.
 #[derive(Clone, Debug)]
@@ -250,6 +255,29 @@ impl Server {
         self.rng().f64()
     }
 
+    /// Runs a write, and returns its warnings for the client.
+    fn write<T>(
+        &self,
+        resource: &'static Resource,
+        namespace: &str,
+        dry_run: bool,
+        write: impl FnOnce(&mut Writer<'_>) -> T,
+    ) -> (T, Vec<String>) {
+        let mut store = self.store();
+        let mut rng = self.rng();
+        let mut writer = Writer {
+            store: &mut store,
+            rng: &mut rng,
+            now: self.clock.now_text(),
+            resource,
+            namespace,
+            dry_run,
+            warnings: Vec::new(),
+        };
+        let written = write(&mut writer);
+        (written, writer.warnings)
+    }
+
     /// Creates an object that kube-apiserver or a controller creates in every cluster.
     fn bootstrap(&self, kind: Kind, namespace: &str, object: serde_json::Value) {
         let resource = resource::of_kind(kind);
@@ -259,20 +287,7 @@ impl Server {
         let Ok((object, _)) = write::decode_object(resource, document, schema::Codec::Json) else {
             return;
         };
-        let created = {
-            let mut store = self.store();
-            let mut rng = self.rng();
-            let mut writer = write::Writer {
-                store: &mut store,
-                rng: &mut rng,
-                now: self.clock.now_text(),
-                resource,
-                namespace,
-                dry_run: false,
-                warnings: Vec::new(),
-            };
-            writer.create(object)
-        };
+        let (created, _) = self.write(resource, namespace, false, |writer| writer.create(object));
         if let Ok(created) = created
             && kind == Kind::Namespace
         {

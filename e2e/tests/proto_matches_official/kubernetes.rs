@@ -1,28 +1,29 @@
-//! Compares the fields by which the embedded API server decodes protobuf bodies with those of the official
-//! `generated.proto` files, which are in the Go modules `k8s.io/api` and `k8s.io/apimachinery`.
+//! Generates the embedded API server's table of Kubernetes' types from their Go sources, which are in the modules
+//! `k8s.io/api` and `k8s.io/apimachinery`, and compares.
+//!
+//! A line is the name of a type and its underlying type, or the fields of a struct, in Go's order. A field is
+//! `name=number:type`, with its number in protobuf, followed by `,always` if Go serializes it even if it is empty, and by
+//! the strategy of a list in strategic merge patches. The name of an embedded struct, whose fields are those of the struct
+//! around it in JSON, is `~`.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use csi_e2e::toolchain::{without_run, workspace_root};
-use prost_reflect::{DescriptorPool, FieldDescriptor, Kind, MessageDescriptor};
-use protox::{
-    Compiler,
-    file::{File, FileResolver},
-};
 
 /// The table of the embedded API server.
-const TABLE: &str = "e2e/embedded/src/apiserver/protobuf/messages.txt";
+const TABLE: &str = "e2e/embedded/src/apiserver/schema/types.txt";
 /// The modules' versions are those of the control plane.
 const CONTROL_PLANE: &str = "e2e/control-plane/go.mod";
-const MODULES: [&str; 2] = ["k8s.io/api", "k8s.io/apimachinery"];
-/// Packages and the messages in them that clients send.
-const ROOTS: [(&str, &[&str]); 7] = [
+/// Module and folder of each package, and the types in it that clients send.
+const PACKAGES: [(&str, &str, &[&str]); 8] = [
+    ("k8s.io/api", "authentication/v1", &["TokenRequest"]),
+    ("k8s.io/api", "coordination/v1", &["Lease"]),
     (
-        "k8s.io/api/core/v1",
+        "k8s.io/api",
+        "core/v1",
         &[
             "Binding",
             "Event",
@@ -35,8 +36,11 @@ const ROOTS: [(&str, &[&str]); 7] = [
             "ServiceAccount",
         ],
     ),
+    ("k8s.io/api", "events/v1", &["Event"]),
+    ("k8s.io/api", "policy/v1", &["Eviction"]),
     (
-        "k8s.io/api/storage/v1",
+        "k8s.io/api",
+        "storage/v1",
         &[
             "CSIDriver",
             "CSINode",
@@ -45,48 +49,36 @@ const ROOTS: [(&str, &[&str]); 7] = [
             "VolumeAttachment",
         ],
     ),
-    ("k8s.io/api/coordination/v1", &["Lease"]),
-    ("k8s.io/api/events/v1", &["Event"]),
-    ("k8s.io/api/policy/v1", &["Eviction"]),
-    ("k8s.io/api/authentication/v1", &["TokenRequest"]),
-    ("k8s.io/apimachinery/pkg/apis/meta/v1", &["DeleteOptions"]),
+    ("k8s.io/apimachinery", "pkg/apis/meta/v1", &["DeleteOptions"]),
+    ("k8s.io/apimachinery", "pkg/types", &[]),
 ];
-/// Embedded structs of Go: in JSON, their fields are those of the struct around them.
-const INLINE: [&str; 5] = [
-    "ephemeralContainerCommon",
-    "handler",
-    "localObjectReference",
-    "persistentVolumeSource",
-    "volumeSource",
-];
-/// Messages with a special JSON form.
-const SCALARS: [&str; 4] = [
+/// Structs with a special JSON form.
+const SCALARS: [&str; 5] = [
     "intstr.IntOrString",
+    "meta.FieldsV1",
     "meta.MicroTime",
     "meta.Time",
     "resource.Quantity",
 ];
-/// The server has no `managedFields`.
-const LEFT_OUT: &str = "managedFields";
 
-/// The files of the modules.
-struct Modules(BTreeMap<&'static str, PathBuf>);
-
-impl FileResolver for Modules {
-    fn open_file(&self, name: &str) -> Result<File, protox::Error> {
-        let found = self
-            .0
-            .iter()
-            .find_map(|(module, dir)| Some(dir.join(name.strip_prefix(module)?.strip_prefix('/')?)));
-        match found {
-            Some(path) => File::open(name, &path),
-            None => Err(protox::Error::file_not_found(name)),
-        }
-    }
+/// The declaration of a type.
+enum Declaration {
+    Struct(Vec<Field>),
+    /// Another name of this type.
+    Named(String),
 }
 
+/// A field of a struct.
+struct Field {
+    ty: String,
+    tag: String,
+}
+
+/// The declarations of all packages by qualified name, such as `core.Pod`.
+type Declarations = BTreeMap<String, Declaration>;
+
 pub(crate) fn table_matches_official() -> Result<()> {
-    let official = table(&official()?)?;
+    let official = official()?;
     let path = workspace_root().join(TABLE);
     let ours = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
     if ours != official {
@@ -97,12 +89,15 @@ pub(crate) fn table_matches_official() -> Result<()> {
     Ok(())
 }
 
-/// The messages of the control plane's version of Kubernetes.
-fn official() -> Result<DescriptorPool> {
+/// The table of the control plane's version of Kubernetes.
+fn official() -> Result<String> {
     let path = workspace_root().join(CONTROL_PLANE);
     let requirements = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
     let mut modules = BTreeMap::new();
-    for module in MODULES {
+    for (module, ..) in PACKAGES {
+        if modules.contains_key(module) {
+            continue;
+        }
         let mut lines = requirements.lines().map(str::trim);
         let version = lines.find_map(|line| line.strip_prefix(module)?.strip_prefix(" v"));
         let version = version.and_then(|version| version.split_whitespace().next());
@@ -113,112 +108,164 @@ fn official() -> Result<DescriptorPool> {
             without_run(async |toolchain| toolchain.go_sources(&release).await)?,
         );
     }
-    let mut compiler = Compiler::with_file_resolver(Modules(modules));
-    for (package, _) in ROOTS {
-        compiler.open_file(format!("{package}/generated.proto"))?;
-    }
-    Ok(compiler.include_imports(true).descriptor_pool())
+    table(&modules)
 }
 
-/// A line for each message that is reachable from the roots.
-fn table(pool: &DescriptorPool) -> Result<String> {
+/// A line for each type that is reachable from those that clients send.
+fn table(modules: &BTreeMap<&str, PathBuf>) -> Result<String> {
+    let mut declared = Declarations::new();
     let mut waiting = Vec::new();
-    for (package, names) in ROOTS {
-        for name in names {
-            let full_name = format!("{}.{name}", package.replace('/', "."));
-            let message = pool.get_message_by_name(&full_name);
-            waiting.push(message.with_context(|| format!("{full_name} must exist"))?);
-        }
+    for (module, folder, roots) in PACKAGES {
+        let package = package_name(folder);
+        add_package(&mut declared, package, &modules[module].join(folder))?;
+        waiting.extend(roots.iter().map(|root| format!("{package}.{root}")));
     }
-    let mut seen: BTreeSet<String> = waiting
-        .iter()
-        .map(|message| message.full_name().to_owned())
-        .collect();
     let mut lines = BTreeMap::new();
-    while let Some(message) = waiting.pop() {
-        let mut fields: Vec<FieldDescriptor> = message
-            .fields()
-            .filter(|field| field.name() != LEFT_OUT)
-            .collect();
-        fields.sort_by_key(FieldDescriptor::number);
-        let mut line = String::new();
-        for field in &fields {
-            write!(line, " {}={}:{}", json_name(field), field.number(), ty(field)?)?;
-            let Some(next) = message_of(field).filter(|next| !SCALARS.contains(&short_name(next).as_str()))
-            else {
-                continue;
-            };
-            if seen.insert(next.full_name().to_owned()) {
-                waiting.push(next);
-            }
+    while let Some(name) = waiting.pop() {
+        if SCALARS.contains(&name.as_str()) || lines.contains_key(&name) {
+            continue;
         }
-        let shadowed = lines.insert(short_name(&message), line);
-        ensure!(
-            shadowed.is_none(),
-            "two messages have the name {}",
-            short_name(&message)
-        );
+        let declaration = declared
+            .get(&name)
+            .with_context(|| format!("{name} must exist"))?;
+        let line = match declaration {
+            Declaration::Named(ty) => {
+                waiting.extend(names_in(ty));
+                ty.clone()
+            }
+            Declaration::Struct(fields) => {
+                waiting.extend(fields.iter().flat_map(|field| names_in(&field.ty)));
+                let fields: Vec<String> = fields.iter().map(|field| field.entry(&declared)).collect();
+                fields.join(" ")
+            }
+        };
+        lines.insert(name, line);
     }
-    let lines = lines.iter().map(|(name, line)| format!("{name}{line}\n"));
+    let lines = lines.iter().map(|(name, line)| format!("{name} {line}\n"));
     Ok(lines.collect())
 }
 
-/// Name of the field in JSON; `~` if the fields of its message take its place.
-fn json_name(field: &FieldDescriptor) -> &str {
-    match field.name() {
-        name if INLINE.contains(&name) => "~",
-        "uID" => "uid",
-        name => name,
-    }
+/// The name of a package in the table: `core` of `k8s.io/api/core/v1`.
+fn package_name(path: &str) -> &str {
+    let path = path.trim_end_matches("/v1");
+    path.rsplit('/').next().unwrap_or(path)
 }
 
-/// Package and name: `core.Pod` of `k8s.io.api.core.v1.Pod`.
-fn short_name(message: &MessageDescriptor) -> String {
-    let package = message.package_name().trim_end_matches(".v1");
-    let package = package.rsplit('.').next().unwrap_or_default();
-    format!("{package}.{}", message.name())
+/// The qualified names in a type.
+fn names_in(ty: &str) -> impl Iterator<Item = String> {
+    let names = ty.split(['*', '[', ']']);
+    names.filter(|name| name.contains('.')).map(str::to_owned)
 }
 
-/// The message of a field, of its elements, or of its values.
-fn message_of(field: &FieldDescriptor) -> Option<MessageDescriptor> {
-    let kind = field.kind();
-    let message = kind.as_message()?;
-    if field.is_map() {
-        let value = message.map_entry_value_field();
-        value.kind().as_message().cloned()
-    } else {
-        Some(message.clone())
-    }
-}
-
-fn ty(field: &FieldDescriptor) -> Result<String> {
-    if field.is_map() {
-        let entry = field.kind();
-        let entry = entry.as_message().context("a map must have entries")?;
-        let key = entry.map_entry_key_field();
-        ensure!(
-            key.kind() == Kind::String,
-            "keys of {} must be strings",
-            field.full_name()
-        );
-        return Ok(format!("map[string]{}", ty(&entry.map_entry_value_field())?));
-    }
-    let scalars = [
-        (Kind::String, "string"),
-        (Kind::Bool, "bool"),
-        (Kind::Int32, "int"),
-        (Kind::Int64, "int"),
-        (Kind::Bytes, "bytes"),
-    ];
-    let scalar = scalars.iter().find(|(kind, _)| *kind == field.kind());
-    let name = match message_of(field) {
-        Some(message) => short_name(&message),
-        None => {
-            let (_, name) =
-                scalar.with_context(|| format!("the type of {} is unknown", field.full_name()))?;
-            (*name).to_owned()
+/// Adds the declarations in a package's files.
+fn add_package(declared: &mut Declarations, package: &str, folder: &Path) -> Result<()> {
+    let files = fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))?;
+    for file in files {
+        let path = file?.path();
+        let name = path.to_string_lossy();
+        if name.ends_with(".go") && !name.ends_with("_test.go") {
+            let source = fs::read_to_string(&path).with_context(|| format!("read {name}"))?;
+            add_file(declared, package, &source);
         }
-    };
-    let list = if field.is_list() { "[]" } else { "" };
-    Ok(format!("{list}{name}"))
+    }
+    Ok(())
+}
+
+fn add_file(declared: &mut Declarations, package: &str, source: &str) {
+    let mut imports = BTreeMap::new();
+    let mut lines = source.lines();
+    while let Some(line) = lines.next() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (name, declaration) = match words[..] {
+            ["import", "("] => {
+                let block = lines.by_ref().take_while(|line| *line != ")");
+                imports = block.filter_map(import).collect();
+                continue;
+            }
+            ["type", name, "struct", "{"] => {
+                let block = lines.by_ref().take_while(|line| *line != "}");
+                let fields = block.filter_map(|line| Field::of_line(line, package, &imports));
+                (name, Declaration::Struct(fields.collect()))
+            }
+            ["type", name, ty] => (name, Declaration::Named(qualified(ty, package, &imports))),
+            _ => continue,
+        };
+        declared.insert(format!("{package}.{name}"), declaration);
+    }
+}
+
+/// The name and the package of an import.
+fn import(line: &str) -> Option<(&str, &str)> {
+    let (alias, rest) = line.trim().split_once('"')?;
+    let path = rest.trim_end_matches('"');
+    let name = package_name(path);
+    Some((if alias.is_empty() { name } else { alias.trim() }, name))
+}
+
+/// A type with the packages of its names.
+fn qualified(ty: &str, package: &str, imports: &BTreeMap<&str, &str>) -> String {
+    const BUILT_IN: [&str; 5] = ["bool", "byte", "int32", "int64", "string"];
+    let qualified = |ty| qualified(ty, package, imports);
+    if let Some(target) = ty.strip_prefix('*') {
+        format!("*{}", qualified(target))
+    } else if let Some(element) = ty.strip_prefix("[]") {
+        format!("[]{}", qualified(element))
+    } else if let Some((key, value)) = ty.strip_prefix("map[").and_then(|rest| rest.split_once(']')) {
+        format!("map[{}]{}", qualified(key), qualified(value))
+    } else if let Some((alias, name)) = ty.split_once('.') {
+        format!("{}.{name}", imports.get(alias).unwrap_or(&alias))
+    } else if BUILT_IN.contains(&ty) {
+        ty.to_owned()
+    } else {
+        format!("{package}.{ty}")
+    }
+}
+
+// === impl Field ===
+
+impl Field {
+    /// The field in a line of a struct. An embedded struct has no name.
+    fn of_line(line: &str, package: &str, imports: &BTreeMap<&str, &str>) -> Option<Self> {
+        let (declaration, rest) = line.trim().split_once('`')?;
+        let (tag, _) = rest.split_once('`')?;
+        if declaration.starts_with("//") {
+            return None;
+        }
+        let ty = declaration.split_whitespace().next_back()?;
+        Some(Self {
+            ty: qualified(ty, package, imports),
+            tag: tag.to_owned(),
+        })
+    }
+
+    /// A value in the field's tag.
+    fn tag(&self, name: &str) -> Option<&str> {
+        let (_, value) = self.tag.split_once(&format!("{name}:\""))?;
+        value.split_once('"').map(|(value, _)| value)
+    }
+
+    /// The field's entry in the table.
+    fn entry(&self, declared: &Declarations) -> String {
+        let mut json = self.tag("json").unwrap_or_default().split(',');
+        let name = json.next().filter(|name| !name.is_empty()).unwrap_or("~");
+        let options: Vec<&str> = json.collect();
+        let number = self.tag("protobuf").and_then(|tag| tag.split(',').nth(1));
+        let mut entry = format!("{name}={}:{}", number.unwrap_or_default(), self.ty);
+        // `omitempty` does not omit structs.
+        let is_struct = SCALARS.contains(&self.ty.as_str())
+            || matches!(declared.get(&self.ty), Some(Declaration::Struct(_)));
+        let omits = options.contains(&"omitzero") || (options.contains(&"omitempty") && !is_struct);
+        if name != "~" && !omits {
+            entry.push_str(",always");
+        }
+        let strategy = self.tag("patchStrategy").unwrap_or_default();
+        if strategy.split(',').any(|part| part == "merge") {
+            entry.push_str(",merge=");
+            entry.push_str(self.tag("patchMergeKey").unwrap_or_default());
+        }
+        if strategy.split(',').any(|part| part == "retainKeys") {
+            entry.push_str(",retainKeys");
+        }
+        entry
+    }
 }

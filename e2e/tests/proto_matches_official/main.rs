@@ -1,6 +1,6 @@
 //! Compares every name and number of the hand-written csi.proto with the official one, which is in the Go
-//! module `github.com/container-storage-interface/spec`, and the embedded API server's table of Kubernetes' messages
-//! with Kubernetes' own files.
+//! module `github.com/container-storage-interface/spec`, and the embedded API server's table of Kubernetes' types with
+//! Kubernetes' sources.
 
 mod change;
 mod facts;
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         },
     ));
     trials.push(Trial::ignorable_test(
-        "table of Kubernetes' messages matches the official files",
+        "table of Kubernetes' types matches the official sources",
         || {
             let skipped = MissingGo::skips(kubernetes::table_matches_official())?;
             Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))

@@ -5,14 +5,14 @@
 use fastrand::Rng;
 use serde_json::{Value, json};
 
+use super::names;
 use super::object::{self, Object, at, list, set, text};
 use super::resource::{self, Kind, Resource};
 use super::status::Status;
-use super::storage::{Store, key};
+use super::storage::Store;
+use super::stored::key;
 use crate::node::{NOT_READY, UNREACHABLE};
 
-const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
-const DEFAULT_CLASS_BETA: &str = "storageclass.beta.kubernetes.io/is-default-class";
 const TOKEN_MOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// `tolerationSeconds` of the default tolerations for nodes that are not ready or unreachable.
 const TOLERATION_SECONDS: i64 = 300;
@@ -233,7 +233,7 @@ fn service_account(
 }
 
 fn mount_token(rng: &mut Rng, object: &mut Object) {
-    let name = format!("kube-api-access-{}", super::write::random_suffix(rng));
+    let name = names::generate("kube-api-access-", rng);
     let mut mounted = false;
     for field in ["initContainers", "containers"] {
         let Some(Value::Array(containers)) = object::struct_mut(object, "/spec").get_mut(field) else {
@@ -348,16 +348,11 @@ fn default_class(store: &Store, object: &mut Object) {
     if object::has(object, "/spec/storageClassName") || beta.is_some() {
         return;
     }
-    let is_default = |class: &Object| {
-        [DEFAULT_CLASS, DEFAULT_CLASS_BETA]
-            .iter()
-            .any(|name| at(class, "/metadata/annotations")[*name] == "true")
-    };
     let table = store.table(Kind::StorageClass as usize);
     let defaults = table
         .range("", "")
         .map(|(_, class)| class.object())
-        .filter(|class| is_default(class));
+        .filter(|class| object::is_default_class(class));
     let created = |class: &Object| text(class, "/metadata/creationTimestamp").to_owned();
     let newest = defaults.max_by(|a, b| {
         let by_age = created(a).cmp(&created(b));

@@ -13,14 +13,14 @@ use http::{HeaderMap, Method, StatusCode};
 use tokio::time::{Instant, timeout_at};
 
 use super::fault::FaultDecision;
-use super::handler::Reply;
 use super::list::{Page, Read};
 use super::list_options::ListOptions;
+use super::reply::Reply;
 use super::request::{self, Location, Query, View};
 use super::show::ResponseEncoder;
 use super::status::Status;
 use super::strategy::Part;
-use super::{ResponseBody, Server, list, storage, subresource, watch};
+use super::{ResponseBody, Server, list, subresource, watch};
 
 /// Timeout of a read that waits for a resource version newer than the store's.
 const FRESHNESS_TIMEOUT: Duration = Duration::from_secs(3);
@@ -93,12 +93,12 @@ impl Call<'_> {
 
     /// Waits until the store has the version that a read asks for, as kube-apiserver's watch cache does, and etcd does not.
     pub(crate) async fn wait_for(&self, version: u64, is_cached: bool) -> Result<(), Status> {
-        let patience = if is_cached {
+        let timeout = if is_cached {
             FRESHNESS_TIMEOUT
         } else {
             Duration::ZERO
         };
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         let mut changed = {
             let mut store = self.server.store();
             if version <= store.revision() {
@@ -140,13 +140,9 @@ impl Call<'_> {
     /// Responds with the stored object.
     pub(crate) fn read(&self, encoder: &ResponseEncoder) -> Result<Reply, Status> {
         let location = self.location;
-        let key = storage::key(&location.namespace, &location.name);
-        let table = location.resource.table();
-        let found = self.server.store().table(table).get(&key).cloned();
-        match found {
-            Some(stored) => Ok(Reply::json(StatusCode::OK, encoder.object(&stored))),
-            None => Err(Status::not_found(location.resource, &location.name)),
-        }
+        let (namespace, name) = (&location.namespace, &location.name);
+        let stored = self.server.store().existing(location.resource, namespace, name)?;
+        Ok(Reply::json(StatusCode::OK, encoder.object(&stored)))
     }
 
     async fn list(&mut self) -> Result<Reply, Status> {
@@ -163,7 +159,7 @@ impl Call<'_> {
     }
 
     async fn watch(&mut self, decision: &FaultDecision) -> Result<Reply, Status> {
-        let view = request::view(self.headers, self.query, true)?;
+        let encoder = self.encoder_of_route(true)?;
         let options = ListOptions::of(self.query, self.location)?;
         if options.send_initial_events == Some(true) {
             let version = list::version_of_read(&options.resource_version)?;
@@ -177,7 +173,7 @@ impl Call<'_> {
             }
         }
         let fault = self.server.faults.of_watch(decision);
-        let stream = watch::watch(self.server, self.location, options, view, fault)?;
+        let stream = watch::watch(self.server, self.location, options, encoder, fault)?;
         Ok(Reply {
             code: StatusCode::OK,
             body: ResponseBody::stream(stream.boxed()),

@@ -2,7 +2,6 @@
 //! time.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
@@ -46,12 +45,16 @@ impl Clock {
 
     /// The time now as `metav1.Time`.
     pub(crate) fn now_text(&self) -> String {
-        super::schema::seconds(self.now())
+        seconds(self.now())
     }
+}
 
-    /// Time since `since`.
-    pub(crate) fn age(&self, since: Timestamp) -> Duration {
-        let age = self.now().duration_since(since);
-        Duration::try_from(age).unwrap_or(Duration::ZERO)
-    }
+/// The form of `metav1.Time`: whole seconds.
+pub(crate) fn seconds(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// The form of `metav1.MicroTime`.
+pub(crate) fn micros(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }

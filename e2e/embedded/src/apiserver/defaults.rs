@@ -195,7 +195,7 @@ fn volume_source(volume: &mut Object, in_pod: bool) {
     if in_pod && volume.keys().all(|name| name == "name") {
         volume.insert("emptyDir".to_owned(), json!({}));
     }
-    let defaults: [(&str, &[(&str, Value)]); 11] = [
+    let defaults: [(&str, &[(&str, Value)]); 9] = [
         ("secret", &[("defaultMode", 420.into())]),
         ("configMap", &[("defaultMode", 420.into())]),
         ("downwardAPI", &[("defaultMode", 420.into())]),
@@ -226,8 +226,6 @@ fn volume_source(volume: &mut Object, in_pod: bool) {
                 ("fsType", "xfs".into()),
             ],
         ),
-        ("gitRepo", &[]),
-        ("emptyDir", &[]),
     ];
     for (name, fields) in defaults {
         let Some(Value::Object(source)) = volume.get_mut(name) else {
@@ -350,8 +348,8 @@ fn pull_policy(owner: &Object, field: &str) -> &'static str {
     }
 }
 
-/// The tag of an image, `latest` if it has neither tag nor digest; `None` if the name is not a valid
-/// reference.
+/// The tag of an image, `latest` if it has neither tag nor digest; empty if it has only a digest, or if the name is not a
+/// valid reference.
 fn tag(image: &str) -> &str {
     let is_valid = |letter: char| letter.is_ascii_alphanumeric() || "._-/:@".contains(letter);
     if image.is_empty() || image.len() > IMAGE_LIMIT || !image.chars().all(is_valid) {

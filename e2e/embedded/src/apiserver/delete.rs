@@ -1,36 +1,17 @@
 //! Deletes objects: preconditions, grace periods of pods, finalizers, and the phases of a namespace
 //! (`Store.Delete` of `k8s.io/apiserver`'s generic registry and `rest.BeforeDelete`).
 
-use std::sync::LazyLock;
-
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::admission;
-use super::field::{FieldError, Path};
-use super::object::{self, Object, at, set, text};
+use super::clock;
+use super::object::{self, FOREGROUND, ORPHAN, Object, at, set, text};
 use super::resource::Kind;
-use super::schema::{self, Codec, Schema};
 use super::status::Status;
-use super::storage::key;
+use super::stored::key;
 use super::write::{Writer, Written};
-
-/// Schema of the options.
-static SCHEMA: LazyLock<Schema> =
-    LazyLock::new(Schema::of::<k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions>);
-const ORPHAN: &str = "orphan";
-const FOREGROUND: &str = "foregroundDeletion";
-
-/// `metav1.DeleteOptions`.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct DeleteOptions {
-    pub(crate) grace_period_seconds: Option<i64>,
-    pub(crate) uid: Option<String>,
-    pub(crate) resource_version: Option<String>,
-    pub(crate) propagation_policy: Option<String>,
-    pub(crate) orphan_dependents: Option<bool>,
-    pub(crate) dry_run: Vec<String>,
-}
+use super::write_options::DeleteOptions;
 
 /// The response to a deletion.
 pub(crate) enum Deleted {
@@ -53,58 +34,6 @@ enum Grace {
 // === impl DeleteOptions ===
 
 impl DeleteOptions {
-    /// # Errors
-    /// 400 if a field has the wrong type, or if the document is of another kind.
-    pub(crate) fn decode(document: Object) -> Result<Self, Status> {
-        let kind = text(&document, "/kind");
-        let version = text(&document, "/apiVersion");
-        if !kind.is_empty() && kind != "DeleteOptions" {
-            let version = if version.is_empty() {
-                "meta.k8s.io/__internal"
-            } else {
-                version
-            };
-            return Err(Status::bad_request(format!(
-                "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/runtime/scheme.go:111\""
-            )));
-        }
-        let decoded = schema::decode(&SCHEMA, document, Codec::Json).map_err(Status::bad_request)?;
-        let options = decoded.object;
-        let given =
-            |pointer: &str| object::has(&options, pointer).then(|| text(&options, pointer).to_owned());
-        let dry_run = object::list(&options, "/dryRun").iter();
-        Ok(Self {
-            grace_period_seconds: at(&options, "/gracePeriodSeconds").as_i64(),
-            uid: given("/preconditions/uid"),
-            resource_version: given("/preconditions/resourceVersion"),
-            propagation_policy: given("/propagationPolicy"),
-            orphan_dependents: at(&options, "/orphanDependents").as_bool(),
-            dry_run: dry_run
-                .filter_map(|value| value.as_str().map(str::to_owned))
-                .collect(),
-        })
-    }
-
-    pub(crate) fn validate(&self) -> Vec<FieldError> {
-        let mut errors = Vec::new();
-        let path = Path::new("propagationPolicy");
-        if let Some(policy) = &self.propagation_policy {
-            if self.orphan_dependents.is_some() {
-                let why = "orphanDependents and deletionPropagation cannot be both set";
-                errors.push(FieldError::invalid(&path, policy.as_str(), why));
-            }
-            let supported = ["Foreground", "Background", "Orphan", "nil"];
-            if !supported[..3].contains(&policy.as_str()) {
-                errors.push(FieldError::not_supported(&path, policy.as_str(), &supported));
-            }
-        }
-        if !self.dry_run.iter().all(|value| value == "All") {
-            let path = Path::new("dryRun");
-            errors.push(FieldError::not_supported(&path, self.dry_run.clone(), &["All"]));
-        }
-        errors
-    }
-
     /// The garbage collector's finalizers according to the propagation policy of the deletion.
     fn finalizers(&self, finalizers: &[Value]) -> Vec<Value> {
         let has = |name: &str| finalizers.iter().any(|finalizer| finalizer == name);
@@ -131,9 +60,7 @@ impl Writer<'_> {
     pub(crate) fn delete(&mut self, name: &str, mut options: DeleteOptions) -> Result<Deleted, Status> {
         let resource = self.resource;
         let key = key(self.namespace, name);
-        let Some(existing) = self.store.table(resource.table()).get(&key).cloned() else {
-            return Err(Status::not_found(resource, name));
-        };
+        let existing = self.store.existing(resource, self.namespace, name)?;
         let current = existing.object();
         if resource.kind == Kind::Namespace {
             if let Some(object) = self.delete_namespace(&key, &existing, &options)? {
@@ -179,7 +106,7 @@ impl Writer<'_> {
 
     /// Stores the object, unless nothing has changed.
     pub(crate) fn put_changed(&mut self, key: &str, mut object: Object, existing: &Written) -> Written {
-        let schema = &super::resource::of_kind(self.resource.kind).schema;
+        let schema = super::resource::of_kind(self.resource.kind).schema;
         schema.normalize(&mut object);
         if object == *existing.object() {
             return Written::clone(existing);
@@ -211,37 +138,16 @@ impl Writer<'_> {
     }
 
     fn check_preconditions(&self, object: &Object, options: &DeleteOptions) -> Result<(), Status> {
-        let checks = [
-            (
-                "UID",
-                &options.uid,
-                "uid",
-                "The object might have been deleted and then recreated",
-            ),
-            (
-                "ResourceVersion",
-                &options.resource_version,
-                "resourceVersion",
-                "The object might have been modified",
-            ),
-        ];
-        for (what, wanted, field, hint) in checks {
-            let found = text(object, &format!("/metadata/{field}"));
-            let Some(wanted) = wanted.as_deref().filter(|wanted| *wanted != found) else {
-                continue;
-            };
-            let why = format!(
-                "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). {hint}"
-            );
-            // Kubernetes names the kind here where it names the resource elsewhere.
-            let resource = super::resource::of_kind(self.resource.kind);
-            let mut status = Status::conflict(resource, object::name(object), &why);
-            let kind = super::resource::qualified(resource.kind_name, resource.group);
-            status.message = status.message.replacen(&resource.group_resource(), &kind, 1);
-            status.details["kind"] = resource.kind_name.into();
-            return Err(status);
-        }
-        Ok(())
+        let Some(failed) = options.preconditions.failed(object) else {
+            return Ok(());
+        };
+        // Kubernetes names the kind here where it names the resource elsewhere.
+        let resource = super::resource::of_kind(self.resource.kind);
+        let mut status = Status::conflict(resource, object::name(object), &failed.before_delete());
+        let kind = super::resource::qualified(resource.kind_name, resource.group);
+        status.message = status.message.replacen(&resource.group_resource(), &kind, 1);
+        status.details["kind"] = resource.kind_name.into();
+        Err(status)
     }
 
     /// Sets the deletion timestamp of a pod that is deleted gracefully.
@@ -267,7 +173,7 @@ impl Writer<'_> {
             seconds = 1;
         }
         let at = self.time(&self.now)? + SignedDuration::from_secs(seconds);
-        set(object, "/metadata/deletionTimestamp", super::schema::seconds(at));
+        set(object, "/metadata/deletionTimestamp", clock::seconds(at));
         set(object, "/metadata/deletionGracePeriodSeconds", seconds);
         increase_generation(object);
         Ok(Grace::Started(seconds))
@@ -292,11 +198,7 @@ impl Writer<'_> {
                 seconds = 1;
             }
         }
-        set(
-            object,
-            "/metadata/deletionTimestamp",
-            super::schema::seconds(until),
-        );
+        set(object, "/metadata/deletionTimestamp", clock::seconds(until));
         set(object, "/metadata/deletionGracePeriodSeconds", seconds);
         Ok(Grace::Started(seconds))
     }
@@ -331,19 +233,9 @@ impl Writer<'_> {
         existing: &Written,
         options: &DeleteOptions,
     ) -> Result<Option<Written>, Status> {
-        let checks = [
-            ("UID", &options.uid, "uid"),
-            ("ResourceVersion", &options.resource_version, "resourceVersion"),
-        ];
         let before = existing.object();
-        for (what, wanted, field) in checks {
-            let found = text(&before, &format!("/metadata/{field}"));
-            if let Some(wanted) = wanted.as_deref().filter(|wanted| *wanted != found) {
-                let why = format!(
-                    "Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}"
-                );
-                return Err(Status::conflict(self.resource, key, &why));
-            }
+        if let Some(failed) = options.preconditions.failed(&before) {
+            return Err(Status::conflict(self.resource, key, &failed.to_string()));
         }
         if !object::is_deleting(&before) {
             admission::delete(self.resource, key)?;

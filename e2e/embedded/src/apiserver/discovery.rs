@@ -5,7 +5,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use super::resource::{self, GROUPS, Resource};
-use super::schema::{self, Merge, Presence, Schema, Type};
+use super::schema::{self, FieldType, Presence, Shape, Struct, Type};
 
 /// Version of Kubernetes whose behavior the server has.
 const MINOR: &str = "36";
@@ -70,7 +70,7 @@ fn version() -> Value {
 }
 
 fn api_group(group: &str) -> Value {
-    let version = json!({ "groupVersion": format!("{group}/v1"), "version": "v1" });
+    let version = json!({ "groupVersion": resource::group_version(group), "version": "v1" });
     json!({ "name": group, "versions": [version], "preferredVersion": version })
 }
 
@@ -155,15 +155,10 @@ fn resource_list(group: &str) -> Value {
             resources.push(entry);
         }
     }
-    let group_version = if group.is_empty() {
-        "v1".to_owned()
-    } else {
-        format!("{group}/v1")
-    };
     json!({
         "kind": "APIResourceList",
         "apiVersion": "v1",
-        "groupVersion": group_version,
+        "groupVersion": resource::group_version(group),
         "resources": resources,
     })
 }
@@ -249,14 +244,9 @@ fn openapi(group_version: &str) -> Option<Value> {
     let mut schemas = Map::new();
     let mut paths = Map::new();
     for resource in of_group(group) {
-        for (number, found) in resource.schema.structs().iter().enumerate() {
-            let mut schema = struct_schema(&resource.schema, number);
-            if number == 0 {
-                let kind = json!({ "group": group, "version": "v1", "kind": resource.kind_name });
-                schema["x-kubernetes-group-version-kind"] = json!([kind]);
-            }
-            schemas.insert(schema_name(found.name), schema);
-        }
+        add_schemas(resource.schema, &mut schemas);
+        let kind = json!({ "group": group, "version": "v1", "kind": resource.kind_name });
+        schemas[&schema_name(resource.schema.name)]["x-kubernetes-group-version-kind"] = json!([kind]);
         let object = if resource.namespaced {
             format!(
                 "/{group_version}/namespaces/{{namespace}}/{}/{{name}}",
@@ -302,24 +292,30 @@ fn schema_name(name: &str) -> String {
     format!("io.k8s.api.{name}")
 }
 
-fn struct_schema(schema: &Schema, number: usize) -> Value {
-    let found = schema.get(number);
-    let mut properties = Map::new();
-    if number == 0 {
-        properties.insert("apiVersion".to_owned(), json!({ "type": "string" }));
-        properties.insert("kind".to_owned(), json!({ "type": "string" }));
+/// Adds the schema of a struct and those of the structs in it.
+fn add_schemas(found: &Struct, schemas: &mut Map<String, Value>) {
+    let name = schema_name(found.name);
+    if schemas.contains_key(&name) {
+        return;
     }
+    let mut properties = Map::new();
     let mut required = Vec::new();
     for (name, field) in &found.fields {
-        let mut property = type_schema(schema, field.ty);
-        if let Merge::By(key) = field.merge {
-            property["x-kubernetes-patch-strategy"] = schema::strategy(found.name, name).into();
+        let mut property = type_schema(field.ty);
+        if let Some(key) = field.merge_key {
+            let strategy = if field.retains_keys {
+                "merge,retainKeys"
+            } else {
+                "merge"
+            };
+            property["x-kubernetes-patch-strategy"] = strategy.into();
             if !key.is_empty() {
                 property["x-kubernetes-patch-merge-key"] = key.into();
             }
         }
         properties.insert((*name).to_owned(), property);
-        if field.presence == Presence::Always && field.ty == Type::String && number != 0 {
+        let is_text = field.ty.shape == Shape::One && field.ty.base == Type::String;
+        if field.presence == Presence::Always && is_text {
             required.push(*name);
         }
     }
@@ -327,30 +323,33 @@ fn struct_schema(schema: &Schema, number: usize) -> Value {
     if !required.is_empty() {
         schema["required"] = json!(required);
     }
-    schema
+    schemas.insert(name, schema);
+    for field in found.fields.values() {
+        if let Some(structure) = field.ty.structure() {
+            add_schemas(structure, schemas);
+        }
+    }
 }
 
-fn type_schema(schema: &Schema, ty: Type) -> Value {
-    match ty {
+fn type_schema(ty: FieldType) -> Value {
+    let schema = match ty.base {
         Type::Bool => json!({ "type": "boolean" }),
         Type::Int32 => json!({ "type": "integer", "format": "int32" }),
         Type::Int64 => json!({ "type": "integer", "format": "int64" }),
-        Type::Float => json!({ "type": "number" }),
         Type::String => json!({ "type": "string" }),
         Type::Time | Type::MicroTime => json!({ "type": "string", "format": "date-time" }),
         Type::Bytes => json!({ "type": "string", "format": "byte" }),
         Type::Quantity => json!({ "oneOf": [{ "type": "string" }, { "type": "number" }] }),
         Type::IntOrString => json!({ "oneOf": [{ "type": "integer" }, { "type": "string" }] }),
-        Type::List(element) => {
-            json!({ "type": "array", "items": type_schema(schema, schema.element(element)) })
-        }
-        Type::Map(element) => {
-            json!({ "type": "object", "additionalProperties": type_schema(schema, schema.element(element)) })
-        }
         Type::Struct(number) => {
-            let name = schema_name(schema.get(number).name);
+            let name = schema_name(schema::get(number).name);
             json!({ "allOf": [{ "$ref": format!("#/components/schemas/{name}") }] })
         }
         Type::Any => json!({ "type": "object" }),
+    };
+    match ty.shape {
+        Shape::One => schema,
+        Shape::List => json!({ "type": "array", "items": schema }),
+        Shape::Map => json!({ "type": "object", "additionalProperties": schema }),
     }
 }

@@ -1,8 +1,7 @@
 //! Events of `events.k8s.io`: the objects of the core group with other field names.
 
-use serde_json::Value;
-
 use super::object::Object;
+use super::resource::Resource;
 
 /// Field names in the core group and in `events.k8s.io`; all other names are the same.
 const RENAMED: [(&str, &str); 7] = [
@@ -25,21 +24,14 @@ pub(crate) fn to_core(mut event: Object) -> Object {
     event
 }
 
-/// The event in the form of `events.k8s.io`.
-pub(crate) fn from_core(mut event: Object) -> Object {
+/// The event in the form of `events.k8s.io`; `resource` is that view.
+pub(crate) fn from_core(resource: &Resource, mut event: Object) -> Object {
     for (core, view) in RENAMED {
         if let Some(value) = event.remove(core) {
             event.insert(view.to_owned(), value);
         }
     }
-    // Unlike their counterparts in the core group these are omitted when empty.
-    for name in ["reportingController", "reportingInstance"] {
-        if event.get(name).and_then(Value::as_str) == Some("") {
-            event.remove(name);
-        }
-    }
-    if let Some(Value::Object(series)) = event.get_mut("series") {
-        series.entry("count").or_insert_with(|| 0.into());
-    }
+    // Fields are serialized in other cases than their counterparts in the core group.
+    resource.schema.normalize(&mut event);
     event
 }

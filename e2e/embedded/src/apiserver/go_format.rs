@@ -1,4 +1,4 @@
-//! Formats values like Go's `%v`, which some error texts use.
+//! Texts that Go's libraries produce: values like `%v`, and errors of its decoders of JSON, base64 and times.
 
 use serde_json::{Map, Value};
 

@@ -8,33 +8,18 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Body;
 use http_body_util::{BodyExt, Limited};
-use serde_json::json;
 use tower::BoxError;
 
 use super::call::Call;
 use super::fault::{FaultDecision, RequestInfo};
-use super::request::{Query, Target};
+use super::reply::Reply;
+use super::request::{self, Query, Target};
 use super::status::Status;
 use super::{ConnectionReset, ResponseBody, Server, discovery};
 
 /// Maximum size of a request body in bytes.
 const BODY_LIMIT: usize = 3 * 1024 * 1024;
-/// A response.
-pub(crate) struct Reply {
-    pub(crate) code: StatusCode,
-    pub(crate) body: ResponseBody,
-}
-
-// === impl Reply ===
-
-impl Reply {
-    pub(crate) fn json(code: StatusCode, body: impl Into<Bytes>) -> Self {
-        Self {
-            code,
-            body: ResponseBody::full(body),
-        }
-    }
-}
+const JSON: &str = "application/json";
 
 /// Handles a request and injects faults. If the server stops, it closes the connection without a response; the write
 /// may or may not be stored.
@@ -67,14 +52,10 @@ where
         Target::Other(_) | Target::Unknown | Target::NotImplemented(_) => None,
     };
     let verb = location.map_or("get", |location| location.verb(&parts.method, &query));
-    let agent = parts
-        .headers
-        .get(header::USER_AGENT)
-        .and_then(|agent| agent.to_str().ok());
     let decision = server.faults.decide(&RequestInfo {
         verb,
         location,
-        user_agent: agent.unwrap_or_default(),
+        user_agent: request::header_text(&parts.headers, &header::USER_AGENT),
     });
     if !decision.latency.is_zero() {
         tokio::time::sleep(decision.latency).await;
@@ -131,13 +112,7 @@ async fn execute(
 
 fn respond(reply: Result<Reply, Status>, warnings: &[String]) -> Response<ResponseBody> {
     let mut response = match reply {
-        Ok(reply) => {
-            let mut response = Response::new(reply.body);
-            *response.status_mut() = reply.code;
-            let json = HeaderValue::from_static("application/json");
-            response.headers_mut().insert(header::CONTENT_TYPE, json);
-            response
-        }
+        Ok(reply) => response(reply.code, JSON, reply.body),
         Err(status) => failure(&status),
     };
     for (index, warning) in warnings.iter().enumerate() {
@@ -153,23 +128,28 @@ fn respond(reply: Result<Reply, Status>, warnings: &[String]) -> Response<Respon
 }
 
 fn failure(status: &Status) -> Response<ResponseBody> {
-    let mut response = Response::new(ResponseBody::full(status.body().to_string()));
-    *response.status_mut() = status.code;
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let body = ResponseBody::full(status.body().to_string());
+    let mut response = response(status.code, JSON, body);
     if let Some(seconds) = status.details["retryAfterSeconds"].as_u64() {
-        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        let seconds = HeaderValue::from(seconds);
+        response.headers_mut().insert(header::RETRY_AFTER, seconds);
     }
+    response
+}
+
+fn response(code: StatusCode, content_type: &'static str, body: ResponseBody) -> Response<ResponseBody> {
+    let mut response = Response::new(body);
+    *response.status_mut() = code;
+    let content_type = HeaderValue::from_static(content_type);
+    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
     response
 }
 
 /// Discovery and health.
 fn other(path: &str, headers: &HeaderMap, method: &Method) -> Response<ResponseBody> {
-    let accept = headers
-        .get(header::ACCEPT)
-        .and_then(|accept| accept.to_str().ok());
-    let response = discovery::respond(path, accept.unwrap_or_default()).filter(|_| method == Method::GET);
-    let (code, content_type, body) = match response {
+    let accept = request::header_text(headers, &header::ACCEPT);
+    let found = discovery::respond(path, accept).filter(|_| method == Method::GET);
+    let (code, content_type, body) = match found {
         Some((content_type, body)) => (StatusCode::OK, content_type, body),
         None => (
             StatusCode::NOT_FOUND,
@@ -177,21 +157,5 @@ fn other(path: &str, headers: &HeaderMap, method: &Method) -> Response<ResponseB
             Bytes::from_static(b"404 page not found\n"),
         ),
     };
-    let mut response = Response::new(ResponseBody::full(body));
-    *response.status_mut() = code;
-    let content_type = HeaderValue::from_static(content_type);
-    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
-    response
-}
-
-/// A successful `Status`.
-pub(crate) fn success(code: StatusCode) -> Reply {
-    let status = json!({
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Success",
-        "code": code.as_u16(),
-    });
-    Reply::json(code, status.to_string())
+    response(code, content_type, ResponseBody::full(body))
 }

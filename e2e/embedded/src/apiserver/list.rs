@@ -1,18 +1,20 @@
 //! Lists by namespace and selectors, with pagination, at the current or at an old resource version.
 
-use std::num::IntErrorKind;
 use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::json;
 
+use super::field::{FieldError, Path};
 use super::go_format;
 use super::list_options::ListOptions;
 use super::resource::Resource;
-use super::selector::Fields;
+use super::selector::FieldSelector;
 use super::status::Status;
-use super::storage::{Key, Store, Stored};
+use super::storage::Store;
+use super::stored::{Key, Stored};
+use super::strconv;
 
 /// A page of a list.
 #[derive(Debug)]
@@ -183,7 +185,7 @@ fn single_key(prefix: &str, resource: &Resource, options: &ListOptions) -> Optio
 }
 
 /// Beginning of the keys of a namespace.
-fn prefix(resource: &Resource, namespace: &str, fields: &Fields) -> String {
+fn prefix(resource: &Resource, namespace: &str, fields: &FieldSelector) -> String {
     let namespace = match (namespace, fields.required("metadata.namespace")) {
         ("", Some(selected)) if resource.namespaced => selected,
         (namespace, _) => namespace,
@@ -206,16 +208,10 @@ pub(crate) fn version_of_read(text: &str) -> Result<u64, Status> {
     if text.is_empty() {
         return Ok(0);
     }
-    let (digits, rest) = text.split_at(text.bytes().take_while(u8::is_ascii_digit).count());
-    let why = match digits.parse() {
-        Ok(version) if rest.is_empty() => return Ok(version),
-        Err(error) if *error.kind() == IntErrorKind::PosOverflow => "value out of range",
-        Ok(_) | Err(_) => "invalid syntax",
-    };
-    let field = super::field::Path::new("resourceVersion");
-    let why = format!("strconv.ParseUint: parsing {text:?}: {why}");
-    let error = super::field::FieldError::invalid(&field, text, why);
-    Err(Status::unclassified(error.to_string()))
+    strconv::parse_uint(text).map_err(|why| {
+        let error = FieldError::invalid(&Path::new("resourceVersion"), text, why);
+        Status::unclassified(error.to_string())
+    })
 }
 
 /// A token that continues from `start`, at a revision or at the newest one, whose number then is -1.

@@ -3,15 +3,15 @@
 use super::field::{FieldError, Path};
 use super::request::{Location, Query};
 use super::resource::{self, Resource};
-use super::selector::{Fields, Labels};
+use super::selector::{FieldSelector, LabelSelector};
 use super::status::Status;
-use super::storage::Stored;
+use super::stored::Stored;
 
 /// `metav1.ListOptions`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ListOptions {
-    pub(crate) labels: Labels,
-    pub(crate) fields: Fields,
+    pub(crate) labels: LabelSelector,
+    pub(crate) fields: FieldSelector,
     pub(crate) watch: bool,
     pub(crate) bookmarks: bool,
     pub(crate) resource_version: String,
@@ -39,8 +39,8 @@ impl ListOptions {
         // The query is decoded before the selectors are parsed.
         let timeout_seconds = query.number("timeoutSeconds")?;
         let limit = query.number("limit")?;
-        let labels = Labels::parse(query.get("labelSelector")).map_err(Status::bad_request)?;
-        let fields = Fields::parse(query.get("fieldSelector")).map_err(Status::bad_request)?;
+        let labels = LabelSelector::parse(query.get("labelSelector")).map_err(Status::bad_request)?;
+        let fields = FieldSelector::parse(query.get("fieldSelector")).map_err(Status::bad_request)?;
         let mut options = Self {
             labels,
             fields,
@@ -135,7 +135,7 @@ impl ListOptions {
 }
 
 /// Checks that the fields are selectable, and converts the field names of `events.k8s.io`.
-fn selectable(resource: &Resource, fields: &mut Fields) -> Result<(), Status> {
+fn selectable(resource: &Resource, fields: &mut FieldSelector) -> Result<(), Status> {
     let own = resource.selectable;
     fields
         .terms_mut()

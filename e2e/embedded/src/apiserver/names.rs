@@ -1,6 +1,9 @@
-//! Formats of names, labels, keys and addresses (`k8s.io/apimachinery/pkg/util/validation`), with the texts of their errors.
+//! Formats of names, labels, keys and addresses (`k8s.io/apimachinery/pkg/util/validation`), with the texts of their errors,
+//! and generated names.
 
 use std::net::IpAddr;
+
+use fastrand::Rng;
 
 const DNS1123_LABEL: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 const QUALIFIED: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
@@ -242,6 +245,17 @@ pub(crate) fn config_map_key(text: &str) -> Vec<String> {
         _ => {}
     }
     errors
+}
+
+/// A name that begins with `base` (`SimpleNameGenerator` of Kubernetes).
+pub(crate) fn generate(base: &str, rng: &mut Rng) -> String {
+    /// Maximum length of the base.
+    const BASE_LIMIT: usize = 63 - 5;
+    /// Without vowels, to avoid words.
+    const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    let base = &base[..base.floor_char_boundary(BASE_LIMIT)];
+    let suffix = (0..5).map(|_| char::from(LETTERS[rng.usize(..LETTERS.len())]));
+    base.chars().chain(suffix).collect()
 }
 
 /// The name of most kinds.

@@ -4,8 +4,13 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
-/// An object without `apiVersion` and `kind`.
+/// A JSON object. Those in the store are without `apiVersion` and `kind`.
 pub(crate) type Object = Map<String, Value>;
+
+/// Finalizer of an object whose dependents are to be orphaned (`metav1.FinalizerOrphanDependents`).
+pub(crate) const ORPHAN: &str = "orphan";
+/// Finalizer of an object whose dependents are deleted before it (`metav1.FinalizerDeleteDependents`).
+pub(crate) const FOREGROUND: &str = "foregroundDeletion";
 
 /// The value of a missing field.
 pub(crate) static NULL: Value = Value::Null;
@@ -100,6 +105,17 @@ pub(crate) fn visit_containers(spec: &mut Object, mut visit: impl FnMut(&mut Obj
         let containers = containers.into_iter().flatten();
         containers.filter_map(Value::as_object_mut).for_each(&mut visit);
     }
+}
+
+/// Whether a StorageClass is the default one (`IsDefaultAnnotation` of Kubernetes).
+pub(crate) fn is_default_class(class: &Object) -> bool {
+    let annotations = at(class, "/metadata/annotations");
+    [
+        "storageclass.kubernetes.io/is-default-class",
+        "storageclass.beta.kubernetes.io/is-default-class",
+    ]
+    .iter()
+    .any(|name| annotations[*name] == "true")
 }
 
 /// `metadata.name`.

@@ -8,13 +8,13 @@ use super::event_view;
 use super::field::{FieldError, Path};
 use super::go_format;
 use super::object::Object;
-use super::protobuf;
 use super::resource::Resource;
 use super::schema::{self, Codec};
 use super::status::Status;
 use super::strategic;
 use super::type_meta;
 use super::write::decode_object;
+use super::write_options::FieldValidation;
 
 /// Maximum number of operations in a JSON patch.
 const OPERATIONS_LIMIT: usize = 10_000;
@@ -28,17 +28,6 @@ pub(crate) enum PatchType {
     Merge,
     /// Kubernetes' strategic merge patch.
     Strategic,
-}
-
-/// The `fieldValidation` of a request: how the server handles unknown fields.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FieldValidation {
-    /// They are dropped.
-    Ignore,
-    /// They are dropped, and the response has a warning for each.
-    Warn,
-    /// They are an error.
-    Strict,
 }
 
 /// A patch.
@@ -82,7 +71,7 @@ impl Patch {
         object: &Object,
     ) -> Result<(Object, Vec<String>), Status> {
         let view = if resource.is_events_view() {
-            event_view::from_core(object.clone())
+            event_view::from_core(resource, object.clone())
         } else {
             object.clone()
         };
@@ -196,12 +185,11 @@ impl Patch {
         let Value::Object(patch) = self.document.clone() else {
             return Err(self.no_object());
         };
-        let mut document = document;
-        strategic::apply(&resource.schema, &mut document, patch).map_err(|error| match error {
+        let patched = strategic::apply(resource.schema, document, patch);
+        patched.map(Value::Object).map_err(|error| match error {
             strategic::Error::Malformed(why) => Status::bad_request(why),
             strategic::Error::Other(why) => Status::unclassified(why),
-        })?;
-        Ok(Value::Object(document))
+        })
     }
 
     fn no_object(&self) -> Status {
@@ -221,13 +209,16 @@ impl Patch {
             PatchType::Strategic => go_format::value(&self.document),
             PatchType::Json | PatchType::Merge => patched.to_string(),
         };
-        let Value::Object(mut document) = patched.clone() else {
-            let why = format!(
-                "couldn't get version/kind; json parse error: {}",
-                go_format::no_struct(&patched)
-            );
-            return Err(Status::invalid_patch(shown(), why));
-        };
+        if self.kind == PatchType::Strategic {
+            let named = ["apiVersion", "kind"]
+                .into_iter()
+                .filter_map(|name| patched.get(name));
+            if let Some(why) = named.filter_map(schema::type_error_of_text).next() {
+                return Err(Status::invalid_patch(shown(), why));
+            }
+        }
+        let document = type_meta::object(patched.clone());
+        let mut document = document.map_err(|why| Status::invalid_patch(shown(), why))?;
         let text = |name: &str| {
             document
                 .get(name)
@@ -235,22 +226,8 @@ impl Patch {
                 .unwrap_or_default()
                 .to_owned()
         };
-        if self.kind == PatchType::Strategic {
-            let named = ["apiVersion", "kind"]
-                .into_iter()
-                .filter_map(|name| document.get(name));
-            if let Some(why) = named.filter_map(schema::type_error_of_text).next() {
-                return Err(Status::invalid_patch(shown(), why));
-            }
-        }
         let mut unknown = self.unknown_members();
         if self.kind != PatchType::Strategic {
-            type_meta::check(&document).map_err(|why| {
-                Status::invalid_patch(
-                    shown(),
-                    format!("couldn't get version/kind; json parse error: {why}"),
-                )
-            })?;
             let given = |name: &str, default: String| {
                 Some(text(name))
                     .filter(|text| !text.is_empty())
@@ -279,9 +256,7 @@ impl Patch {
         let decoded = decode_object(resource, document, codec).map_err(|why| match (self.kind, &patched) {
             // Kubernetes' converter follows the order of the structs' fields and reports the first error.
             (PatchType::Strategic, Value::Object(document)) => {
-                let document = document.clone();
-                let (version, kind) = (resource.api_version(), resource.kind_name);
-                let document = protobuf::in_order_of_structs(&version, kind, document);
+                let document = resource.schema.sorted(document.clone());
                 decode_object(resource, document, codec).err().unwrap_or(why)
             }
             _ => why,

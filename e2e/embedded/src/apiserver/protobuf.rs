@@ -1,7 +1,6 @@
 //! Decodes bodies in Kubernetes' protobuf encoding, which kubectl and client-go send for built-in kinds, into the same
 //! objects in JSON.
 
-mod messages;
 mod wire;
 
 use base64::Engine as _;
@@ -9,11 +8,9 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::schema;
-use messages::{Field, INLINE, Message, Shape, Type, known, message_of};
+use super::clock::{micros, seconds};
+use super::schema::{self, Field, INLINE, Shape, Struct, Type};
 use wire::{Reader, Wire};
-
-pub(crate) use messages::in_order_of_structs;
 
 /// First bytes of each body.
 const PREFIX: &[u8; 4] = b"k8s\0";
@@ -62,8 +59,9 @@ pub(crate) fn decode(body: &[u8], api_version: &str, kind: &str) -> Result<Value
     object.insert("apiVersion".to_owned(), found_version.as_str().into());
     object.insert("kind".to_owned(), found_kind.as_str().into());
     // An unknown kind is rejected by its name, as in JSON.
-    if let Some(message) = message_of(&found_version, &found_kind) {
-        message.decode(raw, &mut object)?;
+    let group = found_version.split_once('/').map_or("", |(group, _)| group);
+    if let Some(schema) = schema::find(group, &found_kind) {
+        add_fields(schema, raw, &mut object)?;
     }
     Ok(Value::Object(object))
 }
@@ -72,121 +70,96 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-// === impl Message ===
-
-impl Message {
-    /// Adds the fields in `bytes` to `object`.
-    fn decode(&self, bytes: &[u8], object: &mut Map<String, Value>) -> Result<(), String> {
-        for field in Reader(bytes) {
-            let (number, wire) = field?;
-            // Go ignores unknown fields.
-            let Some(field) = self.field(number) else {
-                continue;
-            };
-            match (field.shape, wire) {
-                (Shape::One, wire) if field.name == INLINE => {
-                    if let (Type::Message(name), Wire::Bytes(bytes)) = (field.ty, wire) {
-                        known(name).decode(bytes, object)?;
-                    }
-                }
-                (Shape::One, wire) => {
-                    let value = field.ty.decode(wire)?;
-                    object.insert(field.name.to_owned(), value);
-                }
-                (Shape::List, wire) => {
-                    let value = field.ty.decode(wire)?;
-                    let list = object
-                        .entry(field.name)
-                        .or_insert_with(|| Value::Array(Vec::new()));
-                    if let Value::Array(items) = list {
-                        items.push(value);
-                    }
-                }
-                (Shape::Map, wire) => {
-                    let (key, value) = field.entry(wire)?;
-                    let map = object
-                        .entry(field.name)
-                        .or_insert_with(|| Value::Object(Map::new()));
-                    if let Value::Object(entries) = map {
-                        entries.insert(key, value);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-// === impl Field ===
-
-impl Field {
-    /// Key and value of an entry of a map.
-    fn entry(&self, wire: Wire<'_>) -> Result<(String, Value), String> {
-        let mut key = String::new();
-        let mut value = None;
-        for field in Reader(wire.bytes()?) {
-            match field? {
-                (1, wire) => key = text(wire.bytes()?),
-                (2, wire) => value = Some(self.ty.decode(wire)?),
-                _ => {}
-            }
-        }
-        let value = match value {
-            Some(value) => value,
-            None => self.ty.decode(self.ty.empty())?,
+/// Adds the fields in `bytes` to `object`.
+fn add_fields(schema: &Struct, bytes: &[u8], object: &mut Map<String, Value>) -> Result<(), String> {
+    for field in Reader(bytes) {
+        let (number, wire) = field?;
+        // Go ignores unknown fields.
+        let mut known = schema.declared.iter();
+        let Some(field) = known.find(|field| field.number == Some(number)) else {
+            continue;
         };
-        Ok((key, value))
-    }
-}
-
-// === impl Type ===
-
-impl Type {
-    /// The wire value of an omitted field.
-    fn empty(self) -> Wire<'static> {
-        match self {
-            Self::Bool | Self::Int => Wire::Number(0),
-            Self::String
-            | Self::Bytes
-            | Self::Time
-            | Self::MicroTime
-            | Self::Quantity
-            | Self::IntOrString
-            | Self::Message(_) => Wire::Bytes(&[]),
+        match (field.ty.shape, field.ty.structure()) {
+            (Shape::One, Some(embedded)) if field.name == INLINE => {
+                add_fields(embedded, wire.bytes()?, object)?
+            }
+            (Shape::One, _) => {
+                object.insert(field.name.to_owned(), value(field, wire)?);
+            }
+            (Shape::List, _) => {
+                let list = object
+                    .entry(field.name)
+                    .or_insert_with(|| Value::Array(Vec::new()));
+                if let Value::Array(items) = list {
+                    items.push(value(field, wire)?);
+                }
+            }
+            (Shape::Map, _) => {
+                let (key, value) = entry(field, wire)?;
+                let map = object
+                    .entry(field.name)
+                    .or_insert_with(|| Value::Object(Map::new()));
+                if let Value::Object(entries) = map {
+                    entries.insert(key, value);
+                }
+            }
         }
     }
+    Ok(())
+}
 
-    fn decode(self, wire: Wire<'_>) -> Result<Value, String> {
-        Ok(match self {
-            Self::Bool => (wire.number()? != 0).into(),
-            Self::Int => wire.number()?.cast_signed().into(),
-            Self::String => text(wire.bytes()?).into(),
-            Self::Bytes => STANDARD.encode(wire.bytes()?).into(),
-            Self::Time => match time(wire.bytes()?)? {
-                Some(time) => schema::seconds(time).into(),
-                None => Value::Null,
-            },
-            Self::MicroTime => match time(wire.bytes()?)? {
-                Some(time) => schema::micros(time).into(),
-                None => Value::Null,
-            },
-            Self::Quantity => {
-                let mut quantity = "0".to_owned();
-                for field in Reader(wire.bytes()?) {
-                    if let (1, wire) = field? {
-                        quantity = text(wire.bytes()?);
-                    }
-                }
-                quantity.into()
-            }
-            Self::IntOrString => int_or_string(wire.bytes()?)?,
-            Self::Message(name) => {
-                let mut object = Map::new();
-                known(name).decode(wire.bytes()?, &mut object)?;
-                Value::Object(object)
-            }
-        })
+/// Key and value of an entry of a map.
+fn entry(map: &Field, wire: Wire<'_>) -> Result<(String, Value), String> {
+    let mut key = String::new();
+    let mut found = None;
+    for field in Reader(wire.bytes()?) {
+        match field? {
+            (1, wire) => key = text(wire.bytes()?),
+            (2, wire) => found = Some(value(map, wire)?),
+            _ => {}
+        }
     }
+    let found = match found {
+        Some(found) => found,
+        // The wire value of an omitted field; no map has numbers.
+        None => value(map, Wire::Bytes(&[]))?,
+    };
+    Ok((key, found))
+}
+
+/// A value of a field, or one of its elements.
+fn value(field: &Field, wire: Wire<'_>) -> Result<Value, String> {
+    Ok(match field.ty.base {
+        Type::Bool => (wire.number()? != 0).into(),
+        Type::Int32 | Type::Int64 => wire.number()?.cast_signed().into(),
+        Type::String => text(wire.bytes()?).into(),
+        Type::Bytes => STANDARD.encode(wire.bytes()?).into(),
+        Type::Time => match time(wire.bytes()?)? {
+            Some(time) => seconds(time).into(),
+            None => Value::Null,
+        },
+        Type::MicroTime => match time(wire.bytes()?)? {
+            Some(time) => micros(time).into(),
+            None => Value::Null,
+        },
+        Type::Quantity => {
+            let mut quantity = "0".to_owned();
+            for field in Reader(wire.bytes()?) {
+                if let (1, wire) = field? {
+                    quantity = text(wire.bytes()?);
+                }
+            }
+            quantity.into()
+        }
+        Type::IntOrString => int_or_string(wire.bytes()?)?,
+        Type::Struct(number) => {
+            let mut object = Map::new();
+            add_fields(schema::get(number), wire.bytes()?, &mut object)?;
+            Value::Object(object)
+        }
+        // `metav1.FieldsV1`, which the server ignores.
+        Type::Any => Value::Null,
+    })
 }
 
 /// `metav1.Timestamp`; an empty one stands for Go's zero time.

@@ -1,13 +1,12 @@
 //! Parses the paths and queries of requests.
 
-use http::{HeaderMap, Method, Uri, header};
+use http::{HeaderMap, HeaderName, Method, Uri, header};
 use percent_encoding::percent_decode_str;
 
-use super::delete::DeleteOptions;
 use super::field::{FieldError, Path};
-use super::patch::FieldValidation;
 use super::resource::{self, Resource};
 use super::status::Status;
+use super::strconv;
 
 /// The target of a path.
 #[derive(Clone, Debug)]
@@ -149,8 +148,8 @@ impl Target {
             _ => return Self::Unknown,
         };
         let misplaced = !resource.namespaced && !namespace.is_empty();
-        let homeless = resource.namespaced && namespace.is_empty() && !name.is_empty();
-        if misplaced || homeless {
+        let lacks_namespace = resource.namespaced && namespace.is_empty() && !name.is_empty();
+        if misplaced || lacks_namespace {
             return Self::Unknown;
         }
         Self::Resource(Location {
@@ -216,7 +215,7 @@ impl Query {
         found.next().map_or("", |(_, value)| value.as_str())
     }
 
-    fn all(&self, name: &str) -> Vec<String> {
+    pub(crate) fn all(&self, name: &str) -> Vec<String> {
         let found = self.0.iter().filter(|(found, _)| found == name);
         found.map(|(_, value)| value.clone()).collect()
     }
@@ -236,60 +235,7 @@ impl Query {
         if !self.has(name) || value.is_empty() {
             return Ok(None);
         }
-        let parsed = value.parse().map(Some);
-        parsed
-            .map_err(|_| Status::bad_request(format!("strconv.ParseInt: parsing {value:?}: invalid syntax")))
-    }
-
-    /// Options of a write.
-    ///
-    /// # Errors
-    /// 422 for invalid values; `kind` is the options' kind.
-    pub(crate) fn write_options(&self, kind: &str) -> Result<(bool, FieldValidation), Status> {
-        let mut errors = Vec::new();
-        if kind == "PatchOptions" && self.has("force") {
-            let why = "may not be specified for non-apply patch";
-            errors.push(FieldError::forbidden(&Path::new("force"), why));
-        }
-        if self.get("fieldManager").len() > 128 {
-            errors.push(FieldError::too_long(&Path::new("fieldManager"), 128));
-        }
-        let dry_run = self.all("dryRun");
-        if !dry_run.iter().all(|value| value == "All") {
-            let path = Path::new("dryRun");
-            errors.push(FieldError::not_supported(&path, dry_run.clone(), &["All"]));
-        }
-        let validation = match self.get("fieldValidation") {
-            "" | "Warn" => FieldValidation::Warn,
-            "Ignore" => FieldValidation::Ignore,
-            "Strict" => FieldValidation::Strict,
-            other => {
-                let path = Path::new("fieldValidation");
-                let supported = ["", "Ignore", "Strict", "Warn"];
-                errors.push(FieldError::not_supported(&path, other, &supported));
-                FieldValidation::Warn
-            }
-        };
-        if errors.is_empty() {
-            Ok((!dry_run.is_empty(), validation))
-        } else {
-            Err(Status::invalid_options(kind, &errors))
-        }
-    }
-
-    /// Options of a deletion without a body.
-    pub(crate) fn delete_options(&self) -> Result<DeleteOptions, Status> {
-        let text = |name: &str| self.has(name).then(|| self.get(name).to_owned());
-        Ok(DeleteOptions {
-            grace_period_seconds: self.number("gracePeriodSeconds")?,
-            uid: None,
-            resource_version: None,
-            propagation_policy: text("propagationPolicy"),
-            orphan_dependents: self
-                .has("orphanDependents")
-                .then(|| self.flag("orphanDependents")),
-            dry_run: self.all("dryRun"),
-        })
+        strconv::parse_int(value).map(Some).map_err(Status::bad_request)
     }
 }
 
@@ -318,10 +264,7 @@ pub(crate) fn include_object(query: &Query) -> Result<IncludeObject, Status> {
 /// 406 if it accepts no media type of kube-apiserver's, 501 if it accepts only those that this server does
 /// not write.
 pub(crate) fn view(headers: &HeaderMap, query: &Query, streams: bool) -> Result<View, Status> {
-    let accepted = headers
-        .get(header::ACCEPT)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
+    let accepted = header_text(headers, &header::ACCEPT);
     if accepted.trim().is_empty() {
         return Ok(View::Full);
     }
@@ -382,9 +325,12 @@ pub(crate) fn is_protobuf(headers: &HeaderMap) -> bool {
 }
 
 fn media_type(headers: &HeaderMap) -> &str {
-    let content_type = headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok());
-    let media = content_type.unwrap_or_default().split(';').next();
-    media.unwrap_or_default().trim()
+    let content_type = header_text(headers, &header::CONTENT_TYPE);
+    content_type.split(';').next().unwrap_or_default().trim()
+}
+
+/// A header, empty if it is missing or not a text.
+pub(crate) fn text_of<'a>(headers: &'a HeaderMap, name: &HeaderName) -> &'a str {
+    let value = headers.get(name).and_then(|value| value.to_str().ok());
+    value.unwrap_or_default()
 }

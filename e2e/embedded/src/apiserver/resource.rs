@@ -10,9 +10,8 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::api::events::v1::Event as EventsEvent;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
-use serde::de::DeserializeOwned;
 
-use super::schema::Schema;
+use super::schema::{self, Struct};
 
 /// A kind of stored objects; both event APIs share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,7 +49,7 @@ pub struct Resource {
     pub(crate) subresources: &'static [&'static str],
     /// Fields that a field selector may name, besides `metadata.name` (and `metadata.namespace`).
     pub(crate) selectable: &'static [&'static str],
-    pub(crate) schema: Schema,
+    pub(crate) schema: &'static Struct,
 }
 
 /// Number of tables in the store.
@@ -139,11 +138,7 @@ impl Resource {
 
     /// `apiVersion` of its objects.
     pub fn api_version(&self) -> String {
-        if self.group.is_empty() {
-            Self::VERSION.to_owned()
-        } else {
-            format!("{}/{}", self.group, Self::VERSION)
-        }
+        group_version(self.group)
     }
 
     /// Plural and group, such as `volumeattachments.storage.k8s.io`.
@@ -240,10 +235,7 @@ impl Resource {
     }
 }
 
-fn resource<T>(kind: Kind) -> Resource
-where
-    T: k8s_openapi::Resource<Scope: 'static> + DeserializeOwned,
-{
+fn resource<T: k8s_openapi::Resource<Scope: 'static>>(kind: Kind) -> Resource {
     Resource {
         group: T::GROUP,
         kind_name: T::KIND,
@@ -254,7 +246,7 @@ where
         categories: &[],
         subresources: &[],
         selectable: &[],
-        schema: Schema::of::<T>(),
+        schema: schema::of(T::GROUP, T::KIND),
     }
 }
 
@@ -288,6 +280,15 @@ pub(crate) fn of_kind(kind: Kind) -> &'static Resource {
 
 /// Names of the served groups besides the core group.
 pub(crate) const GROUPS: [&str; 3] = ["coordination.k8s.io", "events.k8s.io", "storage.k8s.io"];
+
+/// The `apiVersion` of a group's only version.
+pub(crate) fn group_version(group: &str) -> String {
+    if group.is_empty() {
+        Resource::VERSION.to_owned()
+    } else {
+        format!("{group}/{}", Resource::VERSION)
+    }
+}
 
 /// `name.group`, or `name` in the core group.
 pub(crate) fn qualified(name: &str, group: &str) -> String {

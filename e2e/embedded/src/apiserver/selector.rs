@@ -10,11 +10,11 @@ use super::object::{self, Object};
 
 /// A label selector: all requirements must hold.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Labels(Vec<Requirement>);
+pub(crate) struct LabelSelector(Vec<Requirement>);
 
 /// A field selector: all terms must hold.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Fields(Vec<Term>);
+pub(crate) struct FieldSelector(Vec<Term>);
 
 #[derive(Clone, Debug)]
 struct Requirement {
@@ -41,9 +41,9 @@ pub(crate) struct Term {
     pub(crate) equal: bool,
 }
 
-// === impl Labels ===
+// === impl LabelSelector ===
 
-impl Labels {
+impl LabelSelector {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         parser::parse(text).map(Self)
     }
@@ -117,9 +117,9 @@ impl Requirement {
     }
 }
 
-// === impl Fields ===
+// === impl FieldSelector ===
 
-impl Fields {
+impl FieldSelector {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut parts = split_terms(text);
         parts.sort_unstable();

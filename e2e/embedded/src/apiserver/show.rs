@@ -12,7 +12,7 @@ use super::list::Page;
 use super::object::Object;
 use super::request::{IncludeObject, View};
 use super::resource::Resource;
-use super::storage::{Stored, to_json};
+use super::stored::{Stored, to_json};
 use super::table;
 
 /// Encodes objects of a resource.
@@ -48,7 +48,10 @@ impl ResponseEncoder {
     /// The object as JSON without `apiVersion` and `kind`.
     fn body(&self, stored: &Stored) -> Bytes {
         if self.resource.is_events_view() {
-            return to_json(&event_view::from_core(Object::clone(&stored.object())));
+            return to_json(&event_view::from_core(
+                self.resource,
+                Object::clone(&stored.object()),
+            ));
         }
         stored.json().clone()
     }
@@ -59,7 +62,7 @@ impl ResponseEncoder {
             IncludeObject::Metadata => partial_metadata(object),
             IncludeObject::Object => {
                 let body = if self.resource.is_events_view() {
-                    event_view::from_core(object.clone())
+                    event_view::from_core(self.resource, object.clone())
                 } else {
                     object.clone()
                 };

@@ -4,7 +4,7 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use super::field::{FieldError, Path, aggregate};
-use super::resource::Resource;
+use super::resource::{self, Resource};
 
 /// An error response: a `metav1.Status` with `status: Failure`.
 #[derive(Clone, Debug, PartialEq)]
@@ -131,12 +131,8 @@ impl Status {
                 details[key] = value.into();
             }
         }
-        let qualified = if group.is_empty() {
-            kind.to_owned()
-        } else {
-            format!("{kind}.{group}")
-        };
-        let message = format!("{qualified} {name:?} is invalid: {}", aggregate(errors));
+        let kind = resource::qualified(kind, group);
+        let message = format!("{kind} {name:?} is invalid: {}", aggregate(errors));
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message, details)
     }
 

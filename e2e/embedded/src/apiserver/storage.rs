@@ -4,40 +4,16 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::Arc;
 
-use bytes::Bytes;
 use tokio::sync::broadcast;
 
-use super::log::{Compacted, Log};
-use super::object::{self, Object};
+use super::object::Object;
+use super::resource::Resource;
 use super::selector::field_value;
-
-/// Key of an object: `namespace/name`, or the name of an object without namespace. Ordered as in etcd.
-pub(crate) type Key = Arc<str>;
-
-/// A version of an object.
-#[derive(Debug)]
-pub(crate) struct Stored {
-    /// The parsed object; None after [`Self::keep_json`].
-    object: Mutex<Option<Arc<Object>>>,
-    pub(crate) revision: u64,
-    /// Whether its key is new in the store.
-    pub(crate) is_first: bool,
-    json: OnceLock<Bytes>,
-}
-
-/// The result of a write.
-#[derive(Clone, Debug)]
-pub(crate) struct Change {
-    pub(crate) key: Key,
-    pub(crate) revision: u64,
-    /// The version before; `None` for a creation.
-    pub(crate) before: Option<Arc<Stored>>,
-    /// The version after; for a deletion the last version under the deletion's revision.
-    pub(crate) after: Arc<Stored>,
-    pub(crate) is_deletion: bool,
-}
+use super::status::Status;
+use super::stored::{Change, Key, Stored, key};
+use super::watch_cache::{Compacted, WatchCache};
 
 /// All tables.
 #[derive(Debug)]
@@ -52,91 +28,26 @@ pub(crate) struct Store {
 #[derive(Debug)]
 pub(crate) struct Table {
     objects: BTreeMap<Key, Arc<Stored>>,
-    log: Log,
+    cache: WatchCache,
     /// Field by which changes are indexed, like the indexers of kube-apiserver's watch cache.
     indexed_field: Option<&'static str>,
     /// The keys of the objects with each value of that field.
     keys: BTreeMap<String, BTreeSet<Key>>,
-    /// A partial log for each value of that field that has watches.
-    logs: BTreeMap<String, Log>,
-}
-
-// === impl Stored ===
-
-impl Stored {
-    fn new(mut object: Object, revision: u64) -> Self {
-        object::set(&mut object, "/metadata/resourceVersion", revision.to_string());
-        Self {
-            revision,
-            ..Self::unsaved(object)
-        }
-    }
-
-    /// An object that is not in the store: the result of a dry run, or a removed object.
-    pub(crate) fn unsaved(object: Object) -> Self {
-        Self {
-            object: Mutex::new(Some(Arc::new(object))),
-            revision: 0,
-            is_first: false,
-            json: OnceLock::new(),
-        }
-    }
-
-    /// The object, without `apiVersion` and `kind`.
-    pub(crate) fn object(&self) -> Arc<Object> {
-        let parse = || serde_json::from_slice(self.json()).expect("the JSON of an object must be valid");
-        let parsed = self.parsed().clone();
-        parsed.unwrap_or_else(|| Arc::new(parse()))
-    }
-
-    /// Keeps only the JSON, which takes much less memory than the parsed object.
-    pub(crate) fn keep_json(&self) {
-        self.json();
-        self.parsed().take();
-    }
-
-    fn parsed(&self) -> MutexGuard<'_, Option<Arc<Object>>> {
-        self.object.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The same object at another revision.
-    pub(crate) fn at_revision(&self, revision: u64) -> Self {
-        Self::new(Object::clone(&self.object()), revision)
-    }
-
-    /// The object as JSON, without `apiVersion` and `kind`; serialized once.
-    pub(crate) fn json(&self) -> &Bytes {
-        self.json.get_or_init(|| to_json(&self.object()))
-    }
-}
-
-/// Serializes an object.
-pub(crate) fn to_json(object: &Object) -> Bytes {
-    serde_json::to_vec(object)
-        .expect("an object must be serializable")
-        .into()
-}
-
-/// Key of an object of a table.
-pub(crate) fn key(namespace: &str, name: &str) -> String {
-    if namespace.is_empty() {
-        name.to_owned()
-    } else {
-        format!("{namespace}/{name}")
-    }
+    /// A window of the changes with each value of that field that has watches.
+    parts: BTreeMap<String, WatchCache>,
 }
 
 // === impl Store ===
 
 impl Store {
-    /// Tables with their indexed fields; the log of each keeps `window` changes.
+    /// Tables with their indexed fields; each keeps `window` changes.
     pub(crate) fn new(indexed_fields: impl IntoIterator<Item = Option<&'static str>>, window: usize) -> Self {
         let table = |indexed_field| Table {
             objects: BTreeMap::new(),
-            log: Log::new(window),
+            cache: WatchCache::new(window),
             indexed_field,
             keys: BTreeMap::new(),
-            logs: BTreeMap::new(),
+            parts: BTreeMap::new(),
         };
         Self {
             // etcd's first revision is 1.
@@ -148,6 +59,20 @@ impl Store {
 
     pub(crate) fn revision(&self) -> u64 {
         self.revision
+    }
+
+    /// The object with a name.
+    ///
+    /// # Errors
+    /// 404 if it does not exist.
+    pub(crate) fn existing(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Arc<Stored>, Status> {
+        let found = self.table(resource.table()).get(&key(namespace, name));
+        found.cloned().ok_or_else(|| Status::not_found(resource, name))
     }
 
     pub(crate) fn table(&self, number: usize) -> &Table {
@@ -197,11 +122,11 @@ impl Store {
     /// Removes all changes so far, like etcd's compaction.
     pub(crate) fn compact(&mut self) {
         for table in &mut self.tables {
-            for change in table.log.compact(self.revision) {
+            for change in table.cache.compact(self.revision) {
                 change.after.keep_json();
             }
-            for log in table.logs.values_mut() {
-                drop(log.compact(self.revision));
+            for part in table.parts.values_mut() {
+                drop(part.compact(self.revision));
             }
         }
     }
@@ -211,12 +136,12 @@ impl Store {
     pub(crate) fn subscribe(&mut self, table: usize, value: Option<&str>) -> broadcast::Receiver<()> {
         let table = self.table_mut(table);
         let Some(value) = value.filter(|_| table.indexed_field.is_some()) else {
-            return table.log.subscribe();
+            return table.cache.subscribe();
         };
-        // Earlier changes are read from the whole log.
-        let newest = table.log.newest();
-        let part = || Log::part_after(newest);
-        let part = table.logs.entry(value.to_owned()).or_insert_with(part);
+        // Earlier changes are read from the whole window.
+        let newest = table.cache.newest();
+        let part = || WatchCache::part_after(newest);
+        let part = table.parts.entry(value.to_owned()).or_insert_with(part);
         part.subscribe()
     }
 }
@@ -228,8 +153,8 @@ impl Table {
         if let Some(field) = self.indexed_field {
             self.index(field, &change);
         }
-        // An object whose last reference the log held has been replaced or deleted, and is dropped.
-        if let Some(forgotten) = self.log.push(change)
+        // An object whose last reference the window held has been replaced or deleted, and is dropped.
+        if let Some(forgotten) = self.cache.push(change)
             && Arc::strong_count(&forgotten.after) > 1
         {
             forgotten.after.keep_json();
@@ -241,9 +166,9 @@ impl Table {
         let before = change.before.as_ref().map(value);
         let after = Some(value(&change.after)).filter(|_| !change.is_deletion);
         for value in before.iter().chain(after.iter().filter(|_| after != before)) {
-            match self.logs.get_mut(value) {
-                Some(log) if log.is_watched() => drop(log.push(change.clone())),
-                Some(_) => drop(self.logs.remove(value)),
+            match self.parts.get_mut(value) {
+                Some(part) if part.is_watched() => drop(part.push(change.clone())),
+                Some(_) => drop(self.parts.remove(value)),
                 None => {}
             }
         }
@@ -277,16 +202,16 @@ impl Table {
         revision: u64,
         value: Option<&str>,
     ) -> Result<impl Iterator<Item = &Change>, Compacted> {
-        let part = value.and_then(|value| self.logs.get(value));
+        let part = value.and_then(|value| self.parts.get(value));
         match part.map(|part| part.changes_after(revision)) {
             Some(Ok(changes)) => Ok(changes),
-            Some(Err(_)) | None => self.log.changes_after(revision),
+            Some(Err(_)) | None => self.cache.changes_after(revision),
         }
     }
 
     /// Revision of the newest change.
     pub(crate) fn newest(&self) -> u64 {
-        self.log.newest()
+        self.cache.newest()
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<&Arc<Stored>> {
@@ -341,7 +266,7 @@ impl Table {
         start: &str,
     ) -> Result<impl Iterator<Item = (&'a Key, &'a Arc<Stored>)> + use<'a>, Compacted> {
         let mut before: BTreeMap<&Key, Option<&Arc<Stored>>> = BTreeMap::new();
-        for change in self.log.changes_back_to(revision)? {
+        for change in self.cache.changes_back_to(revision)? {
             if change.key.starts_with(prefix) && change.key.as_ref() >= start {
                 before.insert(&change.key, change.before.as_ref());
             }
@@ -368,7 +293,7 @@ impl Table {
 
     /// Whether the table has no changes after `revision`.
     pub(crate) fn is_unchanged_since(&self, revision: u64) -> bool {
-        self.log.newest() <= revision
+        self.cache.newest() <= revision
     }
 }
 
@@ -377,6 +302,7 @@ mod tests {
     use serde_json::{Value, json};
     use tokio::sync::broadcast::error::TryRecvError;
 
+    use super::super::object;
     use super::*;
 
     fn mk_pod(name: &str, node: &str) -> Object {
@@ -484,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn indexed_log_has_the_changes_of_its_value() {
+    fn indexed_window_has_the_changes_of_its_value() {
         let mut store = Store::new([Some("spec.nodeName")], 10);
         store.put(0, "early", mk_pod("early", "a"));
         let mut changed = store.subscribe(0, Some("a"));
@@ -493,7 +419,7 @@ mod tests {
             changes.map(|change| change.revision).collect()
         };
         let revisions = |store: &Store| revisions_after(store, 2);
-        assert_eq!(revisions_after(&store, 0), [2], "from the whole log");
+        assert_eq!(revisions_after(&store, 0), [2], "from the whole window");
         store.put(0, "other", mk_pod("other", "b"));
         assert!(changed.is_empty(), "a change on node b");
         store.put(0, "late", mk_pod("late", ""));
@@ -507,7 +433,7 @@ mod tests {
         );
         drop(changed);
         store.put(0, "late", mk_pod("late", "b"));
-        assert!(store.table(0).logs.is_empty(), "no watch of node a is left");
+        assert!(store.table(0).parts.is_empty(), "no watch of node a is left");
         assert_eq!(revisions(&store), [3, 4, 5, 6, 7], "those of all nodes");
     }
 }

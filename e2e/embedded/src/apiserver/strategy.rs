@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::object::{self, Object, copy, list, set, text};
 use super::resource::Kind;
-use super::schema::Schema;
+use super::schema::Struct;
 
 /// The part of an object that an update may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub(crate) fn prepare_for_create(kind: Kind, object: &mut Object, now: &str) {
 pub(crate) fn prepare_for_update(
     kind: Kind,
     part: Part,
-    schema: &Schema,
+    schema: &Struct,
     object: &mut Object,
     old: &Object,
     now: &str,

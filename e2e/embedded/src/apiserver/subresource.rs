@@ -1,20 +1,24 @@
 //! Subresources: status, finalize, binding, eviction and token.
 
 use http::{Method, StatusCode};
+use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::core::v1::Binding;
+use k8s_openapi::api::policy::v1::Eviction;
 use serde_json::{Value, json};
 
 use super::admission;
 use super::call::Call;
-use super::delete::DeleteOptions;
+use super::clock;
 use super::field::{FieldError, Path, aggregate};
-use super::handler::{Reply, success};
 use super::object::{self, Object, set, text};
+use super::reply::{Reply, success};
 use super::resource::Kind;
 use super::schema::{self, Codec};
 use super::status::Status;
-use super::storage::key;
+use super::stored::key;
 use super::strategy::Part;
 use super::type_meta::ObjectType;
+use super::write_options::{DeleteOptions, Preconditions};
 
 /// Default lifetime of a token.
 const TOKEN_SECONDS: i64 = 3600;
@@ -58,12 +62,12 @@ pub(crate) fn handle(call: &mut Call<'_>, method: &Method) -> Result<Reply, Stat
 }
 
 /// Whether the request is a dry run, and its decoded body.
-fn body(call: &mut Call<'_>, expected: &ObjectType<'_>) -> Result<(bool, Value), Status> {
+fn body<K: k8s_openapi::Resource>(call: &mut Call<'_>) -> Result<(bool, Value), Status> {
     super::request::accepts_body(call.headers)?;
     let (dry_run, validation) = call.query.write_options("CreateOptions")?;
-    let object = call.decode(expected, validation, |document| {
-        let decoded = schema::decode(expected.schema, document, Codec::Json)?;
-        Ok((decoded.object, decoded.unknown))
+    let expected = ObjectType::of::<K>();
+    let object = call.decode(&expected, validation, |document| {
+        schema::decode(expected.schema, document, Codec::Json)
     })?;
     Ok((dry_run, Value::Object(object)))
 }
@@ -98,7 +102,7 @@ fn update_condition(pod: &mut Object, mut condition: Value) {
 
 /// Binds a pod to a node.
 fn bind(call: &mut Call<'_>) -> Result<Reply, Status> {
-    let (dry_run, binding) = body(call, &ObjectType::binding())?;
+    let (dry_run, binding) = body::<Binding>(call)?;
     admit(call, &binding)?;
     let resource = call.location.resource;
     let name = call.location.name.clone();
@@ -123,19 +127,19 @@ fn bind(call: &mut Call<'_>) -> Result<Reply, Status> {
     if !errors.is_empty() {
         return Err(Status::unclassified(aggregate(&errors)));
     }
+    let given = |field: &str| binding["metadata"][field].as_str().map(str::to_owned);
+    let preconditions = Preconditions {
+        uid: given("uid"),
+        resource_version: given("resourceVersion"),
+    };
+    let preconditions = preconditions.without_empty();
     let key = key(&call.location.namespace, &name);
     call.write(dry_run, |writer| {
-        let Some(existing) = writer.store.table(resource.table()).get(&key).cloned() else {
-            return Err(Status::not_found(resource, &name));
-        };
+        let existing = writer.store.existing(resource, writer.namespace, &name)?;
         let refuse = |why: String| Err(Status::conflict_of("pods/binding", &name, &why));
         let mut pod = Object::clone(&existing.object());
-        for (what, field) in [("UID", "uid"), ("ResourceVersion", "resourceVersion")] {
-            let wanted = binding["metadata"][field].as_str().unwrap_or_default();
-            let found = text(&pod, &format!("/metadata/{field}"));
-            if !wanted.is_empty() && wanted != found {
-                return Err(writer.precondition_failed(&key, &name, what, wanted, found));
-            }
+        if let Some(failed) = preconditions.failed(&pod) {
+            return Err(writer.precondition_failed(&key, &name, failed));
         }
         if object::is_deleting(&pod) {
             return refuse(format!(
@@ -174,7 +178,7 @@ fn bind(call: &mut Call<'_>) -> Result<Reply, Status> {
 
 /// Evicts a pod; there are no disruption budgets.
 fn evict(call: &mut Call<'_>) -> Result<Reply, Status> {
-    let (dry_run, eviction) = body(call, &ObjectType::eviction())?;
+    let (dry_run, eviction) = body::<Eviction>(call)?;
     let mut options = eviction["deleteOptions"].as_object().cloned().unwrap_or_default();
     // Kubernetes does not check the type of embedded options.
     options.retain(|name, _| !matches!(name.as_str(), "apiVersion" | "kind"));
@@ -189,27 +193,11 @@ fn evict(call: &mut Call<'_>) -> Result<Reply, Status> {
     let resource = call.location.resource;
     let key = key(&call.location.namespace, &name);
     call.write(dry_run, |writer| {
-        let existing = writer.store.table(resource.table()).get(&key).cloned();
-        if let Some(existing) = existing.filter(|_| !dry_run) {
+        let existing = writer.store.existing(resource, writer.namespace, &name)?;
+        if !dry_run {
             let mut pod = Object::clone(&existing.object());
-            for (what, field, wanted, fate) in [
-                ("UID", "uid", &options.uid, "deleted and then recreated"),
-                (
-                    "ResourceVersion",
-                    "resourceVersion",
-                    &options.resource_version,
-                    "modified",
-                ),
-            ] {
-                let wanted = wanted.as_deref().unwrap_or_default();
-                let found = text(&pod, &format!("/metadata/{field}"));
-                if !wanted.is_empty() && wanted != found {
-                    let why = format!(
-                        "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). The \
-                         object might have been {fate}"
-                    );
-                    return Err(Status::conflict_of("Pod", &name, &why));
-                }
+            if let Some(failed) = options.preconditions.without_empty().failed(&pod) {
+                return Err(Status::conflict_of("Pod", &name, &failed.before_delete()));
             }
             let condition = json!({
                 "type": "DisruptionTarget",
@@ -221,7 +209,7 @@ fn evict(call: &mut Call<'_>) -> Result<Reply, Status> {
             });
             update_condition(&mut pod, condition);
             let written = writer.put_changed(&key, pod, &existing);
-            if let Some(version) = &mut options.resource_version {
+            if let Some(version) = &mut options.preconditions.resource_version {
                 text(&written.object(), "/metadata/resourceVersion").clone_into(version);
             }
         }
@@ -233,7 +221,7 @@ fn evict(call: &mut Call<'_>) -> Result<Reply, Status> {
 /// Issues a token of a ServiceAccount. The server does not authenticate, so it accepts requests without it.
 fn token(call: &mut Call<'_>) -> Result<Reply, Status> {
     // A token is not stored, so a dry run issues one, too.
-    let (_, request) = body(call, &ObjectType::token_request())?;
+    let (_, request) = body::<TokenRequest>(call)?;
     admit(call, &request)?;
     let location = call.location;
     let invalid = |name: &str, error| {
@@ -246,16 +234,8 @@ fn token(call: &mut Call<'_>) -> Result<Reply, Status> {
         let path = Path::new("metadata").child("name");
         return invalid(&location.name, FieldError::invalid(&path, given, why));
     }
-    let key = key(&location.namespace, &location.name);
-    let account = call
-        .server
-        .store()
-        .table(location.resource.table())
-        .get(&key)
-        .cloned();
-    let Some(account) = account else {
-        return Err(Status::not_found(location.resource, &location.name));
-    };
+    let (namespace, name) = (&location.namespace, &location.name);
+    let account = call.server.store().existing(location.resource, namespace, name)?;
     let spec = &request["spec"];
     let seconds = spec["expirationSeconds"].as_i64().unwrap_or(TOKEN_SECONDS);
     let why = match seconds {
@@ -268,7 +248,7 @@ fn token(call: &mut Call<'_>) -> Result<Reply, Status> {
         return invalid("", FieldError::invalid(&path, seconds, why));
     }
     let now = call.server.clock().now();
-    let until = schema::seconds(now + jiff::SignedDuration::from_secs(seconds));
+    let until = clock::seconds(now + jiff::SignedDuration::from_secs(seconds));
     let number = call.server.rng().u64(..);
     let audiences = match spec["audiences"].as_array() {
         Some(audiences) if !audiences.is_empty() => json!(audiences),
@@ -281,7 +261,7 @@ fn token(call: &mut Call<'_>) -> Result<Reply, Status> {
             "name": location.name,
             "namespace": location.namespace,
             "uid": text(&account.object(), "/metadata/uid"),
-            "creationTimestamp": schema::seconds(now),
+            "creationTimestamp": clock::seconds(now),
         },
         "spec": {
             "audiences": audiences,

@@ -1,66 +1,38 @@
 //! The types of documents: checks `apiVersion` and `kind`.
 
-use std::sync::LazyLock;
+use std::fmt::Display;
 
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::Binding;
 use k8s_openapi::api::policy::v1::Eviction;
+use serde_json::Value;
 
 use super::go_format;
 use super::object::Object;
 use super::resource::{self, Resource};
-use super::schema::{self, Schema};
-
-static BINDING: LazyLock<Schema> = LazyLock::new(Schema::of::<Binding>);
-static EVICTION: LazyLock<Schema> = LazyLock::new(Schema::of::<Eviction>);
-static TOKEN_REQUEST: LazyLock<Schema> = LazyLock::new(Schema::of::<TokenRequest>);
+use super::schema::{self, Struct};
 
 /// A type in Kubernetes' scheme.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ObjectType<'a> {
+pub(crate) struct ObjectType {
     group: &'static str,
     pub(crate) kind: &'static str,
-    pub(crate) schema: &'a Schema,
+    pub(crate) schema: &'static Struct,
 }
 
 // === impl ObjectType ===
 
-impl ObjectType<'static> {
-    /// The body of a pod's `binding`.
-    pub(crate) fn binding() -> Self {
+impl ObjectType {
+    pub(crate) fn of<K: k8s_openapi::Resource>() -> Self {
         Self {
-            group: "",
-            kind: "Binding",
-            schema: &BINDING,
+            group: K::GROUP,
+            kind: K::KIND,
+            schema: schema::of(K::GROUP, K::KIND),
         }
     }
 
-    /// The body of a pod's `eviction`.
-    pub(crate) fn eviction() -> Self {
-        Self {
-            group: "policy",
-            kind: "Eviction",
-            schema: &EVICTION,
-        }
-    }
-
-    /// The body of a service account's `token`.
-    pub(crate) fn token_request() -> Self {
-        Self {
-            group: "authentication.k8s.io",
-            kind: "TokenRequest",
-            schema: &TOKEN_REQUEST,
-        }
-    }
-}
-
-impl ObjectType<'_> {
     pub(crate) fn api_version(&self) -> String {
-        if self.group.is_empty() {
-            Resource::VERSION.to_owned()
-        } else {
-            format!("{}/{}", self.group, Resource::VERSION)
-        }
+        resource::group_version(self.group)
     }
 
     /// Whether a document of this kind may have the version.
@@ -77,49 +49,60 @@ impl ObjectType<'_> {
     }
 }
 
-impl<'a> From<&'a Resource> for ObjectType<'a> {
-    fn from(resource: &'a Resource) -> Self {
+impl From<&Resource> for ObjectType {
+    fn from(resource: &Resource) -> Self {
         Self {
             group: resource.group,
             kind: resource.kind_name,
-            schema: &resource.schema,
+            schema: resource.schema,
         }
     }
 }
 
 // === functions ===
 
-/// Checks that `apiVersion` and `kind` are strings.
+/// The object in a document, whose `apiVersion` and `kind` must be strings.
 ///
 /// # Errors
-/// The error text of Go's decoder for the first one that is not.
-pub(crate) fn check(document: &Object) -> Result<(), String> {
-    let named = document
+/// The error text of the step in which Kubernetes' decoder determines the type.
+pub(crate) fn object(document: Value) -> Result<Object, String> {
+    let document = match document {
+        Value::Object(document) => document,
+        // Go decodes null into a struct without changing it.
+        Value::Null => Object::new(),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            return Err(not_determined(go_format::no_struct(&document)));
+        }
+    };
+    let mut named = document
         .iter()
         .filter(|(name, _)| matches!(name.as_str(), "apiVersion" | "kind"));
-    for (name, value) in named {
-        if !value.is_string() && !value.is_null() {
-            let found = go_format::kind(value);
-            return Err(format!(
-                "json: cannot unmarshal {found} into Go struct field .{name} of type string"
-            ));
-        }
+    if let Some((name, value)) = named.find(|(_, value)| !value.is_string() && !value.is_null()) {
+        let found = go_format::kind(value);
+        return Err(not_determined(format!(
+            "json: cannot unmarshal {found} into Go struct field .{name} of type string"
+        )));
     }
-    Ok(())
+    Ok(document)
+}
+
+/// The error of Go's JSON decoder for a document in which it does not find `apiVersion` and `kind`.
+pub(crate) fn not_determined(why: impl Display) -> String {
+    format!("couldn't get version/kind; json parse error: {why}")
 }
 
 /// The error of Kubernetes' scheme if it cannot convert a document of this kind into an object of the
 /// expected type.
 pub(crate) fn conversion_error(
-    expected: &ObjectType<'_>,
+    expected: &ObjectType,
     kind: &str,
     version: &str,
     document: &Object,
 ) -> Option<String> {
     let of_subresources = [
-        ObjectType::binding(),
-        ObjectType::eviction(),
-        ObjectType::token_request(),
+        ObjectType::of::<Binding>(),
+        ObjectType::of::<Eviction>(),
+        ObjectType::of::<TokenRequest>(),
     ];
     let mut types = resource::all()
         .iter()

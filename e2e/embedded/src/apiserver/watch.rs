@@ -1,7 +1,7 @@
 //! Watches: a stream of the changes of a table after a resource version.
 //!
-//! A watch keeps no queue: it remembers the revision up to which it has sent, and reads the table's log from there.
-//! One that falls behind the log's window ends, and its client resumes or lists again, as with kube-apiserver.
+//! A watch keeps no queue: it remembers the revision up to which it has sent, and reads the table's changes from there.
+//! One that falls behind the table's window ends, and its client resumes or lists again, as with kube-apiserver.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use super::fault::WatchFault;
 use super::list::{self, Read};
 use super::list_options::ListOptions;
 use super::object::Object;
-use super::request::{Location, View};
+use super::request::Location;
 use super::show::ResponseEncoder;
 use super::status::Status;
-use super::storage::{Change, Stored};
+use super::stored::{Change, Stored};
 
 /// Period of bookmarks.
 const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
@@ -52,12 +52,6 @@ struct Watch {
     fault: WatchFault,
 }
 
-/// The next step of a watch.
-enum Step {
-    Send(Bytes),
-    Wait,
-}
-
 /// Starts a watch.
 ///
 /// # Errors
@@ -66,7 +60,7 @@ pub(crate) fn watch(
     server: &Arc<Server>,
     location: &Location,
     options: ListOptions,
-    view: View,
+    encoder: ResponseEncoder,
     fault: WatchFault,
 ) -> Result<impl Stream<Item = Bytes> + Send + use<>, Status> {
     let requested = list::version_of_read(&options.resource_version)?;
@@ -104,7 +98,7 @@ pub(crate) fn watch(
     let mut watch = Watch {
         server: Arc::clone(server),
         location: location.clone(),
-        encoder: ResponseEncoder::new(location.resource, view, server.clock().clone()),
+        encoder,
         indexed_value,
         sent: if from_now { revision } else { requested },
         changed,
@@ -147,9 +141,8 @@ impl Watch {
             {
                 return Some((initial, self));
             }
-            match self.step() {
-                Step::Send(bytes) => return Some((bytes, self)),
-                Step::Wait => {}
+            if let Some(bytes) = self.step() {
+                return Some((bytes, self));
             }
             let next_bookmark = self.next_bookmark;
             tokio::select! {
@@ -181,7 +174,8 @@ impl Watch {
         (next > now).then_some(next)
     }
 
-    fn step(&mut self) -> Step {
+    /// The next changes; `None` if there are none yet.
+    fn step(&mut self) -> Option<Bytes> {
         let batch: Result<Vec<Change>, u64> = {
             let store = self.server.store();
             let table = store.table(self.location.resource.table());
@@ -199,26 +193,22 @@ impl Watch {
                 } else {
                     "The resourceVersion for the provided watch is too old.".to_owned()
                 };
-                return Step::Send(error(&Status::expired(message)));
+                return Some(error(&Status::expired(message)));
             }
         };
-        let Some(newest) = batch.last() else {
-            return Step::Wait;
-        };
         let full = batch.len() == BATCH;
-        self.sent = newest.revision;
+        self.sent = batch.last()?.revision;
         let mut frames = BytesMut::new();
         for change in &batch {
             self.write_change(&mut frames, change);
         }
-        if frames.is_empty() {
-            if full { self.step() } else { Step::Wait }
-        } else {
-            Step::Send(frames.freeze())
+        if frames.is_empty() && full {
+            return self.step();
         }
+        (!frames.is_empty()).then(|| frames.freeze())
     }
 
-    /// Marks changes as sent that are not in the watch's partial log.
+    /// Marks changes as sent that have other values of the table's indexed field.
     fn skip_other_changes(&mut self) {
         let store = self.server.store();
         let table = store.table(self.location.resource.table());

@@ -7,22 +7,22 @@ use serde_json::Value;
 
 use super::admission;
 use super::field::{FieldError, Path};
+use super::names;
 use super::object::{self, Object, set, text};
 use super::resource::{Kind, Resource};
 use super::schema::{self, Codec};
 use super::status::Status;
-use super::storage::{Store, Stored, key};
+use super::storage::Store;
+use super::stored::{Stored, key};
 use super::strategy::{self, Part};
+use super::strconv;
 use super::validate;
 use super::warnings;
+use super::write_options::FailedPrecondition;
 use super::{app_armor, defaults, event_view};
 
 /// Maximum number of attempts to generate an unused name.
 const NAME_ATTEMPTS: usize = 8;
-/// Maximum length of the prefix in a generated name.
-const PREFIX_LIMIT: usize = 63 - 5;
-/// Letters of generated names: without vowels, to avoid words.
-const SUFFIX_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// One write.
 pub(crate) struct Writer<'a> {
@@ -41,12 +41,6 @@ pub(crate) struct Writer<'a> {
 
 /// The object after a write.
 pub(crate) type Written = Arc<Stored>;
-
-/// Five letters for a generated name.
-pub(crate) fn random_suffix(rng: &mut Rng) -> String {
-    let mut letter = || char::from(SUFFIX_LETTERS[rng.usize(..SUFFIX_LETTERS.len())]);
-    (0..5).map(|_| letter()).collect()
-}
 
 /// A random UUID.
 fn new_uid(rng: &mut Rng) -> String {
@@ -67,7 +61,7 @@ fn new_uid(rng: &mut Rng) -> String {
 // === impl Writer ===
 
 impl Writer<'_> {
-    /// Creates a decoded and defaulted object; `name` is the name in the request's path, if any.
+    /// Creates a decoded and defaulted object.
     pub(crate) fn create(&mut self, mut object: Object) -> Result<Written, Status> {
         let resource = self.resource;
         for name in [
@@ -100,12 +94,7 @@ impl Writer<'_> {
         set(&mut object, "/metadata/uid", uid);
         let prefix = text(&object, "/metadata/generateName").to_owned();
         if !prefix.is_empty() && object::name(&object).is_empty() {
-            let mut kept = prefix.as_str();
-            while kept.len() > PREFIX_LIMIT {
-                kept = &kept[..kept.len() - kept.chars().next_back().map_or(1, char::len_utf8)];
-            }
-            let name = format!("{kept}{}", random_suffix(self.rng));
-            set(&mut object, "/metadata/name", name);
+            set(&mut object, "/metadata/name", names::generate(&prefix, self.rng));
         }
         strategy::prepare_for_create(resource.kind, &mut object, &self.now);
         self.warnings = app_armor::copy_annotations(resource.kind, &mut object);
@@ -166,7 +155,12 @@ impl Writer<'_> {
                 text(&stored.object(), "/metadata/uid").to_owned()
             });
             if uid != found {
-                return Err(self.precondition_failed(&key, name, "UID", uid, &found));
+                let failed = FailedPrecondition {
+                    what: "UID",
+                    wanted: uid,
+                    found: &found,
+                };
+                return Err(self.precondition_failed(&key, name, failed));
             }
         }
         let Some(existing) = existing else {
@@ -201,15 +195,13 @@ impl Writer<'_> {
         &self,
         key: &str,
         name: &str,
-        what: &str,
-        wanted: &str,
-        found: &str,
+        failed: FailedPrecondition<'_>,
     ) -> Status {
         // A dry run does not reach the store, which adds the prefix.
         let registry = if self.dry_run { "" } else { "/registry" };
         let why = format!(
-            "StorageError: invalid object, Code: 4, Key: {registry}/{}/{key}, ResourceVersion: 0, \
-             AdditionalErrorMsg: Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}",
+            "StorageError: invalid object, Code: 4, Key: {registry}/{}/{key}, ResourceVersion: 0, AdditionalErrorMsg: \
+             {failed}",
             self.resource.storage_prefix()
         );
         Status::conflict(self.resource, name, &why)
@@ -243,7 +235,7 @@ impl Writer<'_> {
         if part == Part::Main {
             admission::mutate_update(resource, object, old);
         }
-        let schema = &super::resource::of_kind(resource.kind).schema;
+        let schema = super::resource::of_kind(resource.kind).schema;
         strategy::apply_volume_limit_scaling(resource.kind, object, self.store.volume_limit_scaling);
         strategy::prepare_for_update(resource.kind, part, schema, object, old, &self.now);
         if text(object, "/metadata/uid").is_empty() {
@@ -304,7 +296,7 @@ impl Writer<'_> {
         if self.resource.kind == Kind::Namespace {
             defaults::apply(self.resource.kind, object);
         }
-        let schema = &super::resource::of_kind(self.resource.kind).schema;
+        let schema = super::resource::of_kind(self.resource.kind).schema;
         schema.normalize(object);
         if self.resource.kind == Kind::Node {
             // An empty map is not stored, and defaulting adds it on reads.
@@ -344,10 +336,7 @@ fn kind_group(resource: &Resource) -> &'static str {
 fn parse_version(object: &Object) -> Result<u64, Status> {
     match text(object, "/metadata/resourceVersion") {
         "" => Ok(0),
-        given => given.parse().map_err(|_| {
-            let why = format!("strconv.ParseUint: parsing {given:?}: invalid syntax");
-            Status::unclassified(why)
-        }),
+        given => strconv::parse_uint(given).map_err(Status::unclassified),
     }
 }
 
@@ -368,8 +357,7 @@ pub(crate) fn decode_object(
     document: Object,
     codec: Codec,
 ) -> Result<(Object, Vec<String>), String> {
-    let decoded = schema::decode(&resource.schema, document, codec)?;
-    let mut object = decoded.object;
+    let (mut object, unknown) = schema::decode(resource.schema, document, codec)?;
     if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
         metadata.remove("managedFields");
         metadata.remove("selfLink");
@@ -385,7 +373,7 @@ pub(crate) fn decode_object(
     if has_empty_data {
         object.insert(DATA.to_owned(), Value::Object(Object::new()));
     }
-    Ok((object, decoded.unknown))
+    Ok((object, unknown))
 }
 
 fn is_empty_map(object: &Object, name: &str) -> bool {

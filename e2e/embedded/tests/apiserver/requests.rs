@@ -62,14 +62,14 @@ async fn refuses_requests_with_the_errors_of_kube_apiserver() {
     let unserved = call(&server, Method::GET, "/apis/example.com/v1/widgets", &Value::Null).await;
     assert_eq!(unserved, (404, Value::String("404 page not found\n".into())));
     let claims = "/api/v1/namespaces/nope/persistentvolumeclaims";
-    let homeless = call(
+    let in_missing = call(
         &server,
         Method::POST,
         claims,
         &json!({ "metadata": { "name": "c" } }),
     )
     .await;
-    assert_fails(homeless, 404, "NotFound", "namespaces \"nope\" not found");
+    assert_fails(in_missing, 404, "NotFound", "namespaces \"nope\" not found");
 }
 
 #[tokio::test(start_paused = true)]
@@ -249,6 +249,18 @@ async fn returns_conflict_if_the_resource_version_is_stale() {
         call(&server, Method::PUT, &path, &second).await,
         (200, second.clone())
     );
+    let revision = second["metadata"]["resourceVersion"].as_str().unwrap();
+    for (version, why) in [
+        (format!("+{revision}"), "invalid syntax"),
+        ("99999999999999999999".to_owned(), "value out of range"),
+    ] {
+        let mut third = second.clone();
+        third["metadata"]["resourceVersion"] = version.as_str().into();
+        let (code, response) = call(&server, Method::PUT, &path, &third).await;
+        assert_eq!(code, 500);
+        let message = format!("strconv.ParseUint: parsing {version:?}: {why}");
+        assert_eq!(response["message"], message);
+    }
     let other = json!({ "metadata": { "uid": "another" } });
     let (code, response) = patch(&server, &path, "merge", &other).await;
     assert_eq!(code, 422);
@@ -354,6 +366,13 @@ async fn lists_in_pages_of_one_version() {
         .iter()
         .map(|item| &item["metadata"]["name"]);
     assert_eq!(names.collect::<Vec<_>>(), ["d"], "the current rest");
+    let path = format!("{ATTACHMENTS}?limit=99999999999999999999");
+    assert_fails(
+        call(&server, Method::GET, &path, &Value::Null).await,
+        400,
+        "BadRequest",
+        "strconv.ParseInt: parsing \"99999999999999999999\": value out of range",
+    );
 }
 
 #[tokio::test(start_paused = true)]

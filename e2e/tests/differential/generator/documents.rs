@@ -138,7 +138,10 @@ impl<'a> Documents<'a> {
                     _ => Edit::set(pointer, "x".repeat(300)),
                 }
             }
-            17 => Edit::set("/metadata/resourceVersion", ["5", "0", "x"][self.rng.usize(..3)]),
+            17 => Edit::set(
+                "/metadata/resourceVersion",
+                ["5", "0", "x", "+5", "99999999999999999999"][self.rng.usize(..5)],
+            ),
             18 => Edit::set("/metadata/namespace", "default"),
             _ => {
                 let names = ["Not_Valid", "", "-a", "a/b", "..", "a b"];

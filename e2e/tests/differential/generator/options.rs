@@ -220,7 +220,7 @@ impl Generator {
         let path = request.path.clone();
         match self.rng.u8(..10) {
             0..3 => {
-                let limit = ["1", "2", "0", "-1", "x"][self.rng.usize(..5)];
+                let limit = ["1", "2", "0", "-1", "x", "99999999999999999999"][self.rng.usize(..6)];
                 request.query.push(("limit", limit.to_owned()));
             }
             3 => {
@@ -229,7 +229,7 @@ impl Generator {
             }
             4 => request.query.push(("continue", "not a token".to_owned())),
             5 => {
-                let version = ["0", "x", "-1", "1000000000"][self.rng.usize(..3)];
+                let version = ["0", "x", "-1", "99999999999999999999"][self.rng.usize(..4)];
                 request.query.push(("resourceVersion", version.to_owned()));
                 if self.rng.bool() {
                     let kind = ["Exact", "NotOlderThan", "Other"][self.rng.usize(..3)];

@@ -55,6 +55,16 @@ fn node() -> Kind {
         ),
         ("/status/phase", r#"["Running"]"#, "[7]"),
         (
+            "/status/runtimeHandlers",
+            r#"[[{"name":"","features":{}}],[]]"#,
+            "[7]",
+        ),
+        (
+            "/metadata/labels",
+            r#"[{"node-role.kubernetes.io/b":"","node-role.kubernetes.io/a":"","kubernetes.io/role":"a"}]"#,
+            "[7]",
+        ),
+        (
             "/status/nodeInfo",
             r#"[{"kubeletVersion":"v1.36.0","machineID":"m"}]"#,
             r#"[{"machineID":7},[]]"#,

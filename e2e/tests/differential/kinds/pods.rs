@@ -14,13 +14,13 @@ const ROWS: &[Row] = &[
     // lifecycle
     (
         "/spec/containers",
-        r#"[[{"name":"c","image":"i","lifecycle":{"postStart":{"exec":{"command":["a"]}}}}],[{"name":"c","image":"i","lifecycle":{"preStop":{"httpGet":{"port":80}}}}],[{"name":"c","image":"i","lifecycle":{"postStart":{"tcpSocket":{"port":"http"}}}}],[{"name":"c","image":"i","lifecycle":{"postStart":{"sleep":{"seconds":1}}}}]]"#,
+        r#"[[{"name":"c","image":"i","lifecycle":{"postStart":{"exec":{"command":["a"]}}}}],[{"name":"c","image":"i","lifecycle":{"preStop":{"httpGet":{"port":80}}}}],[{"name":"c","image":"i","lifecycle":{"postStart":{"tcpSocket":{"port":"http"}}}}],[{"name":"c","image":"i","lifecycle":{"postStart":{"sleep":{"seconds":1}}}}],[{"name":"c","image":"i","lifecycle":{"preStop":{"sleep":{"seconds":0}}}}]]"#,
         r#"[[{"name":"c","image":"i","lifecycle":{"postStart":{}}}],[{"name":"c","image":"i","lifecycle":{"postStart":{"exec":{}}}}],[{"name":"c","image":"i","lifecycle":{"postStart":{"httpGet":{"port":0}}}}],[{"name":"c","image":"i","lifecycle":{"postStart":{"httpGet":{"port":"a--b"}}}}],[{"name":"c","image":"i","lifecycle":{"postStart":{"httpGet":{"port":80,"scheme":"FTP","httpHeaders":[{"name":"a b","value":"c"}]}}}}],[{"name":"c","image":"i","lifecycle":{"postStart":{"tcpSocket":{"port":70000}}}}],[{"name":"c","image":"i","lifecycle":{"postStart":{"sleep":{"seconds":-1}}}}],[{"name":"c","image":"i","lifecycle":{"postStart":{"sleep":{"seconds":9999}}}}],[{"name":"c","image":"i","lifecycle":{"preStop":{"exec":{"command":["a"]},"sleep":{"seconds":1}}}}]]"#,
     ),
     // env
     (
         "/spec/containers",
-        r#"[[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.labels['a']"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu","divisor":"1m"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"secretKeyRef":{"name":"a","key":"k"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"configMapKeyRef":{"name":"a","key":"k","optional":true}}}]}],[{"name":"c","image":"i","env":[{"name":"1 a","value":"b"}]}]]"#,
+        r#"[[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.labels['a']"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu","divisor":"1m"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"secretKeyRef":{"name":"a","key":"k"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"configMapKeyRef":{"name":"a","key":"k","optional":true}}}]}],[{"name":"c","image":"i","env":[{"name":"1 a","value":"b"}]}]]"#,
         r#"[[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"spec.x"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"status.phase"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"spec.nodeName['a']"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.labels['a b']"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{"apiVersion":"v2","fieldPath":"metadata.name"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"resourceFieldRef":{"resource":"limits.x"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"resourceFieldRef":{"resource":"requests.memory","divisor":"3"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"secretKeyRef":{"name":"a"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"secretKeyRef":{"name":"Not_Valid","key":"a b"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"configMapKeyRef":{"key":"k"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"},"secretKeyRef":{"name":"a","key":"k"}}}]}],[{"name":"c","image":"i","env":[{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}},"value":"x"}]}],[{"name":"c","image":"i","env":[{"name":"a=b","value":"c"}]}]]"#,
     ),
     // fileKeyRef
@@ -165,7 +165,7 @@ const ROWS: &[Row] = &[
     ),
     (
         "/spec/securityContext",
-        r#"[{"fsGroup":1000},{"runAsUser":1000,"runAsNonRoot":true},{"supplementalGroups":[1,2],"sysctls":[{"name":"kernel.shm_rmid_forced","value":"1"}]},{}]"#,
+        r#"[{"fsGroup":1000},{"runAsUser":1000,"runAsNonRoot":true},{"supplementalGroups":[1,2],"sysctls":[{"name":"kernel.shm_rmid_forced","value":"1"}]},{"sysctls":[{"name":"kernel.shm_rmid_forced","value":""}]},{}]"#,
         r#"[{"fsGroup":-1},{"runAsUser":"x"},{"fsGroupChangePolicy":"Other"},{"supplementalGroups":[1,-1]},{"sysctls":[{"name":"A","value":"1"},{"name":"","value":"1"}]},{"sysctls":[{"name":"kernel.sem","value":"1"},{"name":"kernel.sem","value":"1"}]},{"supplementalGroupsPolicy":"Other"},{"seccompProfile":{"type":""}}]"#,
     ),
     // affinity between pods and preferences
@@ -280,7 +280,7 @@ const ROWS: &[Row] = &[
     ),
     (
         "/status/containerStatuses",
-        r#"[[{"name":"c","ready":true,"restartCount":0,"image":"i","imageID":"x","state":{"running":{"startedAt":"2020-01-01T00:00:00Z"}}}],[{"name":"c","ready":false,"restartCount":2,"image":"i","imageID":"","state":{"terminated":{"exitCode":1}}}],[]]"#,
+        r#"[[{"name":"c","ready":true,"restartCount":0,"image":"i","imageID":"x","state":{"running":{"startedAt":"2020-01-01T00:00:00Z"}}}],[{"name":"c","ready":false,"restartCount":2,"image":"i","imageID":"","state":{"terminated":{"exitCode":1}}}],[{"name":"c","ready":true,"restartCount":0,"image":"i","imageID":"x","user":{"linux":{"uid":0,"gid":0}}}],[]]"#,
         r#"[[{"name":7}],{}]"#,
     ),
     ("/status/nominatedNodeName", r#"["a",""]"#, r#"["Not_Valid",7]"#),

@@ -105,6 +105,12 @@ fn persistent_volume() -> Kind {
             r#"[{"path":"/x"},{"path":""},{"path":"/../x"}]"#,
         ),
         ("/spec/local", "[null]", r#"[{"path":"/x"},{"path":""}]"#),
+        // other volume sources
+        (
+            "/spec",
+            r#"[{"capacity":{"storage":"1Gi"},"accessModes":["ReadWriteOnce"],"iscsi":{"targetPortal":"10.0.0.1:3260","iqn":"iqn.2001-04.com.example:a"}},{"capacity":{"storage":"1Gi"},"accessModes":["ReadWriteOnce"],"azureFile":{"secretName":"a","shareName":"b"}}]"#,
+            "[7]",
+        ),
         (
             "/status/phase",
             r#"["Available","Bound","Released","Failed","Pending"]"#,
@@ -234,7 +240,7 @@ fn storage_class() -> Kind {
         ),
         (
             "/metadata/annotations",
-            r#"[{"storageclass.kubernetes.io/is-default-class":"true"},{"storageclass.kubernetes.io/is-default-class":"false"}]"#,
+            r#"[{"storageclass.kubernetes.io/is-default-class":"true"},{"storageclass.kubernetes.io/is-default-class":"false"},{"storageclass.beta.kubernetes.io/is-default-class":"true"}]"#,
             "[7]",
         ),
     ];

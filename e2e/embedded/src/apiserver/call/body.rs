@@ -1,18 +1,15 @@
 //! Decodes the body of a request.
 
-use std::fmt::Display;
-
 use serde_json::Value;
 
-use super::super::go_format;
 use super::super::object::Object;
-use super::super::patch::FieldValidation;
 use super::super::protobuf;
 use super::super::request;
 use super::super::schema::Codec;
 use super::super::status::Status;
 use super::super::type_meta::{self, ObjectType};
 use super::super::write::decode_object;
+use super::super::write_options::FieldValidation;
 use super::Call;
 
 // === impl Call ===
@@ -35,15 +32,17 @@ impl Call<'_> {
         })
     }
 
-    /// The body, in JSON or protobuf, as JSON; a protobuf body without a type gets this one.
+    /// The object in the body, in JSON or protobuf; a protobuf body without a type gets this one.
     ///
     /// # Errors
     /// The error text of the step in which Kubernetes' decoder determines the type.
-    pub(crate) fn typed_document(&self, api_version: &str, kind: &str) -> Result<Value, String> {
-        if request::is_protobuf(self.headers) {
-            return protobuf::decode(&self.body, api_version, kind);
-        }
-        self.document().map_err(no_type)
+    pub(crate) fn typed_document(&self, api_version: &str, kind: &str) -> Result<Object, String> {
+        let document = if request::is_protobuf(self.headers) {
+            protobuf::decode(&self.body, api_version, kind)?
+        } else {
+            self.document().map_err(type_meta::not_determined)?
+        };
+        type_meta::object(document)
     }
 
     /// Decodes the body into an object of the resource.
@@ -57,7 +56,7 @@ impl Call<'_> {
     /// Decodes the body into an object of a type; `decode` returns the object and strict decoding errors.
     pub(crate) fn decode(
         &mut self,
-        expected: &ObjectType<'_>,
+        expected: &ObjectType,
         validation: FieldValidation,
         decode: impl FnOnce(Object) -> Result<(Object, Vec<String>), String>,
     ) -> Result<Object, Status> {
@@ -70,14 +69,8 @@ impl Call<'_> {
                 summary(&self.body)
             ))
         };
-        let document = match self.typed_document(&expected_version, expected.kind) {
-            Ok(Value::Object(document)) => document,
-            // Go decodes null into a struct without changing it.
-            Ok(Value::Null) => Object::new(),
-            Ok(other) => return Err(unrecognized(no_type(go_format::no_struct(&other)))),
-            Err(why) => return Err(unrecognized(why)),
-        };
-        type_meta::check(&document).map_err(|why| unrecognized(no_type(why)))?;
+        let document = self.typed_document(&expected_version, expected.kind);
+        let document = document.map_err(unrecognized)?;
         let given = |name: &str, default: &str| {
             let text = document.get(name).and_then(Value::as_str).unwrap_or_default();
             if text.is_empty() { default } else { text }.to_owned()
@@ -112,11 +105,6 @@ impl Call<'_> {
             FieldValidation::Strict | FieldValidation::Ignore => Ok(object),
         }
     }
-}
-
-/// The error of Go's JSON decoder for a body in which it does not find `apiVersion` and `kind`.
-pub(crate) fn no_type(why: impl Display) -> String {
-    format!("couldn't get version/kind; json parse error: {why}")
 }
 
 /// The beginning of a body that is not a JSON object, as errors show it.

@@ -1,23 +1,20 @@
 //! Executes writes.
 
 use http::{StatusCode, header};
-use serde_json::Value;
 
-use super::super::delete::{DeleteOptions, Deleted};
-use super::super::go_format;
-use super::super::handler::Reply;
+use super::super::delete::Deleted;
 use super::super::list::Read;
 use super::super::list_options::ListOptions;
 use super::super::object::{self, Object};
-use super::super::patch::{FieldValidation, Patch, PatchType};
+use super::super::patch::{Patch, PatchType};
+use super::super::reply::Reply;
 use super::super::request::{self, Location};
 use super::super::resource::Kind;
 use super::super::status::Status;
 use super::super::strategy::Part;
-use super::super::type_meta;
 use super::super::write::Writer;
+use super::super::write_options::{DeleteOptions, FieldValidation};
 use super::Call;
-use super::body::no_type;
 
 /// Limit of the lists with which kube-apiserver deletes a collection. Only its presence matters: a paginated list with a
 /// version reads exactly that version.
@@ -28,19 +25,11 @@ const COLLECTION_PAGE: usize = 500;
 impl Call<'_> {
     /// Runs a write.
     pub(crate) fn write<T>(&mut self, dry_run: bool, write: impl FnOnce(&mut Writer<'_>) -> T) -> T {
-        let mut store = self.server.store();
-        let mut rng = self.server.rng();
-        let mut writer = Writer {
-            store: &mut store,
-            rng: &mut rng,
-            now: self.server.clock().now_text(),
-            resource: self.location.resource,
-            namespace: &self.location.namespace,
-            dry_run,
-            warnings: Vec::new(),
-        };
-        let written = write(&mut writer);
-        self.warnings.append(&mut writer.warnings);
+        let Location {
+            resource, namespace, ..
+        } = self.location;
+        let (written, warnings) = self.server.write(resource, namespace, dry_run, write);
+        self.warnings.extend(warnings);
         written
     }
 
@@ -76,12 +65,8 @@ impl Call<'_> {
     }
 
     pub(crate) fn patch(&mut self, part: Part) -> Result<Reply, Status> {
-        let content_type = self
-            .headers
-            .get(header::CONTENT_TYPE)
-            .and_then(|value| value.to_str().ok());
         let kind = PatchType::of_content_type(
-            content_type.unwrap_or_default(),
+            request::header_text(self.headers, &header::CONTENT_TYPE),
             !self.query.get("fieldManager").is_empty(),
         )?;
         let encoder = self.encoder()?;
@@ -121,24 +106,13 @@ impl Call<'_> {
         Ok(Reply::json(StatusCode::OK, encoder.object(&written)))
     }
 
-    /// The body of a deletion.
-    fn delete_document(&self) -> Result<Object, Status> {
-        let document = match self.typed_document("v1", "DeleteOptions") {
-            Ok(Value::Object(document)) => document,
-            Ok(Value::Null) => Object::new(),
-            Ok(other) => return Err(Status::bad_request(no_type(go_format::no_struct(&other)))),
-            Err(why) => return Err(Status::bad_request(why)),
-        };
-        type_meta::check(&document).map_err(|why| Status::bad_request(no_type(why)))?;
-        Ok(document)
-    }
-
     fn delete_options(&self) -> Result<DeleteOptions, Status> {
         let options = if self.body.is_empty() {
             self.query.delete_options()?
         } else {
             request::accepts_body(self.headers)?;
-            DeleteOptions::decode(self.delete_document()?)?
+            let document = self.typed_document("v1", "DeleteOptions");
+            DeleteOptions::decode(document.map_err(Status::bad_request)?)?
         };
         let errors = options.validate();
         if errors.is_empty() {
@@ -179,21 +153,10 @@ impl Call<'_> {
         let page = self.page(&read).await?;
         for stored in &page.items {
             let object = stored.object();
-            let result = {
-                let mut store = self.server.store();
-                let mut rng = self.server.rng();
-                let mut writer = Writer {
-                    store: &mut store,
-                    rng: &mut rng,
-                    now: self.server.clock().now_text(),
-                    resource: location.resource,
-                    namespace: object::namespace(&object),
-                    dry_run,
-                    warnings: Vec::new(),
-                };
-                writer.delete(object::name(&object), options.clone())
-            };
-            match result {
+            let (name, namespace) = (object::name(&object), object::namespace(&object));
+            let delete = |writer: &mut Writer<'_>| writer.delete(name, options.clone());
+            let (deleted, _) = self.server.write(location.resource, namespace, dry_run, delete);
+            match deleted {
                 Err(status) if status.code != StatusCode::NOT_FOUND => return Err(status),
                 _ => {}
             }

@@ -5,18 +5,10 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
+use super::super::clock::{micros, seconds};
 use super::super::go_format;
-use super::{Presence, Schema, Type, go_types};
+use super::{FieldType, Presence, Shape, Struct, Type};
 use crate::quantity::{self, Quantity};
-
-/// A decoded object.
-#[derive(Debug)]
-pub(crate) struct Decoded {
-    /// The object without unknown fields and nulls.
-    pub(crate) object: Map<String, Value>,
-    /// Strict decoding errors, such as `unknown field "spec.nodename"`.
-    pub(crate) unknown: Vec<String>,
-}
 
 /// The code of Kubernetes that decodes a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +19,8 @@ pub(crate) enum Codec {
     Converter,
 }
 
-struct Decoder<'a> {
-    schema: &'a Schema,
+struct Decoder {
+    root: &'static Struct,
     codec: Codec,
     /// The first field with a wrong type. Go's decoder still decodes the rest, and an error of a type with its own
     /// decoder (times and quantities) takes precedence; the converter stops at the first error.
@@ -38,41 +30,45 @@ struct Decoder<'a> {
     unknown: Vec<String>,
 }
 
-/// Decodes `value` without the root's `apiVersion` and `kind`.
+/// Decodes an object, without the root's `apiVersion` and `kind`, into one without unknown fields and nulls. The texts are
+/// strict decoding errors, such as `unknown field "spec.nodename"`.
 ///
 /// # Errors
 /// The codec's error text if a field has the wrong type.
-pub(crate) fn decode(schema: &Schema, object: Map<String, Value>, codec: Codec) -> Result<Decoded, String> {
+pub(crate) fn decode(
+    schema: &'static Struct,
+    object: Map<String, Value>,
+    codec: Codec,
+) -> Result<(Map<String, Value>, Vec<String>), String> {
     let fields = object.into_iter();
     let object = fields
         .filter(|(name, _)| !matches!(name.as_str(), "apiVersion" | "kind"))
         .collect();
     let mut decoder = Decoder {
-        schema,
+        root: schema,
         codec,
         mismatch: None,
         path: Vec::new(),
         unknown: Vec::new(),
     };
-    let object = decoder.object(0, object)?;
+    let object = decoder.object(schema, object)?;
     match decoder.mismatch {
-        None => Ok(Decoded {
-            object,
-            unknown: decoder.unknown,
-        }),
+        None => Ok((object, decoder.unknown)),
         Some(error) => Err(error),
     }
 }
 
 // === impl Decoder ===
 
-impl Decoder<'_> {
-    fn object(&mut self, number: usize, object: Map<String, Value>) -> Result<Map<String, Value>, String> {
-        let schema = self.schema;
-        let known = schema.get(number);
+impl Decoder {
+    fn object(
+        &mut self,
+        schema: &'static Struct,
+        object: Map<String, Value>,
+    ) -> Result<Map<String, Value>, String> {
         let mut decoded = Map::new();
         for (name, value) in object {
-            let Some(field) = known.fields.get(name.as_str()) else {
+            let Some(field) = schema.fields.get(name.as_str()) else {
                 let path = self.path_to(&name);
                 self.unknown.push(format!("unknown field {path:?}"));
                 continue;
@@ -81,11 +77,10 @@ impl Decoder<'_> {
                 continue;
             }
             self.path.push(name.clone());
-            let value = self.value(known.name, field.ty, value)?;
+            let value = self.value(schema.name, field.ty, value)?;
             self.path.pop();
             // For a field that is not a pointer, the zero value means unset.
-            let is_empty =
-                !matches!(field.ty, Type::List(_) | Type::Map(_)) && super::is_zero(field.ty, &value);
+            let is_empty = field.ty.shape == Shape::One && field.ty.is_zero(&value);
             if !(is_empty && field.presence == Presence::OmitEmpty) {
                 decoded.insert(name, value);
             }
@@ -93,52 +88,53 @@ impl Decoder<'_> {
         Ok(decoded)
     }
 
-    fn value(&mut self, owner: &'static str, ty: Type, value: Value) -> Result<Value, String> {
-        match (ty, value) {
-            (Type::Struct(number), Value::Object(object)) => self.object(number, object).map(Value::Object),
-            (Type::List(element), Value::Array(items)) => {
-                let ty = self.schema.element(element);
+    fn value(&mut self, owner: &'static str, ty: FieldType, value: Value) -> Result<Value, String> {
+        match (ty.shape, ty.structure(), value) {
+            (Shape::One, Some(schema), Value::Object(object)) => {
+                self.object(schema, object).map(Value::Object)
+            }
+            (Shape::List, _, Value::Array(items)) => {
                 let at = self.path.len() - 1;
                 let name = self.path[at].clone();
                 let mut decoded = Vec::with_capacity(items.len());
                 for (index, item) in items.into_iter().enumerate() {
                     self.path[at] = format!("{name}[{index}]");
-                    decoded.push(self.item(owner, ty, item)?);
+                    decoded.push(self.item(owner, ty.element(), item)?);
                 }
                 self.path[at] = name;
                 Ok(Value::Array(decoded))
             }
-            (Type::Map(element), Value::Object(entries)) => {
-                let ty = self.schema.element(element);
+            (Shape::Map, _, Value::Object(entries)) => {
                 let mut decoded = Map::new();
                 for (key, item) in entries {
-                    decoded.insert(key, self.item(owner, ty, item)?);
+                    decoded.insert(key, self.item(owner, ty.element(), item)?);
                 }
                 Ok(Value::Object(decoded))
             }
-            (ty, value) => self.scalar(owner, ty, value),
+            (Shape::One, _, value) => self.scalar(owner, ty, value),
+            (Shape::List | Shape::Map, _, value) => self.mismatch(owner, ty, &value),
         }
     }
 
     /// An element of a list or a map; null decodes to the zero value.
-    fn item(&mut self, owner: &'static str, ty: Type, value: Value) -> Result<Value, String> {
+    fn item(&mut self, owner: &'static str, ty: FieldType, value: Value) -> Result<Value, String> {
         if value.is_null() {
-            return Ok(super::zero(ty));
+            return Ok(ty.zero());
         }
         self.value(owner, ty, value)
     }
 
-    fn scalar(&mut self, owner: &'static str, ty: Type, value: Value) -> Result<Value, String> {
-        let fits = match (ty, &value) {
+    fn scalar(&mut self, owner: &'static str, ty: FieldType, value: Value) -> Result<Value, String> {
+        let fits = match (ty.base, &value) {
             (Type::Bool, Value::Bool(_)) | (Type::String, Value::String(_)) | (Type::Any, _) => true,
             (Type::Int32, Value::Number(number)) if self.codec == Codec::Converter && number.is_i64() => {
                 return Ok(wrapped(number.as_i64().unwrap_or_default()).into());
             }
-            (Type::Int32, Value::Number(number)) => number.as_i64().is_some_and(|n| i32::try_from(n).is_ok()),
+            (Type::Int32 | Type::IntOrString, Value::Number(number)) => {
+                number.as_i64().is_some_and(|n| i32::try_from(n).is_ok())
+            }
             (Type::Int64, Value::Number(number)) => number.as_i64().is_some(),
-            (Type::Float, Value::Number(_)) => true,
             (Type::IntOrString, Value::String(_)) => true,
-            (Type::IntOrString, Value::Number(number)) => number.as_i64().is_some(),
             (Type::Bytes, Value::String(text)) => {
                 if let Err(error) = decoded_bytes(text) {
                     let prefix = match self.codec {
@@ -153,24 +149,30 @@ impl Decoder<'_> {
                 Some(encoded) => return Ok(encoded),
                 None => false,
             },
-            (Type::Time | Type::MicroTime, Value::String(text)) => return time(ty, text),
+            (Type::Time | Type::MicroTime, Value::String(text)) => return time(ty.base, text),
             (Type::Quantity, Value::String(text)) => return quantity(text),
             (Type::Quantity, Value::Number(number)) => return quantity(&number.to_string()),
             (Type::Quantity, _) => return Err(quantity::SYNTAX.to_owned()),
             _ => false,
         };
         if fits {
-            return Ok(value);
+            Ok(value)
+        } else {
+            self.mismatch(owner, ty, &value)
         }
+    }
+
+    /// Reports a value of the wrong type, and returns the zero value.
+    fn mismatch(&mut self, owner: &'static str, ty: FieldType, value: &Value) -> Result<Value, String> {
         let error = match self.codec {
-            Codec::Json => self.type_error(owner, ty, &value),
-            Codec::Converter => converter_mismatch(ty, &value, self.named(owner).as_deref()),
+            Codec::Json => self.type_error(owner, ty, value),
+            Codec::Converter => converter_mismatch(ty, value),
         };
         if ty.decodes_itself() {
             return Err(error);
         }
         self.fail(error)?;
-        Ok(super::zero(ty))
+        Ok(ty.zero())
     }
 
     /// Keeps the first error, or returns it.
@@ -183,70 +185,27 @@ impl Decoder<'_> {
     }
 
     /// The text of `json.UnmarshalTypeError`.
-    fn type_error(&self, owner: &str, ty: Type, value: &Value) -> String {
-        let found = match value {
-            Value::Null => "null",
-            Value::Bool(_) => "bool",
-            Value::Number(number) if matches!(ty, Type::Int32 | Type::Int64) => &format!("number {number}"),
-            Value::Number(_) => "number",
-            Value::String(_) => "string",
-            Value::Array(_) => "array",
-            Value::Object(_) => "object",
-        };
-        let named = self.named(owner);
+    fn type_error(&self, owner: &str, ty: FieldType, value: &Value) -> String {
+        let found = ty.found(value);
         format!(
             "json: cannot unmarshal {found} into Go struct field {owner}.{} of type {}",
             self.go_path(),
-            self.go_type(ty, named.as_deref())
+            ty.go_name()
         )
     }
 
     /// The path of the current field, including embedded structs.
     fn go_path(&self) -> String {
         let mut path = Vec::new();
-        let mut current = Some(self.schema.get(0));
+        let mut current = Some(self.root);
         for part in &self.path {
             let name = part.split('[').next().unwrap_or_default();
-            path.extend(current.and_then(|found| go_types::embedded(found.name, name)));
+            let field = current.and_then(|found| found.fields.get(name));
+            path.extend(field.and_then(|field| field.embedded_in));
             path.push(name);
-            let ty = current
-                .and_then(|found| found.fields.get(name))
-                .map(|field| field.ty);
-            current = ty.and_then(|ty| self.schema.struct_of(ty));
+            current = field.and_then(|field| field.ty.structure());
         }
         path.join(".")
-    }
-
-    /// The name of the type of the current field, if it has one.
-    fn named(&self, owner: &str) -> Option<String> {
-        let field = self.path.last()?.split('[').next()?;
-        go_types::name(owner, field)
-    }
-
-    fn go_type(&self, ty: Type, named: Option<&str>) -> String {
-        match ty {
-            Type::String if named.is_some() => named.unwrap_or_default().to_owned(),
-            Type::Map(_) if named == Some("v1.ResourceList") => "v1.ResourceList".into(),
-            Type::Bool => "bool".into(),
-            Type::Int32 => "int32".into(),
-            Type::Int64 => "int64".into(),
-            Type::Float => "float64".into(),
-            Type::String => "string".into(),
-            Type::Time | Type::MicroTime => "string".into(),
-            Type::Quantity => "resource.Quantity".into(),
-            Type::Bytes => "[]uint8".into(),
-            Type::IntOrString => "intstr.IntOrString".into(),
-            Type::Any => "interface {}".into(),
-            Type::List(element) => format!("[]{}", self.go_type(self.schema.element(element), named)),
-            Type::Map(element) => {
-                let key = match named {
-                    Some("v1.ClaimResourceStatus") => "v1.ResourceName",
-                    Some(_) | None => "string",
-                };
-                format!("map[{key}]{}", self.go_type(self.schema.element(element), named))
-            }
-            Type::Struct(number) => format!("v1.{}", self.schema.get(number).name),
-        }
     }
 
     fn path_to(&self, name: &str) -> String {
@@ -256,6 +215,44 @@ impl Decoder<'_> {
         }
         path.push_str(name);
         path
+    }
+}
+
+// === impl FieldType ===
+
+impl FieldType {
+    /// How errors of Go's decoder name a value of the wrong type.
+    fn found(self, value: &Value) -> String {
+        let integers = [Type::Int32, Type::Int64, Type::IntOrString];
+        if self.shape == Shape::One
+            && integers.contains(&self.base)
+            && let Value::Number(number) = value
+        {
+            return format!("number {number}");
+        }
+        go_format::kind(value).to_owned()
+    }
+
+    /// The name in errors of Go's decoder. Each package is a version of an API group.
+    fn go_name(self) -> String {
+        match (self.shape, self.base) {
+            (Shape::One, Type::Time | Type::MicroTime) => return "string".to_owned(),
+            (Shape::One, Type::IntOrString) => return "int32".to_owned(),
+            _ => {}
+        }
+        let name = self.name.replace("[]byte", "[]uint8");
+        let packages = [
+            "authentication.",
+            "coordination.",
+            "core.",
+            "events.",
+            "meta.",
+            "policy.",
+            "storage.",
+        ];
+        packages
+            .iter()
+            .fold(name, |name, package| name.replace(package, "v1."))
     }
 }
 
@@ -275,16 +272,6 @@ fn time(ty: Type, text: &str) -> Result<Value, String> {
     } else {
         micros(parsed).into()
     })
-}
-
-/// The form of `metav1.Time`: whole seconds.
-pub(crate) fn seconds(time: Timestamp) -> String {
-    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
-}
-
-/// The form of `metav1.MicroTime`.
-pub(crate) fn micros(time: Timestamp) -> String {
-    time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }
 
 fn quantity(text: &str) -> Result<Value, String> {
@@ -316,7 +303,7 @@ fn encoded_bytes(items: &[Value]) -> Option<Value> {
 }
 
 /// The text of `runtime.DefaultUnstructuredConverter`.
-fn converter_mismatch(ty: Type, value: &Value, named: Option<&str>) -> String {
+fn converter_mismatch(ty: FieldType, value: &Value) -> String {
     let found = match value {
         Value::Null => "invalid",
         Value::Bool(_) => "bool",
@@ -327,38 +314,38 @@ fn converter_mismatch(ty: Type, value: &Value, named: Option<&str>) -> String {
         Value::Object(_) => "map",
     };
     if ty.decodes_itself() {
-        let found = super::super::go_format::kind(value);
-        return format!("json: cannot unmarshal {found} into Go value of type string");
+        let (found, wanted) = (ty.found(value), ty.go_name());
+        return format!("json: cannot unmarshal {found} into Go value of type {wanted}");
     }
-    let wanted = match ty {
-        Type::Struct(_) => return format!("cannot restore struct from: {found}"),
-        Type::List(_) | Type::Bytes => return format!("cannot restore slice from {found}"),
-        Type::Map(_) => return format!("cannot restore map from {found}"),
-        Type::Bool => "bool",
-        Type::Int32 => "int32",
-        Type::Int64 => "int64",
-        Type::Float => "float64",
-        Type::String | Type::Time | Type::MicroTime | Type::Quantity | Type::IntOrString | Type::Any => {
-            "string"
-        }
+    let wanted = match (ty.shape, ty.base) {
+        (Shape::Map, _) => return format!("cannot restore map from {found}"),
+        (Shape::List, _) | (_, Type::Bytes) => return format!("cannot restore slice from {found}"),
+        (Shape::One, Type::Struct(_)) => return format!("cannot restore struct from: {found}"),
+        (Shape::One, Type::Bool) => "bool",
+        (Shape::One, Type::Int32) => "int32",
+        (Shape::One, Type::Int64) => "int64",
+        (Shape::One, _) => "string",
     };
-    // Go converts numbers among themselves and to strings.
-    if matches!(value, Value::Number(_))
-        && wanted != "bool"
-        && !(number_is_float(value) && wanted == "string")
-    {
-        let named = named.filter(|_| ty == Type::String);
-        return format!("cannot convert {found} to {}", named.unwrap_or(wanted));
+    // Go converts numbers among themselves, and integers to strings.
+    let converts = match found {
+        "float64" => matches!(wanted, "int32" | "int64"),
+        "int64" => wanted != "bool",
+        _ => false,
+    };
+    if converts {
+        format!("cannot convert {found} to {}", ty.go_name())
+    } else {
+        format!("unrecognized type: {wanted}")
     }
-    format!("unrecognized type: {wanted}")
 }
 
 /// The same error for a string field whose value is not a string.
 pub(crate) fn type_error_of_text(value: &Value) -> Option<String> {
+    let text = FieldType {
+        name: "string",
+        shape: Shape::One,
+        base: Type::String,
+    };
     let is_text = value.is_string() || value.is_null();
-    (!is_text).then(|| converter_mismatch(Type::String, value, None))
-}
-
-fn number_is_float(value: &Value) -> bool {
-    value.as_number().is_some_and(serde_json::Number::is_f64)
+    (!is_text).then(|| converter_mismatch(text, value))
 }

@@ -1,5 +1,7 @@
 //! The cells of a table's row.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -34,9 +36,11 @@ pub(super) fn cells(kind: Kind, clock: &Clock, object: &Object) -> Vec<Value> {
         Kind::Secret => vec![name, field("/type"), entries(object, "/data").count().into(), age],
         Kind::ServiceAccount => vec![name, age],
         Kind::StorageClass => {
-            let annotations = at(object, "/metadata/annotations");
-            let default = annotations["storageclass.kubernetes.io/is-default-class"] == "true";
-            let suffix = if default { " (default)" } else { "" };
+            let suffix = if object::is_default_class(object) {
+                " (default)"
+            } else {
+                ""
+            };
             vec![
                 format!("{}{suffix}", object::name(object)).into(),
                 field("/provisioner"),
@@ -153,14 +157,16 @@ fn node(object: &Object, name: Value, age: Value) -> Vec<Value> {
     if at(object, "/spec/unschedulable").as_bool() == Some(true) {
         status.push_str(",SchedulingDisabled");
     }
-    let prefix = "node-role.kubernetes.io/";
-    let roles: Vec<&str> = entries(object, "/metadata/labels")
-        .filter_map(|(key, value)| match key.strip_prefix(prefix) {
-            Some(role) if !role.is_empty() => Some(role),
-            Some(_) => None,
-            None => (key == "kubernetes.io/role").then(|| value.as_str()).flatten(),
-        })
+    let roles: BTreeSet<&str> = entries(object, "/metadata/labels")
+        .filter_map(
+            |(key, value)| match key.strip_prefix("node-role.kubernetes.io/") {
+                None if key == "kubernetes.io/role" => value.as_str(),
+                role => role,
+            },
+        )
+        .filter(|role| !role.is_empty())
         .collect();
+    let roles: Vec<&str> = roles.into_iter().collect();
     let address = |kind: &str| {
         let found = list(object, "/status/addresses")
             .iter()
@@ -328,9 +334,13 @@ fn since(clock: &Clock, time: &str) -> String {
     let Ok(time) = time.parse::<Timestamp>() else {
         return "<unknown>".to_owned();
     };
-    let seconds = clock.age(time).as_secs();
+    // The clocks of two machines differ.
+    let seconds = match clock.now().duration_since(time).as_secs() {
+        ..-1 => return "<invalid>".to_owned(),
+        seconds => seconds.max(0),
+    };
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
-    let two = |whole: u64, unit: &str, rest: u64, rest_unit: &str| {
+    let two = |whole: i64, unit: &str, rest: i64, rest_unit: &str| {
         if rest == 0 {
             format!("{whole}{unit}")
         } else {
@@ -352,7 +362,41 @@ fn since(clock: &Clock, time: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    /// Kind, object, column, and the cell in kube-apiserver 1.36.
+    #[tokio::test(start_paused = true)]
+    async fn prints_objects_as_kube_apiserver_does() {
+        let roles = json!({
+            "node-role.kubernetes.io/worker": "",
+            "node-role.kubernetes.io/control-plane": "",
+            "node-role.kubernetes.io/": "",
+            "kubernetes.io/role": "worker",
+        });
+        let table = [
+            (Kind::Node, json!({"labels": roles}), 2, "control-plane,worker"),
+            (
+                Kind::Node,
+                json!({"labels": {"kubernetes.io/role": ""}}),
+                2,
+                "<none>",
+            ),
+            (
+                Kind::StorageClass,
+                json!({"name": "a", "annotations": {"storageclass.beta.kubernetes.io/is-default-class": "true"}}),
+                0,
+                "a (default)",
+            ),
+        ];
+        let clock = Clock::starting_at("2026-01-10T00:00:00Z".parse().unwrap());
+        for (kind, metadata, column, expected) in table {
+            let object = json!({ "metadata": metadata });
+            let cells = cells(kind, &clock, object.as_object().unwrap());
+            assert_eq!(cells[column], expected, "{metadata}");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn prints_durations_as_kubectl_does() {
@@ -364,6 +408,8 @@ mod tests {
             ("2026-01-09T20:30:00Z", "3h30m"),
             ("2026-01-09T00:00:00Z", "24h"),
             ("2026-01-07T00:00:00Z", "3d"),
+            ("2026-01-10T00:00:01Z", "0s"),
+            ("2026-01-10T00:00:02Z", "<invalid>"),
             ("", "<unknown>"),
         ] {
             assert_eq!(since(&clock, time), expected, "{time}");

@@ -129,6 +129,28 @@ impl<'a> Fields<'a> {
         self.push(FieldError::invalid(&self.path(name), value, why));
     }
 
+    /// Checks that a list has at most one address of each IP family. `are_ipv6` tells the family of each, and `error` is the
+    /// text for an address that has none.
+    pub(super) fn check_dual_stack(
+        &self,
+        name: &str,
+        what: &str,
+        are_ipv6: &[Option<bool>],
+        shown: Value,
+        error: impl Fn(usize) -> String,
+    ) {
+        if are_ipv6.len() < 2 {
+            return;
+        }
+        if let Some(at) = are_ipv6.iter().position(Option::is_none) {
+            self.push(FieldError::internal(&self.path(name), &error(at)));
+        }
+        if !matches!(are_ipv6, [Some(first), Some(second)] if first != second) {
+            let why = format!("may specify no more than one {what} for each IP family");
+            self.invalid(name, shown, why);
+        }
+    }
+
     pub(super) fn duplicate(&self, name: &str, value: &str) {
         self.push(FieldError::duplicate(&self.path(name), value));
     }

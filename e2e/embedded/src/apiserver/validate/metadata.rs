@@ -4,13 +4,11 @@ use serde_json::Value;
 
 use super::super::field::{FieldError, IMMUTABLE, Path};
 use super::super::names::{self, NameFn};
-use super::super::object::{self, Object, list};
+use super::super::object::{self, FOREGROUND, ORPHAN, Object, list};
 use super::fields::Fields;
 
 /// Maximum total size of the annotations in bytes.
 const ANNOTATIONS_LIMIT: usize = 256 * 1024;
-const ORPHAN: &str = "orphan";
-const FOREGROUND: &str = "foregroundDeletion";
 
 /// `ValidateObjectMeta` of the core group, which also requires qualified finalizer names.
 pub(super) fn validate(object: &Fields<'_>, namespaced: bool, name: NameFn) {

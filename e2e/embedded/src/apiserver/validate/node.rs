@@ -25,21 +25,14 @@ fn pod_cidrs(spec: &Fields<'_>) {
         let why = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
         is_ipv6_cidr(cidr).map_or(vec![why.to_owned()], |_| Vec::new())
     });
-    let is_pair = matches!(families[..], [Some(first), Some(second)] if first != second);
-    if cidrs.len() > 1
-        && let Some(at) = families.iter().position(Option::is_none)
-    {
-        let why = format!(
+    let shown = cidrs.iter().copied().collect();
+    spec.check_dual_stack("podCIDRs", "CIDR", &families, shown, |at| {
+        format!(
             "invalid PodCIDRs. failed to check with dual stack with error:invalid CIDR[{at}]: <nil> (invalid CIDR \
              address: {})",
             cidrs[at]
-        );
-        spec.push(FieldError::internal(&spec.path("podCIDRs"), &why));
-    }
-    if cidrs.len() > 1 && !is_pair {
-        let why = "may specify no more than one CIDR for each IP family";
-        spec.invalid("podCIDRs", cidrs, why);
-    }
+        )
+    });
 }
 
 /// Whether a CIDR is IPv6; `None` if the text is not a CIDR.

@@ -221,19 +221,11 @@ fn pod_ips(status: &Fields<'_>, before: &[Value]) {
             address.push(FieldError::invalid(address.own_path(), ip, why));
         }
     }
-    let is_pair = matches!(families[..], [Some(first), Some(second)] if first != second);
-    if addresses.len() > 1
-        && let Some(at) = families.iter().position(Option::is_none)
-    {
+    let shown = addresses
+        .iter()
+        .map(|address| json!({ "IP": address.text("ip") }));
+    status.check_dual_stack("podIPs", "IP", &families, shown.collect(), |at| {
         let ip = addresses[at].text("ip");
-        let why = format!("failed to check for dual stack with error:invalid IP[{at}]: {ip}");
-        status.push(FieldError::internal(&status.path("podIPs"), &why));
-    }
-    if addresses.len() > 1 && !is_pair {
-        let shown = addresses
-            .iter()
-            .map(|address| json!({ "IP": address.text("ip") }));
-        let why = "may specify no more than one IP for each IP family";
-        status.invalid("podIPs", shown.collect::<Value>(), why);
-    }
+        format!("failed to check for dual stack with error:invalid IP[{at}]: {ip}")
+    });
 }

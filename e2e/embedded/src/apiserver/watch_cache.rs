@@ -1,23 +1,24 @@
-//! A window of changes, which watches read and which notifies them of new ones.
+//! A sliding window of changes, which watches read and which notifies them of new ones (`watchCache` of
+//! `k8s.io/apiserver`).
 
 use std::collections::VecDeque;
 
 use tokio::sync::broadcast;
 
-use super::storage::Change;
+use super::stored::Change;
 
-/// Maximum number of changes in a partial log, of which there may be one per node. A watch that falls further behind
-/// reads the whole log.
-const PART_WINDOW: usize = 32;
+/// Maximum number of changes in the window of one value of the indexed field. There may be one per node. A watch that falls
+/// further behind reads the window of the whole table.
+const PART_CAPACITY: usize = 32;
 
 /// Changes in the order of their revisions, without gaps since `compacted`.
 #[derive(Debug)]
-pub(crate) struct Log {
+pub(crate) struct WatchCache {
     changes: VecDeque<Change>,
     /// Changes up to this revision are compacted.
     compacted: u64,
-    /// Maximum number of changes in the log.
-    window: usize,
+    /// Maximum number of changes.
+    capacity: usize,
     /// Unlike a watch channel, it wakes its receivers in a fixed order, which keeps a simulation deterministic.
     changed: broadcast::Sender<()>,
 }
@@ -29,30 +30,30 @@ pub(crate) struct Compacted {
     pub(crate) oldest: u64,
 }
 
-// === impl Log ===
+// === impl WatchCache ===
 
-impl Log {
-    pub(crate) fn new(window: usize) -> Self {
+impl WatchCache {
+    pub(crate) fn new(capacity: usize) -> Self {
         Self {
             changes: VecDeque::new(),
             compacted: 0,
-            window,
+            capacity,
             changed: broadcast::Sender::new(1),
         }
     }
 
-    /// An empty log for the changes after `revision` with one value of the indexed field.
+    /// An empty window for the changes after `revision` with one value of the indexed field.
     pub(crate) fn part_after(revision: u64) -> Self {
         Self {
             compacted: revision,
-            ..Self::new(PART_WINDOW)
+            ..Self::new(PART_CAPACITY)
         }
     }
 
     /// Adds a change, and returns the one that leaves the window.
     pub(crate) fn push(&mut self, change: Change) -> Option<Change> {
         self.changes.push_back(change);
-        let forgotten = (self.changes.len() > self.window).then(|| self.changes.pop_front());
+        let forgotten = (self.changes.len() > self.capacity).then(|| self.changes.pop_front());
         let forgotten = forgotten.flatten();
         self.compacted = forgotten
             .as_ref()
@@ -73,7 +74,7 @@ impl Log {
         self.changed.send(()).ok();
     }
 
-    /// All changes in the log, newest first, if none after `revision` was compacted.
+    /// All changes in the window, newest first, if none after `revision` was compacted.
     pub(crate) fn changes_back_to(&self, revision: u64) -> Result<impl Iterator<Item = &Change>, Compacted> {
         self.check(revision)?;
         let newer = move |change: &&Change| change.revision > revision;
