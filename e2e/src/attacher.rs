@@ -28,10 +28,11 @@ const STOP: Duration = Duration::from_secs(20);
 /// Timeout of starting a revived attacher.
 const START: Duration = Duration::from_secs(20);
 
-/// Lease duration of a replica.
-pub const LEASE_DURATION: Duration = Duration::from_secs(3);
-const RENEW_DEADLINE: Duration = Duration::from_secs(2);
-const RETRY_PERIOD: Duration = Duration::from_millis(500);
+/// Lease duration of a replica. A leader that cannot renew its lease until the deadline exits, so the deadline is longer
+/// than a stall of a busy machine.
+pub const LEASE_DURATION: Duration = Duration::from_secs(10);
+const RENEW_DEADLINE: Duration = Duration::from_secs(8);
+const RETRY_PERIOD: Duration = Duration::from_secs(1);
 
 /// The kind of attacher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

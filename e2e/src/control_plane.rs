@@ -37,12 +37,12 @@ use component::Layout;
 const READY: Duration = Duration::from_secs(120);
 /// Timeout of one readiness probe.
 const PROBE: Duration = Duration::from_secs(5);
-/// Short enough for a test to wait until the lease of a killed replica expires.
+/// The default durations. With a shorter renew deadline, the leader exits when a busy machine stalls.
 const LEADER_ELECTION: [&str; 4] = [
     "--leader-elect=true",
-    "--leader-elect-lease-duration=6s",
-    "--leader-elect-renew-deadline=4s",
-    "--leader-elect-retry-period=1s",
+    "--leader-elect-lease-duration=15s",
+    "--leader-elect-renew-deadline=10s",
+    "--leader-elect-retry-period=2s",
 ];
 /// Number of log lines in the error about a program that does not become ready.
 const TAIL_LINES: usize = 25;

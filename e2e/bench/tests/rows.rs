@@ -5,10 +5,15 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use csi_bench::{Implementation, Plan, Quantity, Row, Sizes, Workers};
+use csi_e2e::driver::journal::{Journal, Line, PUBLISH, UNPUBLISH, name_of};
 use csi_e2e::process::{Run, reaper_main_if_requested};
 use csi_e2e::toolchain::{Settings, Toolchain};
 use libtest_mimic::{Arguments, Trial};
 use tokio::runtime::Runtime;
+
+const OURS: Implementation = Implementation::Ours(Workers::Number(4));
+/// Detaches of two seconds each, more than the attacher executes at once.
+const DETACHES: usize = 20;
 
 fn main() -> Result<ExitCode> {
     reaper_main_if_requested();
@@ -34,15 +39,12 @@ async fn rows_have_their_figures(run: &Arc<Run>) -> Result<()> {
         sizes: Sizes {
             burst: 8,
             samples: 4,
-            slow: 4,
+            slow: DETACHES,
             own: 4,
             ..Sizes::quick()
         },
         rounds: 1,
-        implementations: Some(vec![
-            Implementation::Limit(4),
-            Implementation::Ours(Workers::Number(4)),
-        ]),
+        implementations: Some(vec![Implementation::Limit(4), OURS]),
         earlier: None,
         csi_address: None,
     };
@@ -82,9 +84,28 @@ async fn rows_have_their_figures(run: &Arc<Run>) -> Result<()> {
         report.markdown()
     );
     ensure!(
-        ours(Row::Behind, Quantity::PublishStart)? < 2000.0,
+        ours(Row::Behind, Quantity::PublishStart)? > 0.0,
         "{}",
         report.markdown()
     );
+    let begun = detaches_before_the_attach(run)?;
+    ensure!(
+        begun < DETACHES,
+        "the attach waited until all {begun} detaches had begun"
+    );
     Ok(())
+}
+
+/// Number of detaches that had begun before the attach behind them.
+fn detaches_before_the_attach(run: &Run) -> Result<usize> {
+    let dir = run.subdir(&format!("{}-0-{OURS}", Row::Behind))?;
+    let lines = Journal::create(&dir.join("journal.jsonl"))?.lines()?;
+    let begun = lines.iter().filter_map(|line| match line {
+        Line::Begin { method, .. } => Some(name_of(method)),
+        Line::End { .. } | Line::Late { .. } | Line::Faults { .. } => None,
+    });
+    let methods: Vec<_> = begun.collect();
+    let attach = methods.iter().rposition(|method| *method == PUBLISH);
+    let before = &methods[..attach.context("the journal has no attach")?];
+    Ok(before.iter().filter(|method| **method == UNPUBLISH).count())
 }

@@ -132,6 +132,8 @@ fn not_in_the_final_list(observations: &Observations) -> Vec<Violation> {
                 .published
                 .get(volume)
                 .is_some_and(|nodes| nodes.contains(node));
+            let changing = (volume.to_owned(), node.to_owned());
+            let listed = listed || observations.changing.contains(&changing);
             let name = attachment.metadata.name.as_deref().unwrap_or_default();
             (!listed).then(|| {
                 Violation::new(

@@ -9,6 +9,9 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 use crate::driver::journal::{Call, MountEvent};
 use crate::fixture::Access;
 
+/// The driver's ids of the nodes to which each volume is published.
+pub type NodesByVolume = BTreeMap<String, BTreeSet<String>>;
+
 /// All observations of a scenario.
 #[derive(Clone, Debug, Default)]
 pub struct Observations {
@@ -24,8 +27,10 @@ pub struct Observations {
     pub mounts: Vec<MountEvent>,
     /// Watch events of the driver's attachments, in order.
     pub watch_events: Vec<WatchEvent>,
-    /// The driver's own list at the end: nodes by volume.
-    pub published: BTreeMap<String, BTreeSet<String>>,
+    /// What the driver's own list contained both before and after the attachments were read.
+    pub published: NodesByVolume,
+    /// Volumes and the driver's ids of nodes that only one of the two lists contained.
+    pub changing: BTreeSet<(String, String)>,
     /// The driver's attachments at the end.
     pub attachments: Vec<VolumeAttachment>,
     /// The PersistentVolumes at the end.
@@ -87,6 +92,25 @@ impl Observations {
             volume.handle == handle && matches!(volume.access, Access::OnePod | Access::OneNode)
         })
     }
+}
+
+/// Splits two lists into what both contain and what only one contains.
+pub(crate) fn compare_lists(
+    before: &NodesByVolume,
+    after: &NodesByVolume,
+) -> (NodesByVolume, BTreeSet<(String, String)>) {
+    let places = |list: &NodesByVolume| -> BTreeSet<(String, String)> {
+        let places = list
+            .iter()
+            .flat_map(|(volume, nodes)| nodes.iter().map(move |node| (volume.clone(), node.clone())));
+        places.collect()
+    };
+    let (before, after) = (places(before), places(after));
+    let mut both = NodesByVolume::new();
+    for (volume, node) in before.intersection(&after).cloned() {
+        both.entry(volume).or_default().insert(node);
+    }
+    (both, before.symmetric_difference(&after).cloned().collect())
 }
 
 /// Small pieces of observations for the tests of the checkers: volumes `vol` and `shared`, nodes `a` and `b`.
@@ -222,5 +246,28 @@ pub(super) mod samples {
             metadata,
             ..PersistentVolume::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_split_into_stable_and_changing_places() {
+        let list = |places: &[(&str, &str)]| {
+            let mut list = NodesByVolume::new();
+            for (volume, node) in places {
+                let nodes = list.entry((*volume).to_owned()).or_default();
+                nodes.insert((*node).to_owned());
+            }
+            list
+        };
+        let before = list(&[("stays", "a"), ("shared", "a"), ("shared", "b")]);
+        let after = list(&[("stays", "a"), ("shared", "b"), ("new", "b")]);
+        let (published, changing) = compare_lists(&before, &after);
+        assert_eq!(published, list(&[("stays", "a"), ("shared", "b")]));
+        let own = |(volume, node): (&str, &str)| (volume.to_owned(), node.to_owned());
+        assert_eq!(changing, BTreeSet::from([("new", "b"), ("shared", "a")].map(own)));
     }
 }

@@ -269,10 +269,8 @@ async fn attach_limit(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> 
     let second = env.volume("second", Access::OneNode).await?;
     narrator.you("create claim and volume second, and pod two that mounts it");
     env.pod("two", A, &[&second]).await?;
-    let message = env
-        .wait_for_event("two", "FailedScheduling", FULL, STEP_TIMEOUT)
-        .await?;
-    narrator.you(&format!("read the event of pod two: {message}"));
+    let message = env.wait_until_unschedulable("two", FULL).await?;
+    narrator.you(&format!("read the condition PodScheduled of pod two: {message}"));
     ensure!(
         env.driver
             .calls()?

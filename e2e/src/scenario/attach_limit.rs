@@ -42,8 +42,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     env.wait_until_running("first", STEP_TIMEOUT).await?;
 
     env.pod("second", A, &[&second]).await?;
-    env.wait_for_event("second", "FailedScheduling", FULL, STEP_TIMEOUT)
-        .await?;
+    env.wait_until_unschedulable("second", FULL).await?;
     let calls = env.driver.calls()?;
     ensure!(
         calls
@@ -63,8 +62,7 @@ async fn raised(env: &mut TestEnv<'_>) -> Result<()> {
     env.pod("first", A, &[&volumes[0]]).await?;
     env.wait_until_running("first", STEP_TIMEOUT).await?;
     env.pod("second", A, &[&volumes[1]]).await?;
-    env.wait_for_event("second", "FailedScheduling", FULL, STEP_TIMEOUT)
-        .await?;
+    env.wait_until_unschedulable("second", FULL).await?;
     env.ensure_not_running("second").await?;
     set_limit(env, 2).await?;
     env.wait_until_all_running(2, STEP_TIMEOUT).await

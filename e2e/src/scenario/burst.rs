@@ -13,13 +13,14 @@ const NODES: usize = 5;
 const VOLUMES_A_POD: usize = 10;
 const PODS: usize = VOLUMES / VOLUMES_A_POD;
 /// The control plane does most of the work, on the remaining cores.
-const LONG: Duration = Duration::from_secs(180);
+const LONG: Duration = Duration::from_secs(300);
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "burst",
     about: "500 volumes on 5 nodes are attached and detached concurrently; none is lost or leaked.",
     config: ScenarioConfig {
         nodes: NODES,
+        within: Duration::from_secs(900),
         ..ScenarioConfig::DEFAULT
     },
     go: ExpectedOutcome::Passes,

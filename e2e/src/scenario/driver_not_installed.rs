@@ -78,12 +78,12 @@ async fn prevents_scheduling(env: &mut TestEnv<'_>) -> Result<()> {
         .patch(env.driver.name(), &PatchParams::default(), &patch)
         .await
         .context("set preventPodSchedulingIfMissing")?;
-    let volume = env.volume("data", Access::OneNode).await?;
+    // Long before the pod, so that the scheduler's cache shows it.
     env.uninstall_driver(A).await?;
+    let volume = env.volume("data", Access::OneNode).await?;
     env.pod("web", A, &[&volume]).await?;
     let missing = format!("{} CSI driver is not installed on the node", env.driver.name());
-    env.wait_for_event("web", "FailedScheduling", &missing, STEP_TIMEOUT)
-        .await?;
+    env.wait_until_unschedulable("web", &missing).await?;
     let attachments = env.attachments().await?;
     ensure!(
         attachments.is_empty(),

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, KnownIssue, Scenario};
@@ -12,6 +12,7 @@ use crate::control_plane::Component;
 use crate::driver::fault::FaultRule;
 use crate::driver::journal::{PUBLISH, UNPUBLISH};
 use crate::fixture::Access;
+use crate::invariant::observations::WatchEvent;
 
 /// kube-apiserver may block a write for its whole request timeout, a minute.
 const WRITE_FAILS: Duration = Duration::from_secs(120);
@@ -48,6 +49,19 @@ async fn run(env: &mut TestEnv<'_>, component: Component) -> Result<()> {
     env.wait_until_running("leaving", STEP_TIMEOUT).await?;
     env.detach_and_attach(&leaving, &coming, FaultRule::hold_response)
         .await?;
+    // If the recorder first saw the end of the attachment after the outage, the detach would seem to precede its deletion.
+    let name = env.attachment_name(&leaving, A);
+    let mut recorded = env.recorder().follow();
+    let is_deleting = |events: &Vec<WatchEvent>| {
+        let mut metadata = events.iter().map(|event| &event.attachment.metadata);
+        metadata.any(|metadata| {
+            metadata.name.as_deref() == Some(name.as_str()) && metadata.deletion_timestamp.is_some()
+        })
+    };
+    tokio::time::timeout(STEP_TIMEOUT, recorded.wait_for(is_deleting))
+        .await
+        .context("the recorder did not see the attachment's deletionTimestamp")?
+        .context("the recorder ended")?;
 
     env.ctx().cluster().kill_component(component).await?;
     env.ensure_calls_in_flight(&[&coming, &leaving])?;

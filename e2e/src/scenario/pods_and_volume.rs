@@ -189,8 +189,7 @@ async fn one_pod(env: &mut TestEnv<'_>) -> Result<()> {
     env.pod("first", A, &[&volume]).await?;
     env.wait_until_running("first", STEP_TIMEOUT).await?;
     env.pod("second", A, &[&volume]).await?;
-    env.wait_for_event("second", "FailedScheduling", "ReadWriteOncePod", STEP_TIMEOUT)
-        .await?;
+    env.wait_until_unschedulable("second", "ReadWriteOncePod").await?;
     env.ensure_not_running("second").await?;
     env.delete_pod("first").await?;
     env.wait_until_running("second", STEP_TIMEOUT).await

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
+use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv, TestVolume};
 use super::{ExpectedOutcome, KnownIssue, Scenario};
 use crate::driver::fault::{FaultRule, Method};
 use crate::driver::journal::{Call, PUBLISH, UNPUBLISH};
@@ -20,8 +20,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
     name: "slow-detaches",
     about: "An attach is sent to the driver while every detach worker waits for a response.",
     config: ScenarioConfig {
-        // Longer than from a pod's creation to its attach on a machine that is busy with other scenarios.
-        timeout: Duration::from_secs(25),
+        // Longer than the scenario, so that the detaches end only when the driver responds.
+        timeout: Duration::from_secs(600),
         ..ScenarioConfig::ONE_NODE
     },
     go: ExpectedOutcome::Fails {
@@ -40,7 +40,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     }
     env.wait_until_all_running(LEAVING, STEP_TIMEOUT).await?;
 
-    let slow = FaultRule::hang_after_effect("slow", Method::ControllerUnpublishVolume);
+    let slow = FaultRule::hold_response("slow", Method::ControllerUnpublishVolume);
     env.driver.set_faults(&[slow]).await?;
     for index in 0..LEAVING {
         env.delete_pod(&format!("web-{index}")).await?;
@@ -53,16 +53,14 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
         .await?;
 
     env.pod("late", A, &[&late]).await?;
-    let attach: Call = env
-        .driver
-        .wait_for_calls(STEP_TIMEOUT, "the late volume's attach", |calls| {
-            let mut calls = calls.iter();
-            match calls.find(|call| call.method == PUBLISH && call.volume == late.handle) {
-                Some(call) => Progress::Reached(call.clone()),
-                None => Progress::Pending("none was sent".to_owned()),
-            }
-        })
-        .await?;
+    let attach = match wait_for_attach(env, &late).await {
+        Ok(attach) => attach,
+        Err(error) => {
+            tracing::info!(%error, "no attach while the driver holds the detaches");
+            clear_faults(env).await?;
+            wait_for_attach(env, &late).await?
+        }
+    };
     let calls = env.driver.calls()?;
     let detaches = || calls.iter().filter(|call| call.method == UNPUBLISH);
     let ended = detaches()
@@ -78,6 +76,26 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
         "when the attach began, only {busy} detaches were under way"
     );
     env.wait_until_running("late", STEP_TIMEOUT).await?;
+    clear_faults(env).await?;
+    for volume in &leaving {
+        env.wait_until_detached(volume, A, STEP_TIMEOUT).await?;
+    }
+    Ok(())
+}
+
+async fn wait_for_attach(env: &TestEnv<'_>, volume: &TestVolume) -> Result<Call> {
+    env.driver
+        .wait_for_calls(STEP_TIMEOUT, "the late volume's attach", |calls| {
+            let mut calls = calls.iter();
+            match calls.find(|call| call.method == PUBLISH && call.volume == volume.handle) {
+                Some(call) => Progress::Reached(call.clone()),
+                None => Progress::Pending("none was sent".to_owned()),
+            }
+        })
+        .await
+}
+
+async fn clear_faults(env: &mut TestEnv<'_>) -> Result<()> {
     env.driver
         .clear_faults()
         .await

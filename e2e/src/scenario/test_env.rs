@@ -37,7 +37,7 @@ use crate::cluster::{ClusterSettings, KubernetesVersion};
 use crate::driver::{Driver, DriverSpec};
 use crate::fixture::{self, SCENARIO_LABEL, mk_csi_driver, mk_secret};
 use crate::invariant::Observations;
-use crate::invariant::observations::VolumeSpec;
+use crate::invariant::observations::{VolumeSpec, compare_lists};
 use crate::invariant::settled::unsettled;
 use crate::invariant::va_recorder::VaRecorder;
 use crate::node::Node;
@@ -325,6 +325,10 @@ impl<'ctx> TestEnv<'ctx> {
                 },
             )
         });
+        // An attach or detach may end between two reads.
+        let before = self.driver.published().await?;
+        let attachments = self.attachments().await?;
+        let (published, changing) = compare_lists(&before, &self.driver.published().await?);
         Ok(Observations {
             finalizer: self.finalizer(),
             volumes: facts.collect(),
@@ -336,8 +340,9 @@ impl<'ctx> TestEnv<'ctx> {
             calls: self.driver.calls()?,
             mounts: self.mount_events()?,
             watch_events,
-            published: self.driver.published().await?,
-            attachments: self.attachments().await?,
+            published,
+            changing,
+            attachments,
             persistent_volumes: volumes.items,
             force_detached: self.force_detached.clone(),
             exempt: self.exempt.clone(),

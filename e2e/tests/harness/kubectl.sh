@@ -39,9 +39,13 @@ kubectl get pods --no-headers -o custom-columns=NAME:.metadata.name,TOLERATIONS:
 kubectl get pod web -o json | grep -c '"kind": "Pod"'
 kubectl get pod web -o yaml | grep '^kind'
 kubectl get pods | awk '{ print $1, $2, $3, $4 }'
-kubectl get pods -w --request-timeout=1s -o name || true
 
+kubectl get pods -w -o name >watch.log &
+until grep -q pod/web watch.log; do kill -0 $!; sleep 0.1; done
 kubectl label pod web tier=front
+until (($(wc -l <watch.log) >= 2)); do kill -0 $!; sleep 0.1; done
+kill $!
+sort -u watch.log
 kubectl label pod web tier=back --overwrite
 kubectl label pod web tier-
 kubectl annotate pod web note=text

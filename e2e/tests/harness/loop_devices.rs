@@ -10,11 +10,14 @@ use anyhow::{Context, Result, ensure};
 use csi_e2e::process::{Run, stdout_of_blocking};
 use csi_e2e::wait::{self, Progress};
 use libtest_mimic::Trial;
+use tokio::sync::Mutex;
 
 use crate::{Harness, trial};
 
 /// Timeout; only reached on failure.
 const DEADLINE: Duration = Duration::from_secs(20);
+/// Held by each trial, because a trial that attaches any free device may take the one that another trial attaches again.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
 
 /// A loop device of a test. Dropping it detaches it, if it is still the same.
 struct Device {
@@ -44,6 +47,7 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
 }
 
 async fn detaches_device_of_deleted_file(other_namespace: bool) -> Result<()> {
+    let _only = ONE_AT_A_TIME.lock().await;
     let run = Run::start()?;
     let file = backing_file(run.dir())?;
     let device = match other_namespace {
@@ -53,24 +57,23 @@ async fn detaches_device_of_deleted_file(other_namespace: bool) -> Result<()> {
     recorded(&run, &device).await?;
     fs::remove_file(&file).context("delete the backing file")?;
     run.finish().await?;
-    ensure!(
-        !device.is_attached(),
-        "{} outlives the run",
-        device.path.display()
-    );
-    Ok(())
+    device
+        .wait_until_detached()
+        .await
+        .context("the device outlives the run")
 }
 
 async fn keeps_device_that_reuses_a_recorded_name() -> Result<()> {
+    let _only = ONE_AT_A_TIME.lock().await;
     let run = Run::start()?;
     let file = backing_file(run.dir())?;
     let first = Device::attach(&file)?;
     recorded(&run, &first).await?;
     let name = first.path.clone();
-    drop(first);
+    first.detach().await?;
     let elsewhere = tempfile::tempdir()?;
     let file = backing_file(elsewhere.path())?;
-    let second = Device::attach_as(&name, &file)?;
+    let second = Device::attach_as(&name, &file).await?;
     fs::remove_file(&file).context("delete the backing file")?;
     run.finish().await?;
     ensure!(
@@ -106,8 +109,19 @@ impl Device {
         Self::from_output(Command::new("losetup").args(["--find", "--show"]).arg(file))
     }
 
-    fn attach_as(name: &Path, file: &Path) -> Result<Self> {
-        stdout_of_blocking(Command::new("losetup").arg(name).arg(file))?;
+    /// Another process may have the device for a moment.
+    async fn attach_as(name: &Path, file: &Path) -> Result<Self> {
+        let what = format!("{} to be free", name.display());
+        wait::poll(DEADLINE, &what, || async {
+            match stdout_of_blocking(Command::new("losetup").arg(name).arg(file)) {
+                Ok(_) => Ok(Progress::Reached(())),
+                Err(error) if format!("{error:#}").contains("busy") => {
+                    Ok(Progress::Pending(format!("{error:#}")))
+                }
+                Err(error) => Err(error),
+            }
+        })
+        .await?;
         Self::named(name.to_owned())
     }
 
@@ -127,6 +141,22 @@ impl Device {
     fn named(path: PathBuf) -> Result<Self> {
         let diskseq = diskseq(&path).context("a loop device has a diskseq")?;
         Ok(Self { path, diskseq })
+    }
+
+    async fn detach(&self) -> Result<()> {
+        stdout_of_blocking(Command::new("losetup").arg("--detach").arg(&self.path))?;
+        self.wait_until_detached().await
+    }
+
+    /// The kernel postpones a detach while another process has the device open.
+    async fn wait_until_detached(&self) -> Result<()> {
+        let what = format!("{} to be detached", self.path.display());
+        wait::poll(DEADLINE, &what, || async {
+            Ok(Progress::of(!self.is_attached(), || {
+                "it has a backing file".to_owned()
+            }))
+        })
+        .await
     }
 
     fn is_attached(&self) -> bool {

@@ -161,7 +161,13 @@ async fn attach_and_detach(env: &SecretsEnv<'_>, format: &str, v: u8) -> Result<
             })
             .await?;
             attachments.delete(&name, &DeleteParams::default()).await?;
-            wait::for_absence(&attachments, &name, STEP_TIMEOUT, "the detach").await
+            wait::for_absence(&attachments, &name, STEP_TIMEOUT, "the detach").await?;
+            // The exporter gives up two seconds after SIGTERM.
+            wait::poll(STEP_TIMEOUT, "the trace of the detach", || async {
+                let exported = trace::has_root(&env.collector.spans()?, "detach", &name);
+                Ok(Progress::of(exported, || "it is not exported".to_owned()))
+            })
+            .await
         }))
         .await;
     turned.with_context(|| format!("with --logging-format={format} -v={v}"))?;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::time::Duration;
 
 use csi_mock_driver::admin_api::client::{CallEvent, Calls, Client, Error};
 use csi_mock_driver::admin_api::resource::{
@@ -667,11 +666,10 @@ async fn errors_in_expectations_are_reported_without_waiting() {
 
 #[tokio::test]
 async fn calls_are_streamed_as_they_happen() {
-    let (server, client) = Server::start_administered(|_, settings| {
-        settings.initial_volumes = 1;
-        settings.latency = Duration::from_millis(200);
-    })
-    .await;
+    let (server, client) = administered().await;
+    let rule =
+        json!({"id": "hold", "match": {"method": "ControllerPublishVolume"}, "action": {"hang": "release"}});
+    client.put_fault(&rule).await.unwrap();
     let mut csi = server.controller().await;
     let mut heard = Vec::new();
     let calls = Calls::of("ControllerPublishVolume");
@@ -693,13 +691,17 @@ async fn calls_are_streamed_as_they_happen() {
         // The stream is open when its first events are sent; a probe shows it on its own connection.
         client.info().await.unwrap();
         let running = async {
-            client.wait(&calls.clone().running(), 1, "20s").await.unwrap();
+            let held = calls.clone().fault("hold").running();
+            client.wait(&held, 1, "20s").await.unwrap();
         };
         cancel_after(
             running,
             csi.controller_publish_volume(mk_publish("vol-0", "node-0")),
         )
         .await;
+        let cancelled = calls.clone().code("CANCELLED");
+        client.wait(&cancelled, 1, "20s").await.unwrap();
+        assert_eq!(client.release_fault("hold").await.unwrap().calls, 1);
     };
     let (listened, ()) = tokio::join!(listening, calling);
     listened.unwrap();

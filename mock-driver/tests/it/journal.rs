@@ -3,14 +3,16 @@
 use std::fs;
 use std::time::Duration;
 
+use csi_mock_driver::fault::RuleKind;
 use csi_proto::v1::volume_capability::access_mode::Mode;
 use csi_proto::v1::{self, CapacityRange};
 use jiff::Timestamp;
 use serde_json::json;
+use tokio::time;
 use tonic::Code;
 
 use crate::server::{
-    Server, begun, cancel_after, line_in, lines, mk_block, mk_create, mk_map, mk_publish, mk_unpublish,
+    Server, cancel_after, line_in, lines, mk_block, mk_create, mk_map, mk_publish, mk_unpublish,
 };
 
 const SECRET: &str = "hunter2-is-no-good-password";
@@ -176,15 +178,19 @@ async fn no_secret_is_journaled_for_any_outcome() {
 
 #[tokio::test]
 async fn journals_cancelled_call_and_later_the_result_of_its_operation() {
-    let server = Server::start_with(|directory, settings| {
-        settings.initial_volumes = 1;
-        settings.latency = Duration::from_millis(300);
-        settings.journal = Some(directory.join("journal"));
-    })
-    .await;
+    let server = journalled().await;
+    server.set_faults("[{id: held, match: {method: ControllerPublishVolume}, action: {hang: release}}]");
+    let faults = &server.driver().faults;
+    let is_held = async {
+        while faults.reports(RuleKind::Rule)[0].blocked_calls == 0 {
+            time::sleep(Duration::from_millis(1)).await;
+        }
+    };
     let mut client = server.controller().await;
     let attach = client.controller_publish_volume(mk_publish("vol-0", "node-0"));
-    cancel_after(begun(&server.path("journal")), attach).await;
+    cancel_after(is_held, attach).await;
+    line_in(&server.path("journal"), |line| line["event"] == "end").await;
+    assert_eq!(faults.release(Some("held")), Some(1));
     let late = line_in(&server.path("journal"), |line| line["event"] == "late").await;
     let lines = lines(&server.path("journal"));
     let events: Vec<_> = lines.iter().map(|line| line["event"].as_str().unwrap()).collect();

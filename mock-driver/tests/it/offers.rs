@@ -149,7 +149,7 @@ async fn disabled_capability_is_neither_reported_nor_served() {
 #[tokio::test]
 async fn probe_is_not_ready_until_ready_after_and_fails_by_fault_rule() {
     let server = Server::start_with(|_, settings| {
-        settings.config.ready_after = Duration::from_millis(200);
+        settings.config.ready_after = Duration::from_secs(5);
     })
     .await;
     let mut identity = server.identity().await;

@@ -241,7 +241,9 @@ pub(crate) async fn connect(socket: &Path) -> Channel {
 /// The lines of a journal so far.
 pub(crate) fn lines(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap_or_default();
-    text.lines()
+    // A line without its end is still being written.
+    text.split_inclusive('\n')
+        .filter(|line| line.ends_with('\n'))
         .map(|line| serde_json::from_str(line).unwrap())
         .collect()
 }

@@ -1,8 +1,9 @@
 //! Many volumes at once: speed of attaches and detaches, CPU, memory, requests.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use tokio::time::{sleep, timeout};
 
 use super::{Pile, memory, plain_env, run_pile, warm_up, with_attacher};
 use crate::bench_env::BenchEnv;
@@ -16,6 +17,9 @@ use csi_e2e::process::Process;
 
 /// Resources read with GET; lists and watches do not count.
 const READ: [&str; 4] = ["volumeattachments", "persistentvolumes", "csinodes", "secrets"];
+
+/// Pause between two reads of the metrics that must be equal.
+const COUNTED: Duration = Duration::from_millis(200);
 
 pub(super) async fn measure(
     harness: &Harness<'_>,
@@ -44,36 +48,57 @@ async fn both_ways(
 ) -> Result<Figures> {
     warm_up(harness, env, volumes).await?;
     let tracker = Tracker::follow(harness.cluster.client(), &env.volumes[..volumes]);
-    let (cpu, before) = (attacher.usage().cpu, harness.cluster.metrics().await?);
+    let (cpu, before) = (attacher.usage().cpu, metrics(harness).await?);
     let attaches = run_pile(harness, env, &tracker, attacher, Pile::Attaches, volumes).await?;
-    let between = harness.cluster.metrics().await?;
+    let between = metrics(harness).await?;
     let detaches = run_pile(harness, env, &tracker, attacher, Pile::Detaches, volumes).await?;
-    let after = harness.cluster.metrics().await?;
+    let after = metrics(harness).await?;
     let cpu = attacher.usage().cpu - cpu;
 
     let rate = |(from, to): (Instant, Instant)| volumes as f64 / (to - from).as_secs_f64();
     let each = |count: u64| count as f64 / volumes as f64;
-    let attachment_writes = |from: &Metrics, to: &Metrics| {
-        let all = to.since(from);
-        each(
-            all.requests("PATCH", "volumeattachments", "")
-                + all.requests("PATCH", "volumeattachments", "status"),
-        )
-    };
+    let writes = |from: &Metrics, to: &Metrics| each(attachment_writes(&to.since(from)));
     let reads = READ.map(|resource| after.since(&before).requests("GET", resource, ""));
     Ok(Figures::from([
         (Quantity::AttachRate, rate(attaches)),
         (Quantity::DetachRate, rate(detaches)),
         (Quantity::Cpu, cpu.as_secs_f64() * 1000.0 / volumes as f64),
         (Quantity::Memory, memory(attacher)),
-        (Quantity::AttachWrites, attachment_writes(&before, &between)),
-        (Quantity::DetachWrites, attachment_writes(&between, &after)),
+        (Quantity::AttachWrites, writes(&before, &between)),
+        (Quantity::DetachWrites, writes(&between, &after)),
         (
             Quantity::VolumeWrites,
-            each(between.since(&before).requests("PATCH", "persistentvolumes", "")),
+            each(volume_writes(&between.since(&before))),
         ),
         (Quantity::Reads, each(reads.iter().sum())),
     ]))
+}
+
+fn attachment_writes(metrics: &Metrics) -> u64 {
+    metrics.requests("PATCH", "volumeattachments", "")
+        + metrics.requests("PATCH", "volumeattachments", "status")
+}
+
+fn volume_writes(metrics: &Metrics) -> u64 {
+    metrics.requests("PATCH", "persistentvolumes", "")
+}
+
+/// The API server's metrics when it has counted all writes, which it does after the watch shows them.
+async fn metrics(harness: &Harness<'_>) -> Result<Metrics> {
+    let counted = async {
+        let mut last = harness.cluster.metrics().await?;
+        loop {
+            sleep(COUNTED).await;
+            let metrics = harness.cluster.metrics().await?;
+            let writes = |metrics: &Metrics| (attachment_writes(metrics), volume_writes(metrics));
+            if writes(&metrics) == writes(&last) {
+                return anyhow::Ok(metrics);
+            }
+            last = metrics;
+        }
+    };
+    let counted = timeout(timeout_for(1), counted).await;
+    counted.context("the API server counts more and more writes")?
 }
 
 async fn bare_loop(harness: &Harness<'_>, env: &BenchEnv, volumes: usize, at_once: usize) -> Result<Figures> {

@@ -330,7 +330,7 @@ fn media_type(headers: &HeaderMap) -> &str {
 }
 
 /// A header, empty if it is missing or not a text.
-pub(crate) fn text_of<'a>(headers: &'a HeaderMap, name: &HeaderName) -> &'a str {
+pub(crate) fn header_text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> &'a str {
     let value = headers.get(name).and_then(|value| value.to_str().ok());
     value.unwrap_or_default()
 }

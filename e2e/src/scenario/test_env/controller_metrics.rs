@@ -1,5 +1,7 @@
 //! Metrics of the attach/detach controller.
 
+use std::time::Duration;
+
 use anyhow::Result;
 
 use super::{STEP_TIMEOUT, TestEnv};
@@ -18,7 +20,7 @@ impl TestEnv<'_> {
     /// # Errors
     /// The harness did not start the cluster.
     pub async fn wait_for_total_volumes(&self, desired: u64, actual: u64) -> Result<()> {
-        self.wait_for_total_volumes_of(Component::ControllerManager, desired, actual)
+        self.wait_for_total_volumes_of(Component::ControllerManager, desired, actual, STEP_TIMEOUT)
             .await
     }
 
@@ -28,6 +30,7 @@ impl TestEnv<'_> {
         replica: Component,
         desired: u64,
         actual: u64,
+        within: Duration,
     ) -> Result<()> {
         let plugin = format!("kubernetes.io/csi:{}", self.driver.name());
         let volumes = |state| {
@@ -38,7 +41,7 @@ impl TestEnv<'_> {
             (volumes("desired_state_of_world"), desired),
             (volumes("actual_state_of_world"), actual),
         ];
-        self.wait_for_controller_metrics(replica, &wanted).await
+        self.wait_for_controller_metrics(replica, &wanted, within).await
     }
 
     /// Waits until the attach/detach controller has force-detached this many volumes because nodes did not unmount them in
@@ -52,14 +55,17 @@ impl TestEnv<'_> {
             (detaches("timeout"), timeout),
             (detaches("out-of-service"), out_of_service),
         ];
-        self.wait_for_controller_metrics(Component::ControllerManager, &wanted)
+        self.wait_for_controller_metrics(Component::ControllerManager, &wanted, STEP_TIMEOUT)
             .await
     }
 
-    async fn wait_for_controller_metrics(&self, replica: Component, wanted: &[(Series, u64)]) -> Result<()> {
+    async fn wait_for_controller_metrics(
+        &self,
+        replica: Component,
+        wanted: &[(Series, u64)],
+        within: Duration,
+    ) -> Result<()> {
         let cluster = self.ctx.cluster();
-        cluster
-            .wait_for_component_metrics(replica, wanted, STEP_TIMEOUT)
-            .await
+        cluster.wait_for_component_metrics(replica, wanted, within).await
     }
 }

@@ -149,6 +149,29 @@ impl TestEnv<'_> {
         Ok(())
     }
 
+    /// Waits until the scheduler finds no node for the pod, for a reason that contains `text`; returns its message.
+    ///
+    /// The scheduler rewrites the condition on each attempt. An Event counts up, and keeps the message of the first
+    /// attempt, for which the scheduler may not have known the pod's claims.
+    pub async fn wait_until_unschedulable(&self, name: &str, text: &str) -> Result<String> {
+        let what = format!("pod {name} to be unschedulable with \"{text}\"");
+        wait::for_object(&self.pods(), name, STEP_TIMEOUT, &what, |pod| {
+            let status = pod.and_then(|pod| pod.status.as_ref());
+            let mut conditions = status
+                .into_iter()
+                .flat_map(|status| status.conditions.iter().flatten());
+            let scheduled = conditions.find(|condition| condition.type_ == "PodScheduled");
+            let message = scheduled
+                .filter(|scheduled| scheduled.status == "False")
+                .and_then(|scheduled| scheduled.message.as_ref());
+            match message.filter(|message| message.contains(text)) {
+                Some(message) => Progress::Reached(message.clone()),
+                None => Progress::Pending(format!("its condition is {scheduled:?}")),
+            }
+        })
+        .await
+    }
+
     /// Waits for an event about the pod with this reason whose message contains `text`; returns its message.
     pub async fn wait_for_event(
         &self,

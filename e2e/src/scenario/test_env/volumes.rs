@@ -22,6 +22,8 @@ use crate::wait::{self, Progress};
 
 /// Volumes that are created concurrently.
 const CONCURRENCY: usize = 16;
+/// Additional timeout for the binding of each volume.
+const BIND_EACH: Duration = Duration::from_millis(200);
 
 /// Names and IDs of a test environment's volume.
 #[derive(Clone, Debug)]
@@ -143,10 +145,11 @@ impl TestEnv<'_> {
         let wanted: BTreeSet<_> = volumes.iter().map(|volume| volume.pv.as_str()).collect();
         let mine = watcher::Config::default().labels(&format!("{SCENARIO_LABEL}={}", self.prefix));
         let what = "all volumes to be bound";
+        let within = STEP_TIMEOUT + BIND_EACH * u32::try_from(volumes.len())?;
         wait::for_objects(
             &Api::<PersistentVolume>::all(self.client()),
             mine,
-            STEP_TIMEOUT,
+            within,
             what,
             |seen| {
                 let bound = seen.values().filter(|pv| {

@@ -144,7 +144,8 @@ impl RunningDriver {
             let command = probe.as_ref().and_then(|probe| probe.exec.as_ref());
             let command = command.and_then(|exec| exec.command.clone());
             let command = command.context("the controller must have probes that run a command")?;
-            run_probe(&root, &program, deployment, driver, &command).await?;
+            let probed = probe_until_success(&root, &program, deployment, driver, &command);
+            controller.while_alive(probed).await?;
         }
         let identity = connect(socket);
 
@@ -158,7 +159,8 @@ impl RunningDriver {
         let command = command.context("the node must have a probe that runs a command")?;
         let registered = register(&root);
         let node_channel = node.while_alive(registered).await?;
-        run_probe(&root, &program, set, driver, &command).await?;
+        let probed = probe_until_success(&root, &program, set, driver, &command);
+        node.while_alive(probed).await?;
         let info = NodeClient::new(node_channel.clone())
             .node_get_info(NodeGetInfoRequest {})
             .await
@@ -500,6 +502,26 @@ fn spawn(
         command = command.arg(on_the_node(root, workload, container, &arg)?);
     }
     Process::spawn(&harness.run, command)
+}
+
+/// Repeats a probe as kubelet does: the driver may not answer it as soon as its socket appears.
+async fn probe_until_success(
+    root: &Path,
+    program: &Path,
+    workload: &Workload,
+    container: &Container,
+    command: &[String],
+) -> Result<()> {
+    let what = format!("a probe of {} to succeed", workload.name);
+    wait::poll(DEADLINE, &what, || async {
+        Ok(
+            match run_probe(root, program, workload, container, command).await {
+                Ok(()) => Progress::Reached(()),
+                Err(error) => Progress::Pending(format!("{error:#}")),
+            },
+        )
+    })
+    .await
 }
 
 /// Runs the command of a probe.

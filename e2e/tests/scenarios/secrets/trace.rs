@@ -46,6 +46,12 @@ pub(super) fn verify(spans: &[Span], attachment: &str, contexts: &[String]) -> R
     Ok(())
 }
 
+/// Whether a root span of this name for the attachment has arrived. It is exported after the spans below it.
+pub(super) fn has_root(spans: &[Span], name: &str, attachment: &str) -> bool {
+    let mut roots = spans.iter().filter(|span| span.parent_span_id.is_empty());
+    roots.any(|root| root.name == name && attribute(root, "va") == Some(attachment))
+}
+
 /// The spans below the only root of this name, which must be these and have succeeded.
 fn below<'s>(spans: &'s [Span], name: &str, attachment: &str, expected: &[&str]) -> Result<Vec<&'s Span>> {
     let mut roots = spans

@@ -307,8 +307,14 @@ async fn cancellation_and_deadline_reach_the_driver_behind() {
     line_in(&fronted.journal(), |line| line["code"] == "CANCELLED").await;
 
     let mut request = Request::new(mk_publish("vol-1", "node-0"));
-    request.set_timeout(Duration::from_millis(200));
-    client.controller_publish_volume(request).await.unwrap_err();
+    request.set_timeout(Duration::from_secs(3));
+    let (response, _) = tokio::join!(
+        client.controller_publish_volume(request),
+        line_in(&behind, |line| {
+            line["event"] == "begin" && line["request"]["volume_id"] == "vol-1"
+        })
+    );
+    response.unwrap_err();
     line_in(&behind, |line| {
         line["code"] == "CANCELLED" && line["request"]["volume_id"] == "vol-1"
     })

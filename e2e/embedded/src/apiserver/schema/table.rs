@@ -86,13 +86,14 @@ impl Table {
 fn in_json(fields: &[Field], declared: &[Vec<Field>]) -> Vec<Field> {
     let mut found = Vec::new();
     for field in fields {
-        match field.ty.base {
-            Type::Struct(number) if field.name == INLINE => {
-                let embedded_in = field.ty.name.rsplit('.').next();
-                let embedded = in_json(&declared[number], declared).into_iter();
-                found.extend(embedded.map(|field| Field { embedded_in, ..field }));
-            }
-            _ => found.push(*field),
+        if let Type::Struct(number) = field.ty.base
+            && field.name == INLINE
+        {
+            let embedded_in = field.ty.name.rsplit('.').next();
+            let embedded = in_json(&declared[number], declared).into_iter();
+            found.extend(embedded.map(|field| Field { embedded_in, ..field }));
+        } else {
+            found.push(*field);
         }
     }
     found
