@@ -37,13 +37,8 @@ use component::Layout;
 const READY: Duration = Duration::from_secs(120);
 /// Timeout of one readiness probe.
 const PROBE: Duration = Duration::from_secs(5);
-/// The default durations. With a shorter renew deadline, the leader exits when a busy machine stalls.
-const LEADER_ELECTION: [&str; 4] = [
-    "--leader-elect=true",
-    "--leader-elect-lease-duration=15s",
-    "--leader-elect-renew-deadline=10s",
-    "--leader-elect-retry-period=2s",
-];
+/// With the default durations: with a shorter renew deadline, the leader exits when a busy machine stalls.
+const LEADER_ELECTION: &str = "--leader-elect=true";
 /// Number of log lines in the error about a program that does not become ready.
 const TAIL_LINES: usize = 25;
 
@@ -175,7 +170,7 @@ impl ControlPlane {
         let started = Instant::now();
         let mut spec = self.layout.spec(component, extra);
         if self.options.standby_controller_manager && component.is_controller_manager() {
-            spec = spec.args(LEADER_ELECTION);
+            spec = spec.arg(LEADER_ELECTION);
         }
         for (variable, time) in self.options.timers.environment() {
             spec = spec.env(variable, format!("{}ms", time.as_millis()));

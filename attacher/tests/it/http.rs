@@ -168,7 +168,7 @@ async fn readyz_names_persistent_volumes_until_they_are_listed() {
 async fn closes_the_connection_of_an_incomplete_request_after_two_seconds() {
     let served = Served::new().await;
     let begin = Instant::now();
-    // The limit of the whole connection is longer than the timeout here.
+    // The limit of a whole connection, 15 s, is longer than `SOON`, so only the header timeout can close it in time.
     let response = served.send("GET /healthz HTTP/1.1\r\nHost: ").await;
     assert!(!response.contains("200"), "{response}");
     let took = begin.elapsed();

@@ -192,7 +192,7 @@ async fn shutdown_does_not_wait_for_an_unreachable_collector() {
 
 /// On a current-thread runtime like the sidecar's: opentelemetry-rust#2583.
 #[tokio::test]
-async fn shutdown_takes_two_seconds_at_most_if_the_collector_hangs() {
+async fn shutdown_does_not_wait_for_the_export_timeout_if_the_collector_hangs() {
     let (port, mut seen) = collector(true, None).await;
     let fixture = Fixture::new(&endpoint("http", port));
     attempt("lost");

@@ -247,8 +247,8 @@ impl BenchEnv {
     ///
     /// # Errors
     ///
-    /// The first error: that of the measurement; a volume is still published, or a VolumeAttachment is left: the
-    /// implementation did not complete its work; that of a deletion.
+    /// The first of: the error of the measurement; a volume that is still published or a VolumeAttachment that is left,
+    /// because the implementation did not complete its work; a failed deletion.
     pub(super) async fn clear<T>(self, harness: &Harness<'_>, measured: Result<T>) -> Result<T> {
         let measured = match measured {
             Ok(measured) => self.ensure_all_detached(harness).await.map(|()| measured),
@@ -274,7 +274,7 @@ impl BenchEnv {
         Ok(())
     }
 
-    /// Wipes after a measurement, also a failed one. The first error wins.
+    /// Wipes after a measurement, also after a failed one, and returns the first error.
     pub(super) async fn wipe_after<T>(self, harness: &Harness<'_>, measured: Result<T>) -> Result<T> {
         let wiped = self.wipe(harness).await;
         measured.and_then(|measured| wiped.map(|()| measured))

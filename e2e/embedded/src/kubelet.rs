@@ -72,6 +72,7 @@ struct Kubelet {
     recorder: EventRecorder,
     registration: NodeRegistration,
     mounter: CsiMounter,
+    populator: DesiredStateOfWorldPopulator,
     pod_status: PodStatusManager,
     node: Node,
     volumes: VolumeManager,
@@ -128,6 +129,9 @@ async fn run(config: KubeletConfig, recorder: EventRecorder, commands: Unbounded
     }
     let mut kubelet = Kubelet {
         mounter: CsiMounter::new(config.client.clone(), &config.name, None, config.disk.clone()),
+        populator: DesiredStateOfWorldPopulator {
+            client: config.client.clone(),
+        },
         pod_status: PodStatusManager {
             client: config.client.clone(),
             clock: config.clock.clone(),
@@ -271,14 +275,14 @@ impl Kubelet {
     fn start_pod_action(&mut self, action: PodAction) {
         let status = self.pod_status.clone();
         let doing = match action {
-            PodAction::Resolve(pod) => async move {
-                let populator = DesiredStateOfWorldPopulator {
-                    client: status.client,
-                };
-                let specs = populator.resolve(&pod).await;
-                Report::Resolved(pod.uid().unwrap_or_default(), specs)
+            PodAction::Resolve(pod) => {
+                let populator = self.populator.clone();
+                async move {
+                    let specs = populator.resolve(&pod).await;
+                    Report::Resolved(pod.uid().unwrap_or_default(), specs)
+                }
+                .boxed()
             }
-            .boxed(),
             PodAction::Start(pod) => async move {
                 status.report_running(&pod).await;
                 Report::Started(pod.uid().unwrap_or_default())

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint, Toleration};
 pub(crate) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// Key of the taint of a node whose Ready condition is Unknown.
 pub(crate) const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
-/// Key of the taint that admission adds to every new node; it is removed when the node is ready.
+/// Key of the taint that admission adds to every new node, and the node lifecycle controller removes when the node is ready.
 pub(crate) const NOT_READY: &str = "node.kubernetes.io/not-ready";
 /// Annotation with which a kubelet enables controller-managed attach and detach.
 pub(crate) const CONTROLLER_MANAGED_ATTACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";

@@ -17,7 +17,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 
-use filter::{PodClaims, Snapshot, can_get_volume, reject, volume_for_node};
+use filter::{PodVolumeClaims, Snapshot, can_get_volume, reject, volume_for_node};
 
 use crate::apiserver::Clock;
 use crate::event_recorder::{EventRecorder, EventType};
@@ -158,7 +158,7 @@ impl Scheduler {
         snapshot: &Snapshot,
     ) -> kube::Result<Scheduled> {
         let nodes = snapshot.nodes.len();
-        let claims = match PodClaims::of(pod, snapshot) {
+        let claims = match PodVolumeClaims::of(pod, snapshot) {
             Ok(claims) => claims,
             Err(reason) => {
                 let message = format!("0/{nodes} nodes are available: {reason}. not found");
@@ -273,7 +273,7 @@ impl Scheduler {
 /// The selected node of the claims, else the node chosen before, else the node with the fewest pods.
 fn choose<'a>(
     pod: &Pod,
-    claims: &PodClaims,
+    claims: &PodVolumeClaims,
     chosen: Option<&str>,
     fitting: &[&'a Arc<Node>],
     snapshot: &Snapshot,

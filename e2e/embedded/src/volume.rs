@@ -15,6 +15,11 @@ use crate::pod;
 pub(crate) const CSI_PLUGIN: &str = "kubernetes.io/csi";
 /// Finalizer that keeps a claim while pods use it.
 pub(crate) const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
+/// Annotations that mark the default StorageClass.
+pub(crate) const ANN_IS_DEFAULT_CLASS: [&str; 2] = [
+    "storageclass.kubernetes.io/is-default-class",
+    "storageclass.beta.kubernetes.io/is-default-class",
+];
 
 /// `kubernetes.io/csi/<driver>^<handle>`, as in a node's `volumesAttached` and `volumesInUse`.
 pub type UniqueVolumeName = String;

@@ -30,17 +30,17 @@ pub fn check(observations: &Observations) -> Vec<Violation> {
             violations.push(Violation::new(
                 2,
                 format!(
-                    "{name} said attached at {} but {volume} was not published to {node}",
+                    "{name} had attached=true at {} but {volume} was not published to {node}",
                     period.first_seen
                 ),
             ));
             continue;
         };
-        if let Some(call) = early_unpublish(calls, period.target, published, period.deletion_asked) {
+        if let Some(call) = early_unpublish(calls, period.target, published, period.deletion_requested) {
             violations.push(Violation::new(
                 2,
                 format!(
-                    "{name} said attached while {volume} was unpublished from {node} ({})",
+                    "{name} had attached=true while {volume} was unpublished from {node} ({})",
                     call.start
                 ),
             ));
@@ -55,7 +55,7 @@ struct AttachedPeriod<'a> {
     attachment: &'a VolumeAttachment,
     target: (&'a str, &'a str),
     first_seen: Timestamp,
-    deletion_asked: Option<Timestamp>,
+    deletion_requested: Option<Timestamp>,
 }
 
 fn attached_periods(observations: &Observations) -> BTreeMap<&str, AttachedPeriod<'_>> {
@@ -66,9 +66,9 @@ fn attached_periods(observations: &Observations) -> BTreeMap<&str, AttachedPerio
             continue;
         };
         let uid = attachment.metadata.uid.as_deref().unwrap_or_default();
-        let deletion_asked = attachment.metadata.deletion_timestamp.as_ref().map(|time| time.0);
+        let deletion_requested = attachment.metadata.deletion_timestamp.as_ref().map(|time| time.0);
         if let Some(period) = periods.get_mut(uid) {
-            period.deletion_asked = period.deletion_asked.or(deletion_asked);
+            period.deletion_requested = period.deletion_requested.or(deletion_requested);
         } else if says_attached(attachment) {
             periods.insert(
                 uid,
@@ -76,7 +76,7 @@ fn attached_periods(observations: &Observations) -> BTreeMap<&str, AttachedPerio
                     attachment,
                     target,
                     first_seen: event.at,
-                    deletion_asked,
+                    deletion_requested,
                 },
             );
         }
@@ -112,13 +112,15 @@ fn early_unpublish<'a>(
     calls: &[&'a Call],
     target: (&str, &str),
     published: Timestamp,
-    deletion_asked: Option<Timestamp>,
+    deletion_requested: Option<Timestamp>,
 ) -> Option<&'a Call> {
     calls
         .iter()
         .copied()
         .filter(|call| concerns(call, UNPUBLISH, target))
-        .find(|call| call.start >= published && deletion_asked.is_none_or(|asked| call.start < asked))
+        .find(|call| {
+            call.start >= published && deletion_requested.is_none_or(|requested| call.start < requested)
+        })
 }
 
 fn not_in_the_final_list(observations: &Observations) -> Vec<Violation> {
@@ -197,7 +199,7 @@ mod tests {
         assert_eq!(
             check(&observations).len(),
             1,
-            "a deletion asked for later does not excuse it"
+            "a deletion requested later does not excuse it"
         );
     }
 

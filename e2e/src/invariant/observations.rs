@@ -99,13 +99,13 @@ pub(crate) fn compare_lists(
     before: &NodesByVolume,
     after: &NodesByVolume,
 ) -> (NodesByVolume, BTreeSet<(String, String)>) {
-    let places = |list: &NodesByVolume| -> BTreeSet<(String, String)> {
-        let places = list
+    let targets = |list: &NodesByVolume| -> BTreeSet<(String, String)> {
+        let targets = list
             .iter()
             .flat_map(|(volume, nodes)| nodes.iter().map(move |node| (volume.clone(), node.clone())));
-        places.collect()
+        targets.collect()
     };
-    let (before, after) = (places(before), places(after));
+    let (before, after) = (targets(before), targets(after));
     let mut both = NodesByVolume::new();
     for (volume, node) in before.intersection(&after).cloned() {
         both.entry(volume).or_default().insert(node);
@@ -254,10 +254,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_split_into_stable_and_changing_places() {
-        let list = |places: &[(&str, &str)]| {
+    fn lists_are_split_into_stable_and_changing_targets() {
+        let list = |targets: &[(&str, &str)]| {
             let mut list = NodesByVolume::new();
-            for (volume, node) in places {
+            for (volume, node) in targets {
                 let nodes = list.entry((*volume).to_owned()).or_default();
                 nodes.insert((*node).to_owned());
             }

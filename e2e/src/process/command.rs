@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 /// Runs the command without input, and returns its standard output. Dropping the future kills it.
 ///
 /// # Errors
-/// The command cannot be started or fails; the error has its standard error. Or its output is not UTF-8.
+/// The command cannot be started, fails (the error has its standard error), or writes output that is not UTF-8.
 pub async fn stdout_of(command: &mut tokio::process::Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).kill_on_drop(true).output().await;
     checked(command.as_std(), output)

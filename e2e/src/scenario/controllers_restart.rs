@@ -33,7 +33,7 @@ const WITH_STANDBY: ScenarioConfig = ScenarioConfig {
 };
 
 /// Timeout of the first step of the next controller: the Lease expires, and the process starts its controllers.
-const TAKES_OVER: Duration = Duration::from_secs(180);
+const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(180);
 /// The calls are held until the controller has rebuilt its state.
 const HELD: Duration = Duration::from_secs(360);
 
@@ -114,7 +114,7 @@ async fn run(env: &mut TestEnv<'_>, next: Component) -> Result<()> {
     if next == Component::ControllerManager {
         env.ctx().cluster().start_component(next).await?;
     }
-    env.wait_until_running("coming", TAKES_OVER).await?;
+    env.wait_until_running("coming", TAKEOVER_TIMEOUT).await?;
     env.wait_until_detached(&released, A, STEP_TIMEOUT).await?;
     env.wait_for_volumes_attached(A, &[&kept]).await?;
     env.wait_for_volumes_attached(B, &[&coming]).await?;
@@ -152,7 +152,8 @@ async fn during_calls(env: &mut TestEnv<'_>, next: Component) -> Result<()> {
         cluster.start_component(next).await?;
     }
     // The volumes of both VolumeAttachments are uncertain; only the one with a pod is desired.
-    env.wait_for_total_volumes_of(next, 2, 3, TAKES_OVER).await?;
+    env.wait_for_total_volumes_of(next, 2, 3, TAKEOVER_TIMEOUT)
+        .await?;
     env.ensure_calls_in_flight(&[&coming, &leaving])?;
     env.driver.clear_faults().await?;
     env.wait_until_running("coming", STEP_TIMEOUT).await?;

@@ -78,7 +78,7 @@ async fn prevents_scheduling(env: &mut TestEnv<'_>) -> Result<()> {
         .patch(env.driver.name(), &PatchParams::default(), &patch)
         .await
         .context("set preventPodSchedulingIfMissing")?;
-    // Long before the pod, so that the scheduler's cache shows it.
+    // Before the volume is created and bound, so that the scheduler's cache shows it when the pod appears.
     env.uninstall_driver(A).await?;
     let volume = env.volume("data", Access::OneNode).await?;
     env.pod("web", A, &[&volume]).await?;

@@ -1,5 +1,5 @@
 //! Generates the embedded API server's table of Kubernetes' types from their Go sources, which are in the modules
-//! `k8s.io/api` and `k8s.io/apimachinery`, and compares.
+//! `k8s.io/api` and `k8s.io/apimachinery`, and compares it with the committed one.
 //!
 //! A line is the name of a type and its underlying type, or the fields of a struct, in Go's order. A field is
 //! `name=number:type`, with its number in protobuf, followed by `,always` if Go serializes it even if it is empty, and by

@@ -19,7 +19,7 @@ use csi_e2e::process::Process;
 const READ: [&str; 4] = ["volumeattachments", "persistentvolumes", "csinodes", "secrets"];
 
 /// Pause between two reads of the metrics that must be equal.
-const COUNTED: Duration = Duration::from_millis(200);
+const METRICS_PAUSE: Duration = Duration::from_millis(200);
 
 pub(super) async fn measure(
     harness: &Harness<'_>,
@@ -48,12 +48,13 @@ async fn both_ways(
 ) -> Result<Figures> {
     warm_up(harness, env, volumes).await?;
     let tracker = Tracker::follow(harness.cluster.client(), &env.volumes[..volumes]);
-    let (cpu, before) = (attacher.usage().cpu, metrics(harness).await?);
+    let before = metrics(harness).await?;
+    let cpu = attacher.usage().cpu;
     let attaches = run_pile(harness, env, &tracker, attacher, Pile::Attaches, volumes).await?;
     let between = metrics(harness).await?;
     let detaches = run_pile(harness, env, &tracker, attacher, Pile::Detaches, volumes).await?;
-    let after = metrics(harness).await?;
     let cpu = attacher.usage().cpu - cpu;
+    let after = metrics(harness).await?;
 
     let rate = |(from, to): (Instant, Instant)| volumes as f64 / (to - from).as_secs_f64();
     let each = |count: u64| count as f64 / volumes as f64;
@@ -88,7 +89,7 @@ async fn metrics(harness: &Harness<'_>) -> Result<Metrics> {
     let counted = async {
         let mut last = harness.cluster.metrics().await?;
         loop {
-            sleep(COUNTED).await;
+            sleep(METRICS_PAUSE).await;
             let metrics = harness.cluster.metrics().await?;
             let writes = |metrics: &Metrics| (attachment_writes(metrics), volume_writes(metrics));
             if writes(&metrics) == writes(&last) {

@@ -45,16 +45,16 @@ impl Clock {
 
     /// The time now as `metav1.Time`.
     pub(crate) fn now_text(&self) -> String {
-        seconds(self.now())
+        format_time(self.now())
     }
 }
 
 /// The form of `metav1.Time`: whole seconds.
-pub(crate) fn seconds(time: Timestamp) -> String {
+pub(crate) fn format_time(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// The form of `metav1.MicroTime`.
-pub(crate) fn micros(time: Timestamp) -> String {
+pub(crate) fn format_micro_time(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }

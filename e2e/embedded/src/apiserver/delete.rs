@@ -173,7 +173,7 @@ impl Writer<'_> {
             seconds = 1;
         }
         let at = self.time(&self.now)? + SignedDuration::from_secs(seconds);
-        set(object, "/metadata/deletionTimestamp", clock::seconds(at));
+        set(object, "/metadata/deletionTimestamp", clock::format_time(at));
         set(object, "/metadata/deletionGracePeriodSeconds", seconds);
         increase_generation(object);
         Ok(Grace::Started(seconds))
@@ -198,7 +198,7 @@ impl Writer<'_> {
                 seconds = 1;
             }
         }
-        set(object, "/metadata/deletionTimestamp", clock::seconds(until));
+        set(object, "/metadata/deletionTimestamp", clock::format_time(until));
         set(object, "/metadata/deletionGracePeriodSeconds", seconds);
         Ok(Grace::Started(seconds))
     }

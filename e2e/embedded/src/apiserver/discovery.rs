@@ -298,6 +298,11 @@ fn add_schemas(found: &Struct, schemas: &mut Map<String, Value>) {
     if schemas.contains_key(&name) {
         return;
     }
+    // A kind embeds TypeMeta, the only embedded struct without a number. Its own strings may be optional.
+    let is_kind = found
+        .declared
+        .iter()
+        .any(|field| field.name == schema::INLINE && field.number.is_none());
     let mut properties = Map::new();
     let mut required = Vec::new();
     for (name, field) in &found.fields {
@@ -315,7 +320,7 @@ fn add_schemas(found: &Struct, schemas: &mut Map<String, Value>) {
         }
         properties.insert((*name).to_owned(), property);
         let is_text = field.ty.shape == Shape::One && field.ty.base == Type::String;
-        if field.presence == Presence::Always && is_text {
+        if field.presence == Presence::Always && is_text && !is_kind {
             required.push(*name);
         }
     }

@@ -4,6 +4,8 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
+use crate::volume::ANN_IS_DEFAULT_CLASS;
+
 /// A JSON object. Those in the store are without `apiVersion` and `kind`.
 pub(crate) type Object = Map<String, Value>;
 
@@ -110,12 +112,9 @@ pub(crate) fn visit_containers(spec: &mut Object, mut visit: impl FnMut(&mut Obj
 /// Whether a StorageClass is the default one (`IsDefaultAnnotation` of Kubernetes).
 pub(crate) fn is_default_class(class: &Object) -> bool {
     let annotations = at(class, "/metadata/annotations");
-    [
-        "storageclass.kubernetes.io/is-default-class",
-        "storageclass.beta.kubernetes.io/is-default-class",
-    ]
-    .iter()
-    .any(|name| annotations[*name] == "true")
+    ANN_IS_DEFAULT_CLASS
+        .iter()
+        .any(|name| annotations[*name] == "true")
 }
 
 /// `metadata.name`.

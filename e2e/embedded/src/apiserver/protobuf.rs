@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::clock::{micros, seconds};
+use super::clock::{format_micro_time, format_time};
 use super::schema::{self, Field, INLINE, Shape, Struct, Type};
 use wire::{Reader, Wire};
 
@@ -135,11 +135,11 @@ fn value(field: &Field, wire: Wire<'_>) -> Result<Value, String> {
         Type::String => text(wire.bytes()?).into(),
         Type::Bytes => STANDARD.encode(wire.bytes()?).into(),
         Type::Time => match time(wire.bytes()?)? {
-            Some(time) => seconds(time).into(),
+            Some(time) => format_time(time).into(),
             None => Value::Null,
         },
         Type::MicroTime => match time(wire.bytes()?)? {
-            Some(time) => micros(time).into(),
+            Some(time) => format_micro_time(time).into(),
             None => Value::Null,
         },
         Type::Quantity => {

@@ -359,7 +359,7 @@ mod tests {
         store.put(0, "a", mk_object("a", 1));
         store.put(0, "b", mk_object("b", 1));
         let [a, b] = ["a", "b"].map(|key| store.table(0).get(key).unwrap());
-        assert!(a.parsed().is_none() && b.parsed().is_some());
+        assert!(!a.is_parsed() && b.is_parsed());
         let mut expected = mk_object("a", 1);
         object::set(&mut expected, "/metadata/resourceVersion", "2");
         assert_eq!(*a.object(), expected);

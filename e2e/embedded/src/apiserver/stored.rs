@@ -66,8 +66,13 @@ impl Stored {
         self.parsed().take();
     }
 
-    pub(crate) fn parsed(&self) -> MutexGuard<'_, Option<Arc<Object>>> {
+    fn parsed(&self) -> MutexGuard<'_, Option<Arc<Object>>> {
         self.object.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_parsed(&self) -> bool {
+        self.parsed().is_some()
     }
 
     /// The same object at another revision.

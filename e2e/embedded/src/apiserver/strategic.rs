@@ -24,9 +24,6 @@ pub(crate) enum Error {
     Other(String),
 }
 
-/// The struct at one path of the object; `None` for a map and for a value that no type describes.
-type Schema = Option<&'static Struct>;
-
 /// Applies a patch to an object.
 pub(crate) fn apply(
     schema: &'static Struct,
@@ -39,7 +36,7 @@ pub(crate) fn apply(
 fn merge_map(
     mut original: Map<String, Value>,
     mut patch: Map<String, Value>,
-    schema: Schema,
+    schema: Option<&'static Struct>,
 ) -> Result<Map<String, Value>, Error> {
     if let Some(directive) = patch.remove(DIRECTIVE) {
         return match directive.as_str() {
@@ -81,7 +78,11 @@ fn merge_map(
 }
 
 /// The struct in a field that has this shape, and the field's merge key.
-fn field(schema: Schema, name: &str, shape: Shape) -> (Schema, Option<&'static str>) {
+fn field(
+    schema: Option<&'static Struct>,
+    name: &str,
+    shape: Shape,
+) -> (Option<&'static Struct>, Option<&'static str>) {
     let field = schema.and_then(|schema| schema.fields.get(name));
     let of_shape = field.filter(|field| field.ty.shape == shape);
     (
@@ -93,7 +94,7 @@ fn field(schema: Schema, name: &str, shape: Shape) -> (Schema, Option<&'static s
 fn merge_field(
     original: Vec<Value>,
     patch: Vec<Value>,
-    schema: Schema,
+    schema: Option<&'static Struct>,
     name: &str,
 ) -> Result<Vec<Value>, Error> {
     match field(schema, name, Shape::List) {
@@ -106,7 +107,7 @@ fn merge_list(
     original: Vec<Value>,
     patch: Vec<Value>,
     key: &str,
-    element: Schema,
+    element: Option<&'static Struct>,
 ) -> Result<Vec<Value>, Error> {
     if original.is_empty() && patch.is_empty() {
         return Ok(original);
@@ -150,7 +151,7 @@ fn merge_list(
 fn merge_ordered_lists(
     original: &mut Map<String, Value>,
     patch: &mut Map<String, Value>,
-    schema: Schema,
+    schema: Option<&'static Struct>,
 ) -> Result<(), Error> {
     let names: Vec<String> = patch
         .keys()

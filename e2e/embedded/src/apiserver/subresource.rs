@@ -248,7 +248,7 @@ fn token(call: &mut Call<'_>) -> Result<Reply, Status> {
         return invalid("", FieldError::invalid(&path, seconds, why));
     }
     let now = call.server.clock().now();
-    let until = clock::seconds(now + jiff::SignedDuration::from_secs(seconds));
+    let until = clock::format_time(now + jiff::SignedDuration::from_secs(seconds));
     let number = call.server.rng().u64(..);
     let audiences = match spec["audiences"].as_array() {
         Some(audiences) if !audiences.is_empty() => json!(audiences),
@@ -261,7 +261,7 @@ fn token(call: &mut Call<'_>) -> Result<Reply, Status> {
             "name": location.name,
             "namespace": location.namespace,
             "uid": text(&account.object(), "/metadata/uid"),
-            "creationTimestamp": clock::seconds(now),
+            "creationTimestamp": clock::format_time(now),
         },
         "spec": {
             "audiences": audiences,

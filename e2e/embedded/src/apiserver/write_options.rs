@@ -77,13 +77,13 @@ impl FailedPrecondition<'_> {
     /// The error of `rest.BeforeDelete`.
     pub(crate) fn before_delete(&self) -> String {
         let Self { what, wanted, found } = self;
-        let fate = match *what {
+        let hint = match *what {
             "UID" => "deleted and then recreated",
             _ => "modified",
         };
         format!(
             "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). The object might \
-             have been {fate}"
+             have been {hint}"
         )
     }
 }

@@ -236,6 +236,7 @@ impl CsiMounter {
             pod: Some(uid.to_owned()),
         };
         if let Err(error) = self.disk.save(&path, data) {
+            // As upstream, where this error is final, unlike that of the Secret.
             return failed(Outcome::NotPublished, &error.to_string());
         }
         let mut volume_context: HashMap<_, _> = spec.attributes.clone().into_iter().collect();

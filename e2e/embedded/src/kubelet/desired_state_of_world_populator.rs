@@ -13,6 +13,7 @@ use crate::pod;
 use crate::volume::{CLAIM_FINALIZER, claim_name};
 
 /// Reads the objects of pods' volumes.
+#[derive(Clone)]
 pub(crate) struct DesiredStateOfWorldPopulator {
     pub client: Client,
 }

@@ -18,11 +18,6 @@ pub(crate) const ANN_PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 /// The provisioner that a claim waits for.
 pub(crate) const ANN_STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 pub(crate) const ANN_BETA_STORAGE_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
-/// Marks the default class.
-pub(crate) const ANN_IS_DEFAULT_CLASS: [&str; 2] = [
-    "storageclass.kubernetes.io/is-default-class",
-    "storageclass.beta.kubernetes.io/is-default-class",
-];
 /// The node that the scheduler chose for the first consumer.
 pub(crate) const ANN_SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 

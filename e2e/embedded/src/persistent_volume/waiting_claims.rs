@@ -5,10 +5,10 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 
-use super::claims::{ANN_IS_DEFAULT_CLASS, annotation};
+use super::claims::annotation;
 use crate::informers::Informers;
 use crate::pod;
-use crate::volume::claim_name;
+use crate::volume::{ANN_IS_DEFAULT_CLASS, claim_name};
 
 /// The default class for an unbound claim without a class, created before the cluster had a default class.
 pub(super) fn default_class_for(

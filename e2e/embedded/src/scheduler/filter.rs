@@ -35,17 +35,17 @@ pub(crate) struct Snapshot {
     pub assumed: BTreeMap<String, String>,
 }
 
-/// The claims of a pod by binding mode (upstream's `PodVolumeClaims`).
+/// The claims of a pod by binding mode.
 #[derive(Debug, Default)]
-pub(crate) struct PodClaims {
+pub(crate) struct PodVolumeClaims {
     pub bound_claims: Vec<(Arc<PersistentVolumeClaim>, Arc<PersistentVolume>)>,
     /// Unbound claims with WaitForFirstConsumer.
     pub unbound_claims_delay_binding: Vec<Arc<PersistentVolumeClaim>>,
 }
 
-// === impl PodClaims ===
+// === impl PodVolumeClaims ===
 
-impl PodClaims {
+impl PodVolumeClaims {
     /// Resolves the pod's claims.
     ///
     /// # Errors
@@ -167,7 +167,12 @@ impl Snapshot {
 // === filters ===
 
 /// The reason that the pod does not fit on the node; `None` if it does.
-pub(crate) fn reject(pod: &Pod, claims: &PodClaims, node: &Node, snapshot: &Snapshot) -> Option<String> {
+pub(crate) fn reject(
+    pod: &Pod,
+    claims: &PodVolumeClaims,
+    node: &Node,
+    snapshot: &Snapshot,
+) -> Option<String> {
     rejected_by_node(pod, node)
         .or_else(|| rejected_by_volumes(pod, claims, node, snapshot))
         .or_else(|| rejected_by_limits(pod, node, snapshot))
@@ -221,7 +226,12 @@ fn rejected_by_node(pod: &Pod, node: &Node) -> Option<String> {
     (!selected || !affine).then(|| "node(s) didn't match Pod's node affinity/selector".to_owned())
 }
 
-fn rejected_by_volumes(pod: &Pod, claims: &PodClaims, node: &Node, snapshot: &Snapshot) -> Option<String> {
+fn rejected_by_volumes(
+    pod: &Pod,
+    claims: &PodVolumeClaims,
+    node: &Node,
+    snapshot: &Snapshot,
+) -> Option<String> {
     if claims
         .bound_claims
         .iter()

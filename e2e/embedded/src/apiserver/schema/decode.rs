@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::super::clock::{micros, seconds};
+use super::super::clock::{format_micro_time, format_time};
 use super::super::go_format;
 use super::{FieldType, Presence, Shape, Struct, Type};
 use crate::quantity::{self, Quantity};
@@ -30,8 +30,8 @@ struct Decoder {
     unknown: Vec<String>,
 }
 
-/// Decodes an object, without the root's `apiVersion` and `kind`, into one without unknown fields and nulls. The texts are
-/// strict decoding errors, such as `unknown field "spec.nodename"`.
+/// Decodes an object, without the root's `apiVersion` and `kind`, into one without unknown fields and nulls. Also returns
+/// the strict decoding errors, such as `unknown field "spec.nodename"`.
 ///
 /// # Errors
 /// The codec's error text if a field has the wrong type.
@@ -268,9 +268,9 @@ fn time(ty: Type, text: &str) -> Result<Value, String> {
         return Err(format!("parsing time {text:?} as {layout:?}{why}"));
     };
     Ok(if ty == Type::Time {
-        seconds(parsed).into()
+        format_time(parsed).into()
     } else {
-        micros(parsed).into()
+        format_micro_time(parsed).into()
     })
 }
 

@@ -129,8 +129,8 @@ impl<'a> Fields<'a> {
         self.push(FieldError::invalid(&self.path(name), value, why));
     }
 
-    /// Checks that a list has at most one address of each IP family. `are_ipv6` tells the family of each, and `error` is the
-    /// text for an address that has none.
+    /// Checks that a list has at most one address of each IP family. `are_ipv6` is the family of each address, `None` for an
+    /// invalid one, and `error` is the text for such an address.
     pub(super) fn check_dual_stack(
         &self,
         name: &str,

@@ -28,7 +28,7 @@ fn mk_claim(name: &str, volume: Option<&str>, mode: &str) -> Arc<PersistentVolum
     let claim = json!({
         "metadata": {"name": name, "namespace": "default", "uid": format!("uid-{name}"), "annotations": annotations},
         "spec": {"accessModes": [mode], "resources": {"requests": {"storage": "1Gi"}},
-            "storageClassName": "late", "volumeName": volume},
+            "storageClassName": "delayed", "volumeName": volume},
     });
     Arc::new(serde_json::from_value(claim).unwrap())
 }
@@ -36,7 +36,7 @@ fn mk_claim(name: &str, volume: Option<&str>, mode: &str) -> Arc<PersistentVolum
 fn mk_volume(name: &str, zone: Option<&str>) -> Arc<PersistentVolume> {
     let mut volume = json!({
         "metadata": {"name": name},
-        "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "storageClassName": "late",
+        "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "storageClassName": "delayed",
             "csi": {"driver": "d", "volumeHandle": name}},
         "status": {"phase": "Available"},
     });
@@ -48,14 +48,14 @@ fn mk_volume(name: &str, zone: Option<&str>) -> Arc<PersistentVolume> {
 }
 
 fn mk_snapshot() -> Snapshot {
-    let class = json!({"metadata": {"name": "late"}, "provisioner": "d",
+    let class = json!({"metadata": {"name": "delayed"}, "provisioner": "d",
         "volumeBindingMode": "WaitForFirstConsumer"});
     let mut snapshot = Snapshot {
         nodes: vec![mk_node("a", "z1"), mk_node("b", "z2")],
         ..Snapshot::default()
     };
     snapshot.classes.insert(
-        "late".to_owned(),
+        "delayed".to_owned(),
         Arc::new(serde_json::from_value(class).unwrap()),
     );
     snapshot
@@ -68,7 +68,7 @@ fn add_claim(snapshot: &mut Snapshot, claim: Arc<PersistentVolumeClaim>) {
 
 /// The reason for each node that rejects the pod.
 fn reasons(snapshot: &Snapshot, pod: &Pod) -> Vec<Option<String>> {
-    let claims = PodClaims::of(pod, snapshot).unwrap();
+    let claims = PodVolumeClaims::of(pod, snapshot).unwrap();
     snapshot
         .nodes
         .iter()
@@ -96,13 +96,13 @@ fn missing_or_unbound_claims_fit_on_no_node() {
     let mut snapshot = mk_snapshot();
     let pod = mk_pod("p", None, &["data"]);
     assert_eq!(
-        PodClaims::of(&pod, &snapshot).unwrap_err(),
+        PodVolumeClaims::of(&pod, &snapshot).unwrap_err(),
         "persistentvolumeclaim \"data\" not found"
     );
     add_claim(&mut snapshot, mk_claim("data", None, "ReadWriteOnce"));
     snapshot.classes.clear();
     assert_eq!(
-        PodClaims::of(&pod, &snapshot).unwrap_err(),
+        PodVolumeClaims::of(&pod, &snapshot).unwrap_err(),
         "pod has unbound immediate PersistentVolumeClaims"
     );
 }
@@ -157,7 +157,7 @@ fn wait_for_first_consumer_claim_needs_a_volume_or_capacity() {
         .csi_drivers
         .insert("d".to_owned(), Arc::new(serde_json::from_value(driver).unwrap()));
     let room = |size: &str| {
-        let capacity = json!({"metadata": {"name": "c"}, "storageClassName": "late", "capacity": size,
+        let capacity = json!({"metadata": {"name": "c"}, "storageClassName": "delayed", "capacity": size,
             "nodeTopology": {"matchLabels": {"zone": "z1"}}});
         Arc::new(serde_json::from_value::<CSIStorageCapacity>(capacity).unwrap())
     };
@@ -237,7 +237,7 @@ fn claim_with_delayed_binding_that_names_its_volume_is_left_to_the_controller() 
     claim.spec.as_mut().unwrap().volume_name = Some("missing".to_owned());
     add_claim(&mut snapshot, Arc::new(claim));
     assert_eq!(
-        PodClaims::of(&mk_pod("p", None, &["data"]), &snapshot).unwrap_err(),
+        PodVolumeClaims::of(&mk_pod("p", None, &["data"]), &snapshot).unwrap_err(),
         "pod has unbound immediate PersistentVolumeClaims"
     );
 }
@@ -252,7 +252,7 @@ fn ephemeral_volume_does_not_use_the_claim_of_another_owner() {
     let mut claim = (*mk_claim("web-data", Some("pv"), "ReadWriteOnce")).clone();
     add_claim(&mut snapshot, Arc::new(claim.clone()));
     assert_eq!(
-        PodClaims::of(&pod, &snapshot).unwrap_err(),
+        PodVolumeClaims::of(&pod, &snapshot).unwrap_err(),
         "PVC default/web-data was not created for pod default/web (pod is not owner)"
     );
     let owner =
