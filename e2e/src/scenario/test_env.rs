@@ -45,7 +45,7 @@ use crate::process::Process;
 use crate::wait::{self, Progress};
 
 /// Timeout of an ordinary step on a machine that is busy with other scenarios.
-pub const STEP_TIMEOUT: Duration = Duration::from_secs(60);
+pub const STEP_TIMEOUT: Duration = Duration::from_secs(120);
 /// Timeout for the convergence of attachments without further disturbance.
 const SETTLE: Duration = Duration::from_secs(60);
 /// Name of the ServiceAccount the attacher runs under.
@@ -127,7 +127,7 @@ impl ScenarioConfig {
         nodes: 2,
         latency: Duration::from_millis(20),
         timeout: Duration::from_secs(15),
-        within: Duration::from_secs(420),
+        within: Duration::from_secs(600),
         driver: None,
         own_cluster: None,
         since: None,
