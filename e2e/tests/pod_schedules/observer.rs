@@ -80,6 +80,14 @@ impl Observed {
             .filter_map(|(name, states)| Some((name, states.last()?.as_ref()?)))
     }
 
+    /// The same without the changes of `volumesAttached` of these nodes and volumes.
+    pub(crate) fn without_reports(&self, volumes: &BTreeSet<(String, String)>) -> Self {
+        let mut rest = self.clone();
+        rest.reports
+            .retain(|(node, volume, _), _| !volumes.contains(&(node.clone(), volume.clone())));
+        rest
+    }
+
     /// The part whose objects' names begin with `prefix`.
     fn of(&self, prefix: &str) -> Self {
         let is_of = |states: &[Option<Attachment>]| {
