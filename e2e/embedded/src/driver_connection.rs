@@ -41,8 +41,8 @@ impl Debug for DriverConnection {
 }
 
 impl DriverConnection {
-    /// Any gRPC service: a [`tonic::transport::Channel`], or the generated servers in process. After [`CALL_TIMEOUT`] a call
-    /// ends with DEADLINE_EXCEEDED, and the driver sees a cancellation: unlike kubelet's, the request has no `grpc-timeout`.
+    /// Any gRPC service: a [`tonic::transport::Channel`], or the generated servers in process. After two minutes a call ends
+    /// with DEADLINE_EXCEEDED, and the driver sees a cancellation: unlike kubelet's, the request has no `grpc-timeout`.
     pub fn new<S>(service: S) -> Self
     where
         S: Service<http::Request<Body>, Response = http::Response<Body>> + Clone + Send + Sync + 'static,
