@@ -91,6 +91,11 @@ pub(crate) fn not_determined(why: impl Display) -> String {
     format!("couldn't get version/kind; json parse error: {why}")
 }
 
+/// The error of Kubernetes' scheme for a kind that it does not have.
+pub(crate) fn not_registered(kind: &str, version: &str) -> String {
+    format!("no kind {kind:?} is registered for version {version:?} in scheme \"pkg/runtime/scheme.go:111\"")
+}
+
 /// The error of Kubernetes' scheme if it cannot convert a document of this kind into an object of the
 /// expected type.
 pub(crate) fn conversion_error(
@@ -109,9 +114,7 @@ pub(crate) fn conversion_error(
         .map(ObjectType::from)
         .chain(of_subresources);
     let Some(registered) = types.find(|found| found.kind == kind && found.accepts(version)) else {
-        return Some(format!(
-            "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/runtime/scheme.go:111\""
-        ));
+        return Some(not_registered(kind, version));
     };
     let package = expected.internal_package();
     if registered.kind == expected.kind && registered.internal_package() == package {

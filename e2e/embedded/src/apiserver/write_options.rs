@@ -5,6 +5,7 @@ use super::object::{self, Object, at, text};
 use super::request::Query;
 use super::schema::{self, Codec};
 use super::status::Status;
+use super::type_meta;
 
 /// The `fieldValidation` of a request: how the server handles unknown fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,9 +114,7 @@ impl DeleteOptions {
             } else {
                 version
             };
-            return Err(Status::bad_request(format!(
-                "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/runtime/scheme.go:111\""
-            )));
+            return Err(Status::bad_request(type_meta::not_registered(kind, version)));
         }
         let schema = schema::of("", "DeleteOptions");
         let (options, _) = schema::decode(schema, document, Codec::Json).map_err(Status::bad_request)?;
@@ -149,10 +148,7 @@ impl DeleteOptions {
                 errors.push(FieldError::not_supported(&path, policy.as_str(), &supported));
             }
         }
-        if !self.dry_run.iter().all(|value| value == "All") {
-            let path = Path::new("dryRun");
-            errors.push(FieldError::not_supported(&path, self.dry_run.clone(), &["All"]));
-        }
+        errors.extend(invalid_dry_run(&self.dry_run));
         errors
     }
 }
@@ -174,10 +170,7 @@ impl Query {
             errors.push(FieldError::too_long(&Path::new("fieldManager"), 128));
         }
         let dry_run = self.all("dryRun");
-        if !dry_run.iter().all(|value| value == "All") {
-            let path = Path::new("dryRun");
-            errors.push(FieldError::not_supported(&path, dry_run.clone(), &["All"]));
-        }
+        errors.extend(invalid_dry_run(&dry_run));
         let validation = match self.get("fieldValidation") {
             "" | "Warn" => FieldValidation::Warn,
             "Ignore" => FieldValidation::Ignore,
@@ -209,4 +202,11 @@ impl Query {
             dry_run: self.all("dryRun"),
         })
     }
+}
+
+// === functions ===
+
+fn invalid_dry_run(values: &[String]) -> Option<FieldError> {
+    let is_valid = values.iter().all(|value| value == "All");
+    (!is_valid).then(|| FieldError::not_supported(&Path::new("dryRun"), values.to_vec(), &["All"]))
 }
