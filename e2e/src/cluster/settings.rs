@@ -46,7 +46,7 @@ impl ClusterSettings {
     };
 
     /// Whether a scenario with these settings needs its own real control plane.
-    pub fn needs_own_control_plane(self) -> bool {
+    pub(crate) fn needs_own_control_plane(self) -> bool {
         // Only the embedded cluster has this setting; a scenario with it alone uses the shared control plane.
         let others = Self {
             csi_timeout: None,

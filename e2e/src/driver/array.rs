@@ -10,6 +10,9 @@ use csi_mock_driver::admin_api::resource::NodeChange;
 use super::{CALL, Driver};
 use crate::wait::{self, Progress};
 
+/// The driver's ids of the nodes to which each volume is published.
+pub(crate) type NodesByVolume = BTreeMap<String, BTreeSet<String>>;
+
 // === impl Driver ===
 
 impl Driver {
@@ -20,7 +23,7 @@ impl Driver {
     }
 
     /// The nodes to which the array has each volume published. Unpublished volumes are omitted.
-    pub async fn published(&self) -> Result<BTreeMap<String, BTreeSet<String>>> {
+    pub async fn published(&self) -> Result<NodesByVolume> {
         published(&self.admin()?).await
     }
 
@@ -74,8 +77,8 @@ impl Driver {
 }
 
 /// The nodes to which the array of this admin API has each volume published.
-pub(crate) async fn published(client: &Client) -> Result<BTreeMap<String, BTreeSet<String>>> {
-    let mut published: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+pub(crate) async fn published(client: &Client) -> Result<NodesByVolume> {
+    let mut published = NodesByVolume::new();
     let mut query = Vec::new();
     loop {
         let page = client

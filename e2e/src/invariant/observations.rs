@@ -6,11 +6,9 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 
+use crate::driver::array::NodesByVolume;
 use crate::driver::journal::{Call, MountEvent};
 use crate::fixture::Access;
-
-/// The driver's ids of the nodes to which each volume is published.
-pub type NodesByVolume = BTreeMap<String, BTreeSet<String>>;
 
 /// All observations of a scenario.
 #[derive(Clone, Debug, Default)]

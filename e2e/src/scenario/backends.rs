@@ -68,14 +68,17 @@ impl Scenario {
         kind == Kind::Go || WITH_BOTH_KINDS.contains(&self.name)
     }
 
+    /// Whether the scenario cannot share a real control plane.
+    pub fn needs_own_control_plane(&self) -> bool {
+        let own_cluster = self.config.own_cluster;
+        own_cluster.is_some_and(ClusterSettings::needs_own_control_plane)
+    }
+
     /// Reason why the scenario does not run on the real nodes, which all scenarios share.
     pub fn needs_simulated_nodes(&self) -> Option<&'static str> {
         let config = &self.config;
-        let own_control_plane = config
-            .own_cluster
-            .is_some_and(ClusterSettings::needs_own_control_plane);
         [
-            (own_control_plane, "it needs a cluster of its own"),
+            (self.needs_own_control_plane(), "it needs a cluster of its own"),
             (!config.node_drivers, "its kubelets must not mount"),
             (config.nodes > NODES.len(), "it needs more nodes"),
         ]

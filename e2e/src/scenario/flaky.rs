@@ -24,6 +24,7 @@ use super::test_env::{ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, Scenario};
 use crate::attacher::AttacherProcess;
 use crate::driver::Driver;
+use crate::driver::array::NodesByVolume;
 use crate::driver::journal::{Call, Line, PUBLISH, UNPUBLISH};
 use crate::fixture::Access;
 use crate::wait::{self, Progress};
@@ -177,7 +178,7 @@ async fn verify_array_matches_attachments(
     held: &BTreeSet<(String, String)>,
 ) -> Result<()> {
     let observations = env.observations().await?;
-    let mut expected: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut expected = NodesByVolume::new();
     let mut attached = BTreeSet::new();
     for attachment in &observations.attachments {
         let (volume, node) = observations

@@ -183,8 +183,8 @@ async fn replay(
         }
         brief.extend(detached_immediately(step, expected));
         let deadline = Instant::now() + limit;
-        let equal =
-            |observed: &Observed| observed.without_reports(&brief) == expected.without_reports(&brief);
+        let expected = expected.without_reports(&brief);
+        let equal = |observed: &Observed| observed.without_reports(&brief) == expected;
         while let Err(observed) = observer.wait(prefix, HEARTBEAT, equal).await? {
             if Instant::now() > deadline {
                 let difference = format!("embedded: {expected:#?}\nreal: {observed:#?}");

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use csi_e2e::attacher::Kind;
-use csi_e2e::cluster::{Backend, ClusterSettings};
+use csi_e2e::cluster::Backend;
 use csi_e2e::process::reaper_main_if_requested;
 use csi_e2e::scenario::{self, Scenario};
 use csi_e2e::toolchain::Settings;
@@ -156,9 +156,7 @@ fn trial(
     skipped: Option<&'static str>,
 ) -> Trial {
     // A cluster that the harness did not start keeps its components.
-    let own_cluster = scenario.config.own_cluster;
-    let untouchable =
-        access == Access::Kubeconfig && own_cluster.is_some_and(ClusterSettings::needs_own_control_plane);
+    let untouchable = access == Access::Kubeconfig && scenario.needs_own_control_plane();
     let name = format!("{kind}::{}", scenario.name);
     let not_embedded = match access {
         Access::Embedded => scenario.not_embedded(),

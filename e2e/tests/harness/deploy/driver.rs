@@ -504,28 +504,8 @@ fn spawn(
     Process::spawn(&harness.run, command)
 }
 
-/// Repeats a probe as kubelet does: the driver may not answer it as soon as its socket appears.
+/// Runs the command of a probe until it succeeds, as kubelet does: the driver may not answer it as soon as its socket appears.
 async fn probe_until_success(
-    root: &Path,
-    program: &Path,
-    workload: &Workload,
-    container: &Container,
-    command: &[String],
-) -> Result<()> {
-    let what = format!("a probe of {} to succeed", workload.name);
-    wait::poll(DEADLINE, &what, || async {
-        Ok(
-            match run_probe(root, program, workload, container, command).await {
-                Ok(()) => Progress::Reached(()),
-                Err(error) => Progress::Pending(format!("{error:#}")),
-            },
-        )
-    })
-    .await
-}
-
-/// Runs the command of a probe.
-async fn run_probe(
     root: &Path,
     program: &Path,
     workload: &Workload,
@@ -534,17 +514,24 @@ async fn run_probe(
 ) -> Result<()> {
     let (first, words) = command.split_first().context("a probe must have a command")?;
     ensure!(first == "/csi-mock-driver", "{first} is not in the image");
-    let mut process = Command::new(program);
-    process.args(words);
+    let mut variables = Vec::new();
     for variable in container.env.iter().flatten() {
         if let Some(value) = &variable.value {
-            process.env(&variable.name, on_the_node(root, workload, container, value)?);
+            variables.push((&variable.name, on_the_node(root, workload, container, value)?));
         }
     }
-    let succeeded = tokio::time::timeout(DEADLINE, stdout_of(&mut process)).await?;
-    succeeded
-        .map(drop)
-        .with_context(|| format!("a probe of {}", workload.name))
+    let what = format!("a probe of {} to succeed", workload.name);
+    wait::poll(DEADLINE, &what, || async {
+        let mut process = Command::new(program);
+        process
+            .args(words)
+            .envs(variables.iter().map(|(name, value)| (name, value)));
+        Ok(match stdout_of(&mut process).await {
+            Ok(_) => Progress::Reached(()),
+            Err(error) => Progress::Pending(format!("{error:#}")),
+        })
+    })
+    .await
 }
 
 /// The path in a flag.
