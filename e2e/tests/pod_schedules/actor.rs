@@ -152,9 +152,10 @@ impl Actor {
                 let status = json!({"status": {"attached": true, "attachError": null}});
                 self.patch_status::<VolumeAttachment>(name, status).await
             }
-            Step::FailAttach(name) => {
+            Step::FailAttach(name, number) => {
                 self.add_finalizer(name).await?;
-                let error = json!({"message": "attach failed", "time": "2026-01-01T00:00:00Z"});
+                let message = format!("attach {number} failed");
+                let error = json!({"message": message, "time": "2026-01-01T00:00:00Z"});
                 let status = json!({"status": {"attached": false, "attachError": error}});
                 self.patch_status::<VolumeAttachment>(name, status).await
             }

@@ -49,8 +49,9 @@ pub(crate) enum Step {
     CreateVolume(String),
     /// The attacher adds its finalizer and reports success.
     Attach(String),
-    /// The attacher adds its finalizer and reports a failure.
-    FailAttach(String),
+    /// The attacher adds its finalizer and reports a failure. The number is in its message: the replay waits for the Event with it, so
+    /// that the controller does not miss the failure.
+    FailAttach(String, u32),
     /// The attacher removes its finalizer.
     Detach(String),
     FailDetach(String),
@@ -134,7 +135,7 @@ impl Display for Step {
             Self::SetReady(node, false) => write!(formatter, "report {node} as not ready"),
             Self::CreateVolume(volume) => write!(formatter, "create volume {volume}"),
             Self::Attach(name) => write!(formatter, "attach {name}"),
-            Self::FailAttach(name) => write!(formatter, "fail the attach of {name}"),
+            Self::FailAttach(name, _) => write!(formatter, "fail the attach of {name}"),
             Self::Detach(name) => write!(formatter, "detach {name}"),
             Self::FailDetach(name) => write!(formatter, "fail the detach of {name}"),
             Self::LoseAttachment(name) => write!(formatter, "report {name} as detached"),
@@ -211,7 +212,7 @@ impl Generator {
         let mut steps = self.pod_steps(observed);
         steps.extend(self.kubelet_steps(observed));
         for (name, state) in observed.present() {
-            let steps_of_attacher = attacher_steps(name, state).into_iter();
+            let steps_of_attacher = attacher_steps(name, state, self.steps).into_iter();
             let is_attaching = self.is_attaching(state, observed);
             steps.extend(
                 steps_of_attacher.filter(|(_, step)| !(is_attaching && matches!(step, Step::Detach(_)))),
@@ -366,7 +367,7 @@ impl Generator {
                 let lost = observed.present().find(|(present, _)| *present == name);
                 self.lost.extend(lost.map(|(_, state)| state.volume.clone()));
             }
-            Step::Attach(_) | Step::FailAttach(_) | Step::Detach(_) | Step::FailDetach(_) => {}
+            Step::Attach(_) | Step::FailAttach(..) | Step::Detach(_) | Step::FailDetach(_) => {}
         }
     }
 
@@ -383,7 +384,7 @@ pub(crate) fn unique_name(volume: &str) -> String {
     format!("kubernetes.io/csi/{}^{volume}", crate::actor::DRIVER)
 }
 
-fn attacher_steps(name: &str, state: &Attachment) -> Vec<(u32, Step)> {
+fn attacher_steps(name: &str, state: &Attachment, number: u32) -> Vec<(u32, Step)> {
     let name = || name.to_owned();
     let mut steps = Vec::new();
     if state.is_deleting {
@@ -396,7 +397,7 @@ fn attacher_steps(name: &str, state: &Attachment) -> Vec<(u32, Step)> {
     if !state.is_attached {
         steps.push((5, Step::Attach(name())));
         if state.attach_error.is_none() {
-            steps.push((2, Step::FailAttach(name())));
+            steps.push((2, Step::FailAttach(name(), number)));
         }
     }
     steps
