@@ -10,7 +10,7 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::watcher;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, Scenario};
@@ -75,7 +75,16 @@ async fn managed_later(env: &mut TestEnv<'_>) -> Result<()> {
         |seen| Progress::of(count_on_node(seen) == 1, || "there is none".to_owned()),
     )
     .await?;
+    // Then the failed attach is in the actual state of world.
+    env.wait_for_event("own", "FailedAttachVolume", "AttachVolume.Attach failed", STEP_TIMEOUT)
+        .await?;
     env.remove_pod("own").await?;
+    // After a failed attach a volume counts as mounted until an update of the Node, which lists no volume in use.
+    let heartbeat = json!({"status": {"conditions": [ready_condition()]}});
+    Api::<Node>::all(env.client())
+        .patch_status(&name, &PatchParams::default(), &Patch::Strategic(heartbeat))
+        .await
+        .context("update the node's status")?;
     let what = "the VolumeAttachment to go";
     wait::for_objects(&attachments, config(), STEP_TIMEOUT, what, |seen| {
         Progress::of(count_on_node(seen) == 0, || "it is still there".to_owned())
@@ -133,7 +142,6 @@ async fn delete_node(env: &TestEnv<'_>, name: &str) -> Result<()> {
 /// A Ready node as a kubelet registers it, without the annotation.
 fn unmanaged_node(prefix: &str, name: &str) -> Result<Node> {
     let resources = json!({"cpu": "8", "memory": "16Gi", "pods": "110"});
-    let now = Timestamp::now().to_string();
     let node = json!({
         "metadata": {
             "name": name,
@@ -142,11 +150,16 @@ fn unmanaged_node(prefix: &str, name: &str) -> Result<Node> {
         "status": {
             "allocatable": resources,
             "capacity": resources,
-            "conditions": [{
-                "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is posting ready status",
-                "lastHeartbeatTime": now, "lastTransitionTime": now,
-            }],
+            "conditions": [ready_condition()],
         },
     });
     serde_json::from_value(node).context("build the node")
+}
+
+fn ready_condition() -> Value {
+    let now = Timestamp::now().to_string();
+    json!({
+        "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is posting ready status",
+        "lastHeartbeatTime": now, "lastTransitionTime": now,
+    })
 }
