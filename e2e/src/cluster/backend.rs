@@ -1,5 +1,5 @@
-//! Backends of a cluster. Code outside this folder does not depend on the backend: to add one, add a variant of
-//! [`Backend`] and of [`Running`], and implement their methods.
+//! Backends of a cluster. Code outside this folder chooses a backend and does not ask for it later: to add one, add a variant
+//! of [`Backend`] and of [`Running`], and implement their methods.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -74,6 +74,11 @@ impl Backend {
             }
             Self::ControlPlane(_) | Self::Kubeconfig { .. } => None,
         }
+    }
+
+    /// Whether the cluster consists of processes that the harness starts, a few of which keep a machine busy.
+    pub fn starts_processes(&self) -> bool {
+        matches!(self, Self::ControlPlane(_))
     }
 }
 
@@ -181,7 +186,7 @@ impl Cluster {
         }
     }
 
-    /// Stops a component gracefully and starts it again.
+    /// Stops a component and starts it again: a real one gracefully; the embedded controllers end as in a crash.
     pub async fn restart_component(&self, component: Component) -> Result<()> {
         match &self.running {
             Running::Embedded(embedded) => {

@@ -19,7 +19,6 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use csi_e2e::attacher::Kind;
-use csi_e2e::cluster::Backend;
 use csi_e2e::process::reaper_main_if_requested;
 use csi_e2e::scenario::{self, Scenario};
 use csi_e2e::toolchain::Settings;
@@ -108,9 +107,11 @@ fn trials(shared: &Arc<SharedCluster>, settings: &Settings) -> Result<Vec<Trial>
                     .or(no_go.filter(|_| scenario.starts_go(kind)))
                     .or_else(|| missing_setting(scenario, settings));
                 let trial = trial(shared, scenario, kind, access, skipped);
-                match access.own_cluster(scenario) {
-                    Some(Backend::ControlPlane(_)) => own_control_plane.push(trial),
-                    _ => trials.push(trial),
+                let own_cluster = access.own_cluster(scenario);
+                if own_cluster.is_some_and(|backend| backend.starts_processes()) {
+                    own_control_plane.push(trial);
+                } else {
+                    trials.push(trial);
                 }
             }
         }

@@ -121,9 +121,9 @@ impl SharedCluster {
         prefix: &str,
     ) -> Result<()> {
         self.runtime.block_on(async {
-            let _permit = match &backend {
-                Backend::ControlPlane(_) => Some(self.own_control_planes.acquire().await?),
-                Backend::Embedded(_) | Backend::Kubeconfig { .. } => None,
+            let _permit = match backend.starts_processes() {
+                true => Some(self.own_control_planes.acquire().await?),
+                false => None,
             };
             let (run, toolchain) = self.tools().await?;
             let ctx = TestContext::open(run, toolchain, backend).await?;
