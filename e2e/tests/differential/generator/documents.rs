@@ -140,7 +140,8 @@ impl<'a> Documents<'a> {
             }
             17 => Edit::set(
                 "/metadata/resourceVersion",
-                ["5", "0", "x", "+5", "99999999999999999999"][self.rng.usize(..5)],
+                // Neither server reaches the first version.
+                ["1000000000", "0", "x", "+5", "99999999999999999999"][self.rng.usize(..5)],
             ),
             18 => Edit::set("/metadata/namespace", "default"),
             _ => {
