@@ -85,11 +85,13 @@ pub(crate) fn create_request(
     }
 }
 
-/// The accessibility requirements: the topologies of all nodes with the driver, the selected node's first.
+/// The accessibility requirements: the topologies of all nodes with the driver. Preferred are those from the selected
+/// node's on, or from one by the name of the claim.
 pub(crate) fn topology_requirement<'a>(
     driver: &str,
     nodes: impl IntoIterator<Item = (&'a Node, &'a CSINode)>,
     selected: Option<&str>,
+    claim: &str,
 ) -> Option<v1::TopologyRequirement> {
     let mut segments: Vec<BTreeMap<String, String>> = Vec::new();
     let mut preferred = None;
@@ -108,11 +110,15 @@ pub(crate) fn topology_requirement<'a>(
         return None;
     }
     segments.sort();
+    let first = match selected {
+        None => claim_number(claim) as usize % segments.len(),
+        Some(_) => segments
+            .iter()
+            .position(|segment| Some(segment) == preferred.as_ref())
+            .unwrap_or_default(),
+    };
     let mut ordered = segments.clone();
-    if let Some(preferred) = preferred {
-        ordered.retain(|segment| *segment != preferred);
-        ordered.insert(0, preferred);
-    }
+    ordered.rotate_left(first);
     let topologies = |segments: Vec<BTreeMap<String, String>>| {
         let topology = |segments: BTreeMap<String, String>| v1::Topology {
             segments: segments.into_iter().collect(),
@@ -123,6 +129,22 @@ pub(crate) fn topology_requirement<'a>(
         requisite: topologies(segments),
         preferred: topologies(ordered),
     })
+}
+
+/// A number that spreads the claims of a StatefulSet over topologies: upstream's `getPVCNameHashAndIndexOffset`.
+fn claim_number(claim: &str) -> u32 {
+    let indexed = claim
+        .rsplit_once('-')
+        .and_then(|(name, index)| Some((name, index.parse::<u32>().ok()?)));
+    // Of a claim template's name and the StatefulSet's, only the latter counts: its claims are in one topology.
+    let (hashed, index) = indexed.map_or((claim, 0), |(name, index)| {
+        (name.rsplit_once('-').map_or(name, |(_, set)| set), index)
+    });
+    // FNV-1.
+    let hash = hashed.bytes().fold(0x811c_9dc5, |hash: u32, byte| {
+        hash.wrapping_mul(0x0100_0193) ^ u32::from(byte)
+    });
+    hash.wrapping_add(index)
 }
 
 /// The node's values of the driver's topology keys.
@@ -149,17 +171,18 @@ pub(crate) fn new_volume(
         .reclaim_policy
         .clone()
         .unwrap_or_else(|| "Delete".to_owned());
-    let mut annotations = BTreeMap::from([(ANN_PROVISIONED_BY.to_owned(), driver.to_owned())]);
-    if let Some(secret) = secret_reference(class, claim, "provisioner") {
-        annotations.insert(
+    let secret = secret_reference(class, claim, "provisioner").unwrap_or_default();
+    let annotations = BTreeMap::from([
+        (ANN_PROVISIONED_BY.to_owned(), driver.to_owned()),
+        (
             ANN_DELETION_SECRET_NAME.to_owned(),
             secret.name.unwrap_or_default(),
-        );
-        annotations.insert(
+        ),
+        (
             ANN_DELETION_SECRET_NAMESPACE.to_owned(),
             secret.namespace.unwrap_or_default(),
-        );
-    }
+        ),
+    ]);
     let size = if made.capacity_bytes > 0 {
         made.capacity_bytes
     } else {
@@ -258,8 +281,13 @@ mod tests {
     }
 
     #[test]
-    fn selected_node_is_preferred_and_each_topology_is_named_once() {
-        let nodes = [mk_node("a", "z1"), mk_node("b", "z2"), mk_node("c", "z1")];
+    fn each_topology_is_named_once_from_that_of_the_selected_node_or_of_the_claim() {
+        let nodes = [
+            mk_node("a", "z1"),
+            mk_node("b", "z2"),
+            mk_node("c", "z1"),
+            mk_node("d", "z3"),
+        ];
         let pairs = || nodes.iter().map(|(node, csi_node)| (node, csi_node));
         let zones = |topologies: &[v1::Topology]| -> Vec<String> {
             topologies
@@ -267,10 +295,20 @@ mod tests {
                 .map(|topology| topology.segments["zone"].clone())
                 .collect()
         };
-        let requirement = topology_requirement("d", pairs(), Some("b")).unwrap();
-        assert_eq!(zones(&requirement.requisite), ["z1", "z2"]);
-        assert_eq!(zones(&requirement.preferred), ["z2", "z1"]);
-        assert!(topology_requirement("other", pairs(), None).is_none());
+        let cases = [
+            (Some("b"), "data", ["z2", "z3", "z1"]),
+            (Some("d"), "data", ["z3", "z1", "z2"]),
+            (None, "data", ["z1", "z2", "z3"]),
+            (None, "data-web-0", ["z1", "z2", "z3"]),
+            (None, "logs-web-1", ["z2", "z3", "z1"]),
+            (None, "web-2", ["z3", "z1", "z2"]),
+        ];
+        for (selected, claim, preferred) in cases {
+            let requirement = topology_requirement("d", pairs(), selected, claim).unwrap();
+            assert_eq!(zones(&requirement.requisite), ["z1", "z2", "z3"]);
+            assert_eq!(zones(&requirement.preferred), preferred, "{selected:?} {claim}");
+        }
+        assert!(topology_requirement("other", pairs(), None, "data").is_none());
     }
 
     #[test]

@@ -109,11 +109,7 @@ impl Error {
         let is_in_progress = match self {
             Self::Driver(status) => matches!(
                 status.code(),
-                Code::Cancelled
-                    | Code::DeadlineExceeded
-                    | Code::Unavailable
-                    | Code::Aborted
-                    | Code::ResourceExhausted
+                Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable | Code::Aborted
             ),
             Self::NotStored(_) => true,
             Self::Api(_) => return Outcome::FailedEarly,
@@ -291,6 +287,7 @@ impl Worker {
                 recorder.event(&**claim, EventType::Warning, "ProvisioningFailed", &message);
                 if let Error::Driver(status) = &error
                     && status.code() == Code::ResourceExhausted
+                    && self.topology
                     && annotation(&**claim, ANN_SELECTED_NODE).is_some()
                 {
                     self.reschedule(claim).await;
@@ -332,7 +329,8 @@ impl Worker {
                     .find(|csi_node| csi_node.metadata.name == node.metadata.name)?;
                 Some((&**node, &**csi_node))
             });
-            topology_requirement(&self.name, pairs, annotation(claim, ANN_SELECTED_NODE))
+            let name = claim.metadata.name.as_deref().unwrap_or_default();
+            topology_requirement(&self.name, pairs, annotation(claim, ANN_SELECTED_NODE), name)
         });
         let request = create_request(claim, class, secrets, topology.flatten());
         let made = self
@@ -366,5 +364,27 @@ impl Worker {
         get_credentials(&self.provisioner.client, reference.as_ref(), describe)
             .await
             .map_err(Error::Api)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claim_is_in_progress_if_the_driver_may_have_created_its_volume() {
+        let driver = |code| Error::Driver(tonic::Status::new(code, ""));
+        let cases = [
+            (driver(Code::DeadlineExceeded), true),
+            (driver(Code::Aborted), true),
+            (driver(Code::ResourceExhausted), false),
+            (driver(Code::InvalidArgument), false),
+            (Error::NotStored(String::new()), true),
+            (Error::NoVolume, false),
+        ];
+        for (error, expected) in cases {
+            let outcome = error.outcome(&Arc::default());
+            assert_eq!(matches!(outcome, Outcome::InProgress(_)), expected, "{error:?}");
+        }
     }
 }

@@ -58,7 +58,8 @@ impl Worker {
                 node: attachment.spec.node_name.clone(),
             });
         }
-        let secret = annotation(volume, ANN_DELETION_SECRET_NAME).map(|secret| SecretReference {
+        let secret = annotation(volume, ANN_DELETION_SECRET_NAME).filter(|secret| !secret.is_empty());
+        let secret = secret.map(|secret| SecretReference {
             name: Some(secret.to_owned()),
             namespace: annotation(volume, ANN_DELETION_SECRET_NAMESPACE).map(str::to_owned),
         });
