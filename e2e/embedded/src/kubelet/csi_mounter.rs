@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::time::Duration;
 
 use csi_proto::v1;
 use csi_proto::v1::node_service_capability::Type;
@@ -14,11 +15,13 @@ use super::disk::{NodeDisk, VolumeData};
 use super::mount_spec::MountSpec;
 use super::volume_manager::{Operation, Outcome};
 use crate::api_error::message_of;
-use crate::driver_connection::{DriverConnection, describe, is_final};
+use crate::driver_connection::{DriverClient, DriverConnection, describe, is_final};
 use crate::pod;
 use crate::secret::get_credentials;
 use crate::volume::attachment_name;
 
+/// Timeout of the calls of one step: kubelet's `csiTimeout`.
+pub(super) const CSI_TIMEOUT: Duration = Duration::from_secs(120);
 /// gRPC code that the external-attacher reports for an attach that failed because the node is at its attach
 /// limit.
 const RESOURCE_EXHAUSTED: i32 = 8;
@@ -146,7 +149,7 @@ impl CsiMounter {
         };
         let is_device_mounted = staged || spec.ephemeral;
         let step = if is_device_mounted { SET_UP } else { MOUNT_DEVICE };
-        let Some(driver) = self.driver_of(spec) else {
+        let Some(mut driver) = self.driver_of(spec) else {
             let text = if is_device_mounted {
                 "mounter.SetUpAt failed to get CSI client"
             } else {
@@ -158,7 +161,7 @@ impl CsiMounter {
             );
             return Finished::failed(Outcome::Failed, step, spec, &error);
         };
-        let mut capabilities = match capabilities(driver).await {
+        let mut capabilities = match capabilities(&driver).await {
             Ok(capabilities) => capabilities,
             Err(status) => {
                 let error = capabilities_error(spec, staged, &status);
@@ -168,17 +171,21 @@ impl CsiMounter {
         capabilities.stages &= !spec.ephemeral;
         if capabilities.stages
             && !staged
-            && let Err(finished) = self.stage(driver, spec, &publish_context, capabilities).await
+            && let Err(finished) = self.stage(&driver, spec, &publish_context, capabilities).await
         {
             return finished;
         }
-        self.publish(driver, spec, pod, publish_context, capabilities)
+        if capabilities.stages && !staged {
+            // Each step has a deadline of its own.
+            driver = self.driver_of(spec).unwrap_or(driver);
+        }
+        self.publish(&driver, spec, pod, publish_context, capabilities)
             .await
     }
 
     async fn stage(
         &self,
-        driver: &DriverConnection,
+        driver: &DriverClient,
         spec: &MountSpec,
         publish_context: &HashMap<String, String>,
         capabilities: NodeCapabilities,
@@ -217,7 +224,7 @@ impl CsiMounter {
 
     async fn publish(
         &self,
-        driver: &DriverConnection,
+        driver: &DriverClient,
         spec: &MountSpec,
         pod: &Pod,
         publish_context: HashMap<String, String>,
@@ -320,15 +327,16 @@ impl CsiMounter {
         .await
     }
 
-    pub(super) fn driver_of(&self, spec: &MountSpec) -> Option<&DriverConnection> {
+    /// A client of the volume's driver for one step.
+    pub(super) fn driver_of(&self, spec: &MountSpec) -> Option<DriverClient> {
         let (name, driver) = self.driver.as_ref()?;
-        (*name == spec.driver).then_some(driver)
+        (*name == spec.driver).then(|| driver.with_timeout(CSI_TIMEOUT))
     }
 }
 
 // === functions ===
 
-pub(super) async fn capabilities(driver: &DriverConnection) -> Result<NodeCapabilities, tonic::Status> {
+pub(super) async fn capabilities(driver: &DriverClient) -> Result<NodeCapabilities, tonic::Status> {
     let request = v1::NodeGetCapabilitiesRequest {};
     let response = driver.node().node_get_capabilities(request).await?.into_inner();
     let has = |wanted: Rpc| {

@@ -36,7 +36,7 @@ impl CsiMounter {
         let Some(driver) = self.driver_of(spec) else {
             return Finished::new(Outcome::Failed);
         };
-        let unstaged = match capabilities(driver).await {
+        let unstaged = match capabilities(&driver).await {
             Ok(capabilities) if capabilities.stages => {
                 let request = v1::NodeUnstageVolumeRequest {
                     volume_id: spec.handle.clone(),

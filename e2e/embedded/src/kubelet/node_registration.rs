@@ -13,6 +13,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 
+use super::csi_mounter::CSI_TIMEOUT;
 use crate::apiserver::Clock;
 use crate::driver_connection::DriverConnection;
 use crate::node::{self, CONTROLLER_MANAGED_ATTACH, NODE_LEASE_NAMESPACE};
@@ -72,6 +73,7 @@ impl NodeRegistration {
         node: &Node,
         driver: &DriverConnection,
     ) -> anyhow::Result<String> {
+        let driver = driver.with_timeout(CSI_TIMEOUT);
         let name = driver.name().await?;
         let info = driver
             .node()

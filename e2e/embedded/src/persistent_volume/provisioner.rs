@@ -29,7 +29,7 @@ use super::provisioned_volume::{
     create_request, new_volume, secret_reference, topology_requirement, volume_name,
 };
 use crate::api_error::message_of;
-use crate::driver_connection::{DriverConnection, describe};
+use crate::driver_connection::{DriverClient, DriverConnection, describe};
 use crate::event_recorder::{EventRecorder, EventType};
 use crate::informer::{Change, Key, key_of};
 use crate::informers::ProvisionerInformers;
@@ -38,6 +38,8 @@ use crate::secret::get_credentials;
 
 const RETRY_START: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(300);
+/// Default of `--timeout`, the timeout of each call.
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Delay before a failed GetPluginInfo call is retried.
 const PROBE_RETRY: Duration = Duration::from_secs(1);
 
@@ -190,6 +192,11 @@ impl Provisioner {
         }
     }
 
+    /// A client of the driver for one call.
+    pub(super) fn driver(&self) -> DriverClient {
+        self.driver.with_timeout(OPERATION_TIMEOUT)
+    }
+
     async fn probe(&self) -> Worker {
         loop {
             match self.try_probe().await {
@@ -201,10 +208,10 @@ impl Provisioner {
     }
 
     async fn try_probe(&self) -> Result<Worker, tonic::Status> {
-        let name = self.driver.name().await?;
+        let name = self.driver().name().await?;
         let request = v1::GetPluginCapabilitiesRequest {};
         let capabilities = self
-            .driver
+            .driver()
             .identity()
             .get_plugin_capabilities(request)
             .await?
@@ -335,7 +342,7 @@ impl Worker {
         let request = create_request(claim, class, secrets, topology.flatten());
         let made = self
             .provisioner
-            .driver
+            .driver()
             .controller()
             .create_volume(request)
             .await?

@@ -74,7 +74,7 @@ impl Worker {
             secrets,
         };
         self.provisioner
-            .driver
+            .driver()
             .controller()
             .delete_volume(request)
             .await?;

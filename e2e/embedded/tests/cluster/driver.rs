@@ -23,6 +23,8 @@ pub(crate) struct State {
     pub published: BTreeMap<String, BTreeSet<String>>,
     pub staged: BTreeSet<(String, String)>,
     pub mounted: BTreeSet<(String, String)>,
+    /// The `grpc-timeout` of the last call of each method.
+    pub timeouts: BTreeMap<&'static str, String>,
     /// Calls that violated a rule of CSI.
     pub violations: Vec<String>,
     /// The error of CreateVolume, if it fails after the volume was created.
@@ -102,6 +104,12 @@ impl FakeDriver {
         state.published.retain(|_, nodes| !nodes.is_empty());
     }
 
+    fn record_timeout<T>(&self, method: &'static str, request: &Request<T>) {
+        let timeout = request.metadata().get("grpc-timeout");
+        let timeout = timeout.map(|timeout| timeout.to_str().unwrap().to_owned());
+        self.state().timeouts.insert(method, timeout.unwrap_or_default());
+    }
+
     fn check(&self, ok: bool, text: &str) {
         if !ok {
             self.state().violations.push(format!("{}: {text}", self.node));
@@ -148,6 +156,7 @@ impl Controller for FakeDriver {
         &self,
         request: Request<v1::CreateVolumeRequest>,
     ) -> Result<Response<v1::CreateVolumeResponse>, Status> {
+        self.record_timeout("CreateVolume", &request);
         let request = request.into_inner();
         let volume_id = format!("vol-{}", request.name);
         self.state().volumes.insert(volume_id.clone(), request.name);
@@ -169,6 +178,7 @@ impl Controller for FakeDriver {
         &self,
         request: Request<v1::DeleteVolumeRequest>,
     ) -> Result<Response<v1::DeleteVolumeResponse>, Status> {
+        self.record_timeout("DeleteVolume", &request);
         let id = request.into_inner().volume_id;
         let attached = self.state().published.contains_key(&id);
         self.check(!attached, &format!("{id} is deleted while it is published"));
@@ -181,8 +191,9 @@ impl Controller for FakeDriver {
 impl Node for FakeDriver {
     async fn node_get_info(
         &self,
-        _: Request<v1::NodeGetInfoRequest>,
+        request: Request<v1::NodeGetInfoRequest>,
     ) -> Result<Response<v1::NodeGetInfoResponse>, Status> {
+        self.record_timeout("NodeGetInfo", &request);
         let segments = HashMap::from([(ZONE.to_owned(), self.zone.clone())]);
         let topology = self.state().topology.then_some(v1::Topology { segments });
         Ok(Response::new(v1::NodeGetInfoResponse {
@@ -214,6 +225,7 @@ impl Node for FakeDriver {
         &self,
         request: Request<v1::NodeStageVolumeRequest>,
     ) -> Result<Response<v1::NodeStageVolumeResponse>, Status> {
+        self.record_timeout("NodeStageVolume", &request);
         let request = request.into_inner();
         if let Some(error) = &self.state().stage_error {
             return Err(error.clone());
@@ -236,6 +248,7 @@ impl Node for FakeDriver {
         &self,
         request: Request<v1::NodeUnstageVolumeRequest>,
     ) -> Result<Response<v1::NodeUnstageVolumeResponse>, Status> {
+        self.record_timeout("NodeUnstageVolume", &request);
         let request = request.into_inner();
         if let Some(error) = &self.state().unstage_error {
             return Err(error.clone());
@@ -252,6 +265,7 @@ impl Node for FakeDriver {
         &self,
         request: Request<v1::NodePublishVolumeRequest>,
     ) -> Result<Response<v1::NodePublishVolumeResponse>, Status> {
+        self.record_timeout("NodePublishVolume", &request);
         let request = request.into_inner();
         let staged = self
             .state()
@@ -271,6 +285,7 @@ impl Node for FakeDriver {
         &self,
         request: Request<v1::NodeUnpublishVolumeRequest>,
     ) -> Result<Response<v1::NodeUnpublishVolumeResponse>, Status> {
+        self.record_timeout("NodeUnpublishVolume", &request);
         let target = request.into_inner().target_path;
         self.state().mounted.remove(&(self.node.clone(), target));
         Ok(Response::new(v1::NodeUnpublishVolumeResponse {}))

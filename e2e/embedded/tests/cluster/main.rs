@@ -6,6 +6,7 @@
 mod attach;
 mod attacher;
 mod driver;
+mod kubelet;
 mod lost_node;
 mod restart;
 mod scheduling;

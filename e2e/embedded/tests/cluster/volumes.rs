@@ -40,7 +40,7 @@ impl World {
             .unwrap();
     }
 
-    async fn delete_claim(&self, name: &str) {
+    pub(crate) async fn delete_claim(&self, name: &str) {
         self.namespaced::<PersistentVolumeClaim>()
             .delete(name, &DeleteParams::default())
             .await
