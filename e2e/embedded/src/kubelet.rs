@@ -8,8 +8,10 @@ mod csi_mounter;
 mod csi_unmounter;
 mod desired_state_of_world_populator;
 mod disk;
+mod driver_registration;
 mod mount_checks;
 mod mount_spec;
+mod node_info_manager;
 mod node_registration;
 mod node_status;
 mod pod_status;
@@ -32,6 +34,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until};
 
 use csi_mounter::{CsiMounter, Finished};
 use desired_state_of_world_populator::{DesiredStateOfWorldPopulator, ResolveError};
+use driver_registration::CsiNodeUpdater;
 use node_registration::NodeRegistration;
 use pod_status::PodStatusManager;
 use pod_workers::{PodAction, PodWorkers};
@@ -74,7 +77,10 @@ struct Kubelet {
     mounter: CsiMounter,
     populator: DesiredStateOfWorldPopulator,
     pod_status: PodStatusManager,
+    /// The Node of kubelet's start, which owns the CSINode.
+    registered_node: Node,
     node: Node,
+    updater: CsiNodeUpdater,
     volumes: VolumeManager,
     pods: PodWorkers,
     listed: Vec<String>,
@@ -140,7 +146,9 @@ async fn run(config: KubeletConfig, recorder: EventRecorder, commands: Unbounded
         config,
         recorder,
         registration,
+        registered_node: node.clone(),
         node,
+        updater: CsiNodeUpdater::new(),
         volumes,
         pods: PodWorkers::default(),
         listed: Vec::new(),
@@ -176,12 +184,14 @@ impl Kubelet {
                 .into_iter()
                 .chain(self.pods.next_due())
                 .chain(self.next_round)
+                .chain(self.updater.due)
                 .min();
             tokio::select! {
                 biased;
                 Some(report) = self.running.next(), if !self.running.is_empty() => self.handle_report(report),
                 Some(event) = pods.next() => self.pod_event(event),
                 Some(event) = nodes.next() => self.node_event(event),
+                Some(event) = self.updater.drivers.next() => self.driver_event(event),
                 Some(command) = commands.recv() => self.command(command),
                 due = heartbeat.tick() => self.beat(due),
                 () = sleep_until(wake.unwrap_or(now)), if wake.is_some() => {}
@@ -191,6 +201,7 @@ impl Kubelet {
 
     fn sync(&mut self) {
         let now = Instant::now();
+        self.update_driver_if_due(now);
         for action in self.pods.actions(&mut self.volumes, now) {
             self.start_pod_action(action);
         }
@@ -214,15 +225,7 @@ impl Kubelet {
     fn handle_report(&mut self, report: Report) {
         let now = Instant::now();
         match report {
-            Report::DriverRegistered(name) => {
-                let driver = self.config.driver.clone().map(|driver| (name, driver));
-                self.mounter = CsiMounter::new(
-                    self.config.client.clone(),
-                    &self.config.name,
-                    driver,
-                    self.config.disk.clone(),
-                );
-            }
+            Report::DriverRegistered(name) => self.driver_registered(name),
             Report::OperationFinished(operation, finished) => self.operation_finished(&operation, finished),
             Report::Resolved(uid, specs) => self.pods.resolved(&uid, specs, &mut self.volumes, now),
             Report::InUseStored(stored) => {
@@ -374,26 +377,5 @@ impl Kubelet {
             | Outcome::NotPublished
             | Outcome::PublishUncertain => {}
         }
-    }
-
-    fn register_driver(&mut self) {
-        let Some(driver) = self.config.driver.clone() else {
-            return;
-        };
-        let (registration, node) = (self.registration.clone(), self.node.clone());
-        self.running.push(
-            async move {
-                loop {
-                    match registration.register_driver(&node, &driver).await {
-                        Ok(name) => return Report::DriverRegistered(name),
-                        Err(error) => {
-                            tracing::debug!(node = registration.name, %error, "driver was not registered");
-                        }
-                    }
-                    sleep(REGISTRATION_RETRY).await;
-                }
-            }
-            .boxed(),
-        );
     }
 }

@@ -48,6 +48,6 @@ impl Kubelet {
                 .boxed(),
             );
         }
-        self.register_driver();
+        self.update_driver();
     }
 }

@@ -1,29 +1,19 @@
-//! Kubelet's Node, Lease and CSINode: registration and heartbeat.
+//! Kubelet's Node and Lease: registration and heartbeat.
 
 use std::collections::BTreeMap;
 
-use csi_proto::v1;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus};
-use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver, CSINodeSpec, VolumeNodeResources};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference, Time};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 
-use super::csi_mounter::CSI_TIMEOUT;
 use crate::apiserver::Clock;
-use crate::driver_connection::DriverConnection;
 use crate::node::{self, CONTROLLER_MANAGED_ATTACH, NODE_LEASE_NAMESPACE};
 
-/// Annotation of a CSINode: the in-tree plugins that are migrated to CSI on this node.
-const MIGRATED_PLUGINS: (&str, &str) = (
-    "storage.alpha.kubernetes.io/migrated-plugins",
-    "kubernetes.io/aws-ebs,kubernetes.io/azure-disk,kubernetes.io/azure-file,kubernetes.io/cinder,\
-     kubernetes.io/gce-pd,kubernetes.io/portworx-volume,kubernetes.io/vsphere-volume",
-);
 /// `leaseDurationSeconds` of a node's lease.
 const LEASE_DURATION_SECONDS: i32 = 40;
 
@@ -39,7 +29,7 @@ pub(crate) struct NodeRegistration {
 // === impl NodeRegistration ===
 
 impl NodeRegistration {
-    /// Creates Node and Lease, or adopts those of a previous kubelet.
+    /// Creates Node, CSINode and Lease, or adopts those of a previous kubelet.
     ///
     /// # Errors
     /// The API server rejected an object; kubelet retries.
@@ -59,91 +49,11 @@ impl NodeRegistration {
             }
             Err(error) => return Err(error),
         };
+        // Before it reports that the node is ready, as upstream.
+        self.initialize_csi_node(&node).await?;
         self.renew_lease().await?;
         self.report_status(&node).await?;
         Ok(node)
-    }
-
-    /// Writes the driver's NodeGetInfo response into CSINode and the node's labels.
-    ///
-    /// # Errors
-    /// The driver's call failed, or the API server rejected an object; kubelet retries.
-    pub(crate) async fn register_driver(
-        &self,
-        node: &Node,
-        driver: &DriverConnection,
-    ) -> anyhow::Result<String> {
-        let driver = driver.with_timeout(CSI_TIMEOUT);
-        let name = driver.name().await?;
-        let info = driver
-            .node()
-            .node_get_info(v1::NodeGetInfoRequest {})
-            .await?
-            .into_inner();
-        let segments = info
-            .accessible_topology
-            .map(|topology| topology.segments)
-            .unwrap_or_default();
-        let segments: BTreeMap<_, _> = segments.into_iter().collect();
-        if !segments.is_empty() {
-            let patch = json!({"metadata": {"labels": segments}});
-            Api::<Node>::all(self.client.clone())
-                .patch(&self.name, &PatchParams::default(), &Patch::Strategic(patch))
-                .await?;
-        }
-        let entry = CSINodeDriver {
-            name: name.clone(),
-            node_id: info.node_id,
-            topology_keys: Some(segments.into_keys().collect()),
-            // 0 means no limit, not zero volumes.
-            allocatable: (info.max_volumes_per_node > 0).then(|| VolumeNodeResources {
-                count: i32::try_from(info.max_volumes_per_node).ok(),
-            }),
-        };
-        self.store_csi_node(node, entry).await?;
-        Ok(name)
-    }
-
-    async fn store_csi_node(&self, node: &Node, entry: CSINodeDriver) -> kube::Result<()> {
-        let csi_nodes = Api::<CSINode>::all(self.client.clone());
-        let Some(mut known) = csi_nodes.get_opt(&self.name).await? else {
-            let (key, plugins) = MIGRATED_PLUGINS;
-            let csi_node = CSINode {
-                metadata: ObjectMeta {
-                    name: Some(self.name.clone()),
-                    owner_references: Some(vec![owner(node)]),
-                    annotations: Some(BTreeMap::from([(key.to_owned(), plugins.to_owned())])),
-                    ..ObjectMeta::default()
-                },
-                spec: CSINodeSpec { drivers: vec![entry] },
-            };
-            return csi_nodes
-                .create(&PostParams::default(), &csi_node)
-                .await
-                .map(drop);
-        };
-        if known.spec.drivers.contains(&entry) {
-            return Ok(());
-        }
-        // The entry of a driver is immutable: kubelet removes the old one first.
-        let others = known
-            .spec
-            .drivers
-            .iter()
-            .filter(|driver| driver.name != entry.name);
-        let others: Vec<_> = others.cloned().collect();
-        if others.len() < known.spec.drivers.len() {
-            known.spec.drivers.clone_from(&others);
-            known = csi_nodes
-                .replace(&self.name, &PostParams::default(), &known)
-                .await?;
-        }
-        known.spec.drivers = others;
-        known.spec.drivers.push(entry);
-        csi_nodes
-            .replace(&self.name, &PostParams::default(), &known)
-            .await
-            .map(drop)
     }
 
     /// Renews the node's lease. Creates it if it does not exist and the node does, as upstream's `ensureLease`.
@@ -239,7 +149,7 @@ impl NodeRegistration {
 
 // === functions ===
 
-fn owner(node: &Node) -> OwnerReference {
+pub(super) fn owner(node: &Node) -> OwnerReference {
     OwnerReference {
         api_version: "v1".to_owned(),
         kind: "Node".to_owned(),

@@ -1,8 +1,47 @@
-//! kubelet: deadlines of its calls.
+//! kubelet: deadlines of its calls, CSINode.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use embedded_cluster::cluster::NodeOptions;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode};
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::driver::{DRIVER, ZONE};
 use crate::world::World;
+
+impl World {
+    async fn csi_node(&self, name: &str) -> Option<CSINode> {
+        self.all::<CSINode>().get_opt(name).await.unwrap()
+    }
+
+    /// Waits until the CSINode of node a has the driver.
+    async fn until_registered(&self) -> CSINode {
+        self.until("driver registered", || async {
+            let csi_node = self.csi_node("a").await;
+            csi_node.is_some_and(|csi_node| csi_node.spec.drivers.len() == 1)
+        })
+        .await;
+        self.csi_node("a").await.unwrap()
+    }
+
+    async fn delete_csi_node(&self) {
+        let csi_nodes = self.all::<CSINode>();
+        csi_nodes.delete("a", &DeleteParams::default()).await.unwrap();
+    }
+
+    async fn set_update_period(&self, seconds: Option<u32>) {
+        let patch = Patch::Merge(json!({"spec": {"nodeAllocatableUpdatePeriodSeconds": seconds}}));
+        let drivers = self.all::<CSIDriver>();
+        drivers
+            .patch(DRIVER, &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+    }
+}
 
 #[tokio::test(start_paused = true)]
 async fn calls_have_the_deadlines_of_kubelet_and_provisioner() {
@@ -28,4 +67,124 @@ async fn calls_have_the_deadlines_of_kubelet_and_provisioner() {
         ("NodeUnstageVolume", "120000m".to_owned()),
     ]);
     assert_eq!(world.driver.state().timeouts, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn deleted_csi_node_is_created_again_when_the_driver_registers_or_its_limit_is_updated() {
+    let mut world = World::start().await;
+    world.until_registered().await;
+
+    world.delete_csi_node().await;
+    sleep(Duration::from_secs(600)).await;
+    assert_eq!(world.csi_node("a").await, None, "kubelet does not watch it");
+    world.cluster.register_driver("a");
+    world.until_registered().await;
+
+    world.set_update_period(Some(60)).await;
+    world.delete_csi_node().await;
+    world.until_registered().await;
+    world.set_update_period(None).await;
+    world.delete_csi_node().await;
+    sleep(Duration::from_secs(600)).await;
+    assert_eq!(world.csi_node("a").await, None, "no period");
+
+    world.cluster.start_node("a");
+    world.until_registered().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn kubelet_creates_a_csi_node_without_a_driver() {
+    let mut world = World::start().await;
+    world.cluster.add_node(NodeOptions::new("c", None));
+    world
+        .until("CSINode created", || async {
+            world.csi_node("c").await.is_some()
+        })
+        .await;
+    let csi_node = world.csi_node("c").await.unwrap();
+    assert!(csi_node.spec.drivers.is_empty());
+    let owner = &csi_node.metadata.owner_references.unwrap()[0];
+    assert_eq!(Some(&owner.uid), world.node("c").await.metadata.uid.as_ref());
+    assert!(
+        csi_node.metadata.annotations.unwrap()["storage.alpha.kubernetes.io/migrated-plugins"]
+            .contains("aws-ebs")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn csi_node_of_an_earlier_node_is_replaced() {
+    let mut world = World::start().await;
+    let before = world.until_registered().await.metadata;
+    world.cluster.crash_node("a");
+    let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "a", "uid": "earlier"});
+    let patch = Patch::Merge(json!({"metadata": {"ownerReferences": [owner]}}));
+    let csi_nodes = world.all::<CSINode>();
+    csi_nodes
+        .patch("a", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    world.cluster.start_node("a");
+    world
+        .until("CSINode replaced", || async {
+            let csi_node = world.csi_node("a").await;
+            csi_node.is_some_and(|found| {
+                found.metadata.uid != before.uid
+                    && found.metadata.owner_references == before.owner_references
+                    && found.spec.drivers.len() == 1
+            })
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn changed_limit_is_updated_and_keeps_the_drivers_entry() {
+    let world = World::start().await;
+    world.until_registered().await;
+    let limit = |csi_node: CSINode| csi_node.spec.drivers[0].allocatable.clone()?.count;
+    world.driver.state().limit = 3;
+    world.cluster.register_driver("a");
+    world
+        .until("limit updated", || async {
+            limit(world.csi_node("a").await.unwrap()) == Some(3)
+        })
+        .await;
+    world.set_update_period(Some(60)).await;
+    world.driver.state().limit = 0;
+    let waited = world
+        .until("limit updated", || async {
+            limit(world.csi_node("a").await.unwrap()).is_none()
+        })
+        .await;
+    assert!(waited >= Duration::from_secs(60), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn node_has_the_node_id_of_the_driver() {
+    let world = World::start().await;
+    world.until_registered().await;
+    let annotations = world.node("a").await.metadata.annotations.unwrap();
+    let ids: Value = serde_json::from_str(&annotations["csi.volume.kubernetes.io/nodeid"]).unwrap();
+    assert_eq!(ids, json!({DRIVER: "a"}));
+}
+
+#[tokio::test(start_paused = true)]
+async fn driver_is_not_registered_while_a_label_contradicts_its_topology() {
+    let mut world = World::start_with(|state| state.topology = true).await;
+    world.until_registered().await;
+    world.cluster.crash_node("a");
+    world.delete_csi_node().await;
+    let label = |zone: &str| Patch::Merge(json!({"metadata": {"labels": {ZONE: zone}}}));
+    let nodes = world.all::<Node>();
+    nodes
+        .patch("a", &PatchParams::default(), &label("z9"))
+        .await
+        .unwrap();
+    world.cluster.start_node("a");
+    sleep(Duration::from_secs(60)).await;
+    assert!(world.csi_node("a").await.unwrap().spec.drivers.is_empty());
+    nodes
+        .patch("a", &PatchParams::default(), &label("z1"))
+        .await
+        .unwrap();
+    world.until_registered().await;
 }
