@@ -357,7 +357,8 @@ async fn create_pods(client: &Client, scale: Scale) -> Result<()> {
         object(json!({
             "metadata": {"name": name},
             "spec": {"nodeName": scale.node(number), "terminationGracePeriodSeconds": 0,
-                "containers": [{"name": "app", "image": "app"}],
+                "containers": [{"name": "app", "image": "app",
+                    "volumeMounts": [{"name": "data", "mountPath": "/data"}]}],
                 "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": name}}]},
         }))
     });

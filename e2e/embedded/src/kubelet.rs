@@ -14,6 +14,7 @@ mod mount_spec;
 mod node_info_manager;
 mod node_registration;
 mod node_status;
+mod operation_result;
 mod pod_status;
 mod pod_workers;
 mod process;
@@ -32,10 +33,11 @@ use kube::{Api, ResourceExt};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until};
 
-use csi_mounter::{CsiMounter, Finished};
+use csi_mounter::CsiMounter;
 use desired_state_of_world_populator::{DesiredStateOfWorldPopulator, ResolveError};
 use driver_registration::CsiNodeUpdater;
 use node_registration::NodeRegistration;
+use operation_result::Finished;
 use pod_status::PodStatusManager;
 use pod_workers::{PodAction, PodWorkers};
 use volume_manager::{Operation, Outcome, VolumeManager};
@@ -103,6 +105,8 @@ enum Report {
     DriverRegistered(String),
     OperationFinished(Box<Operation>, Finished),
     Resolved(String, Result<Vec<mount_spec::MountSpec>, ResolveError>),
+    /// The pod with this UID has a volume beyond the node's attach limit.
+    AttachLimitExceeded(String),
     InUseStored(BTreeSet<UniqueVolumeName>),
     Started(String),
     Stopped(String),
@@ -228,6 +232,7 @@ impl Kubelet {
             Report::DriverRegistered(name) => self.driver_registered(name),
             Report::OperationFinished(operation, finished) => self.operation_finished(&operation, finished),
             Report::Resolved(uid, specs) => self.pods.resolved(&uid, specs, &mut self.volumes, now),
+            Report::AttachLimitExceeded(uid) => self.reject_pod(&uid),
             Report::InUseStored(stored) => {
                 self.volumes.mark_volumes_as_reported_in_use(&stored);
                 self.stored_in_use = Some(stored);
@@ -301,6 +306,7 @@ impl Kubelet {
                 Report::Nothing
             }
             .boxed(),
+            PodAction::VerifyAttachLimit(pod) => return self.verify_attach_limit(&pod),
             PodAction::ReportFailedMount(pod, message) => {
                 self.recorder
                     .event(&*pod, EventType::Warning, "FailedMount", &message);
@@ -343,13 +349,9 @@ impl Kubelet {
         match operation {
             Operation::MountVolume { spec, pod, .. } => {
                 self.remove_unmounted_records(spec, pod, finished.outcome);
-                if let (Some(message), Some(pod)) = (finished.message, self.pods.get(pod)) {
-                    self.recorder
-                        .event(pod, EventType::Warning, "FailedMount", &message);
+                if let Some(pod) = self.pods.get(pod) {
+                    self.record_mount(pod, spec, finished);
                 }
-            }
-            Operation::VerifyControllerAttachedVolume(spec) if finished.attach_limit_exceeded => {
-                self.reject_pods(&spec.unique_name);
             }
             Operation::VerifyControllerAttachedVolume(_)
             | Operation::UnmountVolume { .. }

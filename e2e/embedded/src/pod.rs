@@ -1,7 +1,27 @@
 //! Helpers for Pod objects.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+/// The names of a pod's volumes that its containers mount, and of those that they use as devices.
+#[derive(Debug, Default)]
+pub(crate) struct VolumeNames<'a> {
+    pub mounts: BTreeSet<&'a str>,
+    pub devices: BTreeSet<&'a str>,
+}
+
+// === impl VolumeNames ===
+
+impl VolumeNames<'_> {
+    /// Whether a container uses the volume.
+    pub(crate) fn contains(&self, name: &str) -> bool {
+        self.mounts.contains(name) || self.devices.contains(name)
+    }
+}
+
+// === functions ===
 
 /// The node the pod was bound to.
 pub(crate) fn node_name(pod: &Pod) -> Option<&str> {
@@ -18,6 +38,25 @@ pub(crate) fn volumes(pod: &Pod) -> &[Volume] {
         .as_ref()
         .and_then(|spec| spec.volumes.as_deref())
         .unwrap_or_default()
+}
+
+/// The volumes that containers use: upstream's `GetPodVolumeNames`.
+pub(crate) fn volume_names(pod: &Pod) -> VolumeNames<'_> {
+    let mut names = VolumeNames::default();
+    let Some(spec) = &pod.spec else {
+        return names;
+    };
+    let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+    let containers = containers.map(|container| (&container.volume_mounts, &container.volume_devices));
+    let ephemeral = spec.ephemeral_containers.iter().flatten();
+    let ephemeral = ephemeral.map(|container| (&container.volume_mounts, &container.volume_devices));
+    for (mounts, devices) in containers.chain(ephemeral) {
+        let mounts = mounts.iter().flatten().map(|mount| mount.name.as_str());
+        names.mounts.extend(mounts);
+        let devices = devices.iter().flatten().map(|device| device.name.as_str());
+        names.devices.extend(devices);
+    }
+    names
 }
 
 pub(crate) fn phase(pod: &Pod) -> Option<&str> {
@@ -100,6 +139,21 @@ pub(crate) fn check_owner(pod: &Pod, claim: &ObjectMeta) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn volumes_of_all_containers_are_used() {
+        let pod: Pod = serde_json::from_value(serde_json::json!({"spec": {
+            "initContainers": [{"name": "i", "volumeMounts": [{"name": "a", "mountPath": "/a"}]}],
+            "containers": [{"name": "c", "volumeDevices": [{"name": "b", "devicePath": "/b"}]}],
+            "ephemeralContainers": [{"name": "e", "volumeMounts": [{"name": "c", "mountPath": "/c"}]}],
+            "volumes": [{"name": "a"}, {"name": "b"}, {"name": "c"}, {"name": "d"}],
+        }}))
+        .unwrap();
+        let names = volume_names(&pod);
+        assert_eq!(names.mounts, BTreeSet::from(["a", "c"]));
+        assert_eq!(names.devices, BTreeSet::from(["b"]));
+        assert!(!names.contains("d"));
+    }
 
     #[test]
     fn terminated_pod_has_a_final_phase_or_no_running_container_while_deleting() {

@@ -235,7 +235,8 @@ impl Users {
                 serde_json::from_value(json!({
                     "metadata": {"name": pod},
                     "spec": {
-                        "containers": [{"name": "app", "image": "pause"}],
+                        "containers": [{"name": "app", "image": "pause",
+                            "volumeMounts": [{"name": "data", "mountPath": "/data"}]}],
                         "nodeSelector": {"kubernetes.io/hostname": node},
                         "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim.name}}],
                     },

@@ -1,7 +1,6 @@
 //! Executes mount and unmount operations through the driver's Node service.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::time::Duration;
 
 use csi_proto::v1;
@@ -13,6 +12,7 @@ use kube::{Api, Client};
 
 use super::disk::{NodeDisk, VolumeData};
 use super::mount_spec::MountSpec;
+use super::operation_result::{Finished, Step};
 use super::volume_manager::{Operation, Outcome};
 use crate::api_error::message_of;
 use crate::driver_connection::{DriverClient, DriverConnection, describe, is_final};
@@ -26,25 +26,12 @@ pub(super) const CSI_TIMEOUT: Duration = Duration::from_secs(120);
 /// limit.
 const RESOURCE_EXHAUSTED: i32 = 8;
 
-/// Upstream's two steps of a mount.
-const MOUNT_DEVICE: &str = "MountVolume.MountDevice";
-const SET_UP: &str = "MountVolume.SetUp";
-
-/// The result of an operation, and the event for the pod.
-#[derive(Debug)]
-pub(crate) struct Finished {
-    pub outcome: Outcome,
-    /// Message of a FailedMount event.
-    pub message: Option<String>,
-    /// The attach failed because the node is at its attach limit.
-    pub attach_limit_exceeded: bool,
-}
-
 /// Capabilities of a driver's Node service.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeCapabilities {
     pub stages: bool,
-    pub single_node_multi_writer: bool,
+    single_node_multi_writer: bool,
+    volume_mount_group: bool,
 }
 
 /// A client of one node's driver.
@@ -54,25 +41,6 @@ pub(crate) struct CsiMounter {
     node: String,
     driver: Option<(String, DriverConnection)>,
     pub(super) disk: NodeDisk,
-}
-
-// === impl Finished ===
-
-impl Finished {
-    pub(super) fn new(outcome: Outcome) -> Self {
-        Self {
-            outcome,
-            message: None,
-            attach_limit_exceeded: false,
-        }
-    }
-
-    pub(super) fn failed(outcome: Outcome, step: &str, spec: &MountSpec, error: &str) -> Self {
-        Self {
-            message: Some(format!("{step} failed for volume {:?} : {error}", spec.name)),
-            ..Self::new(outcome)
-        }
-    }
 }
 
 // === impl CsiMounter ===
@@ -122,13 +90,11 @@ impl CsiMounter {
         if attached {
             return Finished::new(Outcome::Done);
         }
-        Finished {
-            attach_limit_exceeded: spec.reports_attach_limit && self.is_attach_limit_exceeded(spec).await,
-            ..Finished::new(Outcome::NotAttachedYet)
-        }
+        Finished::new(Outcome::NotAttachedYet)
     }
 
-    async fn is_attach_limit_exceeded(&self, spec: &MountSpec) -> bool {
+    /// Whether the attach failed because the node is at its attach limit.
+    pub(super) async fn is_attach_limit_exceeded(&self, spec: &MountSpec) -> bool {
         let name = attachment_name(&spec.handle, &spec.driver, &self.node);
         let attachment = Api::<VolumeAttachment>::all(self.client.clone())
             .get_opt(&name)
@@ -140,141 +106,149 @@ impl CsiMounter {
             == Some(RESOURCE_EXHAUSTED)
     }
 
-    async fn mount(&self, spec: &MountSpec, pod: &Pod, staged: bool) -> Finished {
+    async fn mount(&self, spec: &MountSpec, pod: &Pod, is_device_mounted: bool) -> Finished {
         let publish_context = match self.wait_for_attach(spec).await {
             Ok(context) => context,
-            Err(error) => {
-                return Finished::failed(Outcome::Failed, "MountVolume.WaitForAttach", spec, &error);
-            }
+            Err(error) => return Finished::failed(Outcome::Failed, Step::WaitForAttach, spec, &error),
         };
-        let is_device_mounted = staged || spec.ephemeral;
-        let step = if is_device_mounted { SET_UP } else { MOUNT_DEVICE };
-        let Some(mut driver) = self.driver_of(spec) else {
-            let text = if is_device_mounted {
-                "mounter.SetUpAt failed to get CSI client"
-            } else {
-                "attacher.MountDevice failed to create newCsiDriverClient"
-            };
-            let name = &spec.driver;
-            let error = format!(
-                "kubernetes.io/csi: {text}: driver name {name} not found in the list of registered CSI drivers"
-            );
-            return Finished::failed(Outcome::Failed, step, spec, &error);
-        };
-        let mut capabilities = match capabilities(&driver).await {
-            Ok(capabilities) => capabilities,
-            Err(status) => {
-                let error = capabilities_error(spec, staged, &status);
-                return Finished::failed(Outcome::Failed, step, spec, &error);
-            }
-        };
-        capabilities.stages &= !spec.ephemeral;
-        if capabilities.stages
-            && !staged
-            && let Err(finished) = self.stage(&driver, spec, &publish_context, capabilities).await
+        if !is_device_mounted
+            && !spec.ephemeral
+            && let Err((outcome, error)) = self.mount_device(spec, pod, &publish_context).await
         {
-            return finished;
+            return Finished::failed(outcome, Step::MountDevice, spec, &error);
         }
-        if capabilities.stages && !staged {
-            // Each step has a deadline of its own.
-            driver = self.driver_of(spec).unwrap_or(driver);
+        match self.set_up(spec, pod, publish_context).await {
+            Ok(()) => Finished::new(Outcome::Done),
+            Err((outcome, error)) => Finished::failed(outcome, Step::SetUp, spec, &error),
         }
-        self.publish(&driver, spec, pod, publish_context, capabilities)
-            .await
     }
 
-    async fn stage(
+    /// Stages the volume if the driver has the capability: `MountDevice`, and `SetUpDevice` of a block volume.
+    async fn mount_device(
         &self,
-        driver: &DriverClient,
         spec: &MountSpec,
+        pod: &Pod,
         publish_context: &HashMap<String, String>,
-        capabilities: NodeCapabilities,
-    ) -> Result<(), Finished> {
-        let failed = |outcome, error: &str| Finished::failed(outcome, MOUNT_DEVICE, spec, error);
+    ) -> Result<(), (Outcome, String)> {
+        let failed = |error| (Outcome::Failed, error);
+        let text = if spec.block {
+            "blockMapper.SetUpDevice failed to get CSI client"
+        } else {
+            "attacher.MountDevice failed to create newCsiDriverClient"
+        };
+        let driver = self.driver_of(spec, text).map_err(failed)?;
+        let capabilities = capabilities(&driver).await.map_err(|status| {
+            // MountDevice adds nothing to the error of the call.
+            let text = "blockMapper.stageVolumeForBlock failed to check STAGE_UNSTAGE_VOLUME capability";
+            failed(described(spec.block.then_some(text), &status))
+        })?;
+        if !capabilities.stages {
+            return Ok(());
+        }
+        let secrets = self.secrets(spec, "", "NodeStageSecretRef", spec.stage_secret.as_ref());
+        let secrets = secrets.await.map_err(failed)?;
         let path = self.disk.staging_path(spec);
-        let secrets = self.secrets("NodeStageSecretRef", spec.stage_secret.as_ref());
-        let secrets = secrets.await.map_err(|error| failed(Outcome::Failed, &error))?;
         let data = VolumeData {
             spec: spec.clone(),
             pod: None,
         };
-        if let Err(error) = self.disk.save(&path, data) {
-            return Err(failed(Outcome::Failed, &error.to_string()));
-        }
+        let saved = self.disk.save(&path, data);
+        saved.map_err(|error| failed(error.to_string()))?;
         let request = v1::NodeStageVolumeRequest {
             volume_id: spec.handle.clone(),
             publish_context: publish_context.clone(),
-            staging_target_path: text(&path),
-            volume_capability: Some(spec.capability(capabilities.single_node_multi_writer)),
+            staging_target_path: path.display().to_string(),
+            volume_capability: Some(volume_capability(spec, pod, capabilities)),
             secrets,
             volume_context: spec.attributes.clone().into_iter().collect(),
         };
-        match driver.node().node_stage_volume(request).await {
-            Ok(_) => Ok(()),
-            Err(status) => {
-                let outcome = if is_final(status.code()) {
+        driver
+            .node()
+            .node_stage_volume(request)
+            .await
+            .map(drop)
+            .map_err(|status| {
+                let is_final = is_final(status.code());
+                let outcome = if is_final {
                     Outcome::NotStaged
                 } else {
                     Outcome::StageUncertain
                 };
-                Err(failed(outcome, &describe(&status)))
-            }
-        }
+                (outcome, describe(&status))
+            })
     }
 
-    async fn publish(
+    /// Publishes the volume: `SetUp`, and `MapPodDevice` of a block volume.
+    async fn set_up(
         &self,
-        driver: &DriverClient,
         spec: &MountSpec,
         pod: &Pod,
         publish_context: HashMap<String, String>,
-        capabilities: NodeCapabilities,
-    ) -> Finished {
-        let failed = |outcome, error: &str| Finished::failed(outcome, SET_UP, spec, error);
+    ) -> Result<(), (Outcome, String)> {
+        let failed = |error| (Outcome::PublishNotCalled, error);
+        let text = if spec.block {
+            "blockMapper.MapPodDevice failed to get CSI client"
+        } else {
+            "mounter.SetUpAt failed to get CSI client"
+        };
+        let driver = self.driver_of(spec, text).map_err(failed)?;
+        if let (Some(why), false) = (&spec.unsupported, spec.block) {
+            let text = "kubernetes.io/csi: mounter.SetupAt failed to check volume lifecycle mode";
+            return Err(failed(format!("{text}: {why}")));
+        }
+        let capabilities = capabilities(&driver).await.map_err(|status| {
+            let needed = match (spec.block, spec.ephemeral) {
+                (true, _) => None,
+                (false, false) => Some("mounter.SetUpAt failed to check for STAGE_UNSTAGE_VOLUME capability"),
+                (false, true) => Some(
+                    "mounter.SetUpAt failed to determine if the node service has VOLUME_MOUNT_GROUP capability",
+                ),
+            };
+            failed(described(needed, &status))
+        })?;
+        let text = "blockMapper.publishVolumeForBlock ";
+        let secrets = self.secrets(spec, text, "NodePublishSecretRef", spec.publish_secret.as_ref());
+        let secrets = secrets.await.map_err(failed)?;
         let uid = pod::uid(pod);
         let path = self.disk.target_path(spec, uid);
-        let secrets = self.secrets("NodePublishSecretRef", spec.publish_secret.as_ref());
-        let secrets = match secrets.await {
-            Ok(secrets) => secrets,
-            Err(error) => return failed(Outcome::PublishNotCalled, &error),
-        };
         let data = VolumeData {
             spec: spec.clone(),
             pod: Some(uid.to_owned()),
         };
-        if let Err(error) = self.disk.save(&path, data) {
-            // As upstream, where this error is final, unlike that of the Secret.
-            return failed(Outcome::NotPublished, &error.to_string());
-        }
+        // As upstream, where this error is final, unlike that of the Secret.
+        let saved = self.disk.save(&path, data);
+        saved.map_err(|error| (Outcome::NotPublished, error.to_string()))?;
         let mut volume_context: HashMap<_, _> = spec.attributes.clone().into_iter().collect();
         if spec.pod_info {
             volume_context.extend(pod_info(pod, spec.ephemeral));
         }
+        // That of a block volume is set even if the driver does not stage.
+        let is_staged = spec.block || (capabilities.stages && !spec.ephemeral);
+        let staging_path = is_staged.then(|| self.disk.staging_path(spec).display().to_string());
         let request = v1::NodePublishVolumeRequest {
             volume_id: spec.handle.clone(),
             publish_context,
-            staging_target_path: if capabilities.stages {
-                text(&self.disk.staging_path(spec))
-            } else {
-                String::new()
-            },
-            target_path: text(&path),
-            volume_capability: Some(spec.capability(capabilities.single_node_multi_writer)),
+            staging_target_path: staging_path.unwrap_or_default(),
+            target_path: path.display().to_string(),
+            volume_capability: Some(volume_capability(spec, pod, capabilities)),
             readonly: spec.read_only,
             secrets,
             volume_context,
         };
-        match driver.node().node_publish_volume(request).await {
-            Ok(_) => Finished::new(Outcome::Done),
-            Err(status) => {
-                let outcome = if is_final(status.code()) {
+        driver
+            .node()
+            .node_publish_volume(request)
+            .await
+            .map(drop)
+            .map_err(|status| {
+                let is_final = is_final(status.code());
+                let outcome = if is_final {
                     Outcome::NotPublished
                 } else {
                     Outcome::PublishUncertain
                 };
-                failed(outcome, &describe(&status))
-            }
-        }
+                (outcome, describe(&status))
+            })
     }
 
     /// The publish context from the VolumeAttachment, which must be attached.
@@ -312,25 +286,38 @@ impl CsiMounter {
         ))
     }
 
-    /// The data of the Secret in this field of the volume's source.
+    /// The data of the Secret in this field of the volume's source. `step` is upstream's name of a step for block volumes.
     async fn secrets(
         &self,
+        spec: &MountSpec,
+        step: &str,
         field: &str,
         reference: Option<&SecretReference>,
     ) -> Result<HashMap<String, String>, String> {
         get_credentials(&self.client, reference, |name, namespace, error| {
-            format!(
-                "fetching {field} {namespace}/{name} failed: kubernetes.io/csi: failed to find the secret {name} in the \
-                 namespace {namespace} with error: {error}"
-            )
+            let cause = format!(
+                "kubernetes.io/csi: failed to find the secret {name} in the namespace {namespace} with error: {error}"
+            );
+            if spec.block {
+                format!("kubernetes.io/csi: {step}failed to get {field} {namespace}/{name}: {cause}")
+            } else {
+                format!("fetching {field} {namespace}/{name} failed: {cause}")
+            }
         })
         .await
     }
 
     /// A client of the volume's driver for one step.
-    pub(super) fn driver_of(&self, spec: &MountSpec) -> Option<DriverClient> {
-        let (name, driver) = self.driver.as_ref()?;
-        (*name == spec.driver).then(|| driver.with_timeout(CSI_TIMEOUT))
+    ///
+    /// # Errors
+    /// Upstream's error, with the name of the step in `text`, if kubelet has not registered the driver.
+    pub(super) fn driver_of(&self, spec: &MountSpec, text: &str) -> Result<DriverClient, String> {
+        let registered = self.driver.iter().find(|(name, _)| *name == spec.driver);
+        let (_, driver) = registered.ok_or_else(|| {
+            let name = &spec.driver;
+            format!("kubernetes.io/csi: {text}: driver name {name} not found in the list of registered CSI drivers")
+        })?;
+        Ok(driver.with_timeout(CSI_TIMEOUT))
     }
 }
 
@@ -348,24 +335,25 @@ pub(super) async fn capabilities(driver: &DriverClient) -> Result<NodeCapabiliti
     Ok(NodeCapabilities {
         stages: has(Rpc::StageUnstageVolume),
         single_node_multi_writer: has(Rpc::SingleNodeMultiWriter),
+        volume_mount_group: has(Rpc::VolumeMountGroup),
     })
 }
 
-/// The error of a mount whose NodeGetCapabilities call failed. MountDevice adds nothing to that of the call.
-fn capabilities_error(spec: &MountSpec, staged: bool, status: &tonic::Status) -> String {
+/// The error of a call, after the text of the step that needs it.
+pub(super) fn described(text: Option<&str>, status: &tonic::Status) -> String {
     let status = describe(status);
-    let failed = if spec.ephemeral {
-        "failed to determine if the node service has VOLUME_MOUNT_GROUP capability"
-    } else if staged {
-        "failed to check for STAGE_UNSTAGE_VOLUME capability"
-    } else {
-        return status;
-    };
-    format!("kubernetes.io/csi: mounter.SetUpAt {failed}: {status}")
+    text.map_or_else(
+        || status.clone(),
+        |text| format!("kubernetes.io/csi: {text}: {status}"),
+    )
 }
 
-pub(super) fn text(path: &Path) -> String {
-    path.display().to_string()
+/// The capability in a request. A driver with VOLUME_MOUNT_GROUP gets the pod's `fsGroup`.
+fn volume_capability(spec: &MountSpec, pod: &Pod, capabilities: NodeCapabilities) -> v1::VolumeCapability {
+    let context = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
+    let group = context.and_then(|context| context.fs_group);
+    let group = group.filter(|_| capabilities.volume_mount_group);
+    spec.capability(capabilities.single_node_multi_writer, group)
 }
 
 fn pod_info(pod: &Pod, ephemeral: bool) -> [(String, String); 5] {

@@ -9,7 +9,7 @@ use crate::api_error::message_of;
 use crate::informer::has_finalizer;
 use crate::migration;
 use crate::persistent_volume::claim_phase;
-use crate::pod;
+use crate::pod::{self, VolumeNames};
 use crate::volume::{CLAIM_FINALIZER, claim_name};
 
 /// Reads the objects of pods' volumes.
@@ -25,16 +25,24 @@ pub(crate) struct ResolveError(pub Vec<(String, String)>);
 // === impl DesiredStateOfWorldPopulator ===
 
 impl DesiredStateOfWorldPopulator {
-    /// The CSI volumes of the pod.
+    /// The CSI volumes that the pod's containers use.
     ///
     /// # Errors
-    /// Some volumes do not exist or are not bound yet.
+    /// Some volumes do not exist, are not bound yet, or are used in the wrong mode.
     pub(crate) async fn resolve(&self, pod: &Pod) -> Result<Vec<MountSpec>, ResolveError> {
         let mut specs = Vec::new();
         let mut failed = Vec::new();
+        let names = pod::volume_names(pod);
         for volume in pod::volumes(pod) {
+            if !names.contains(&volume.name) {
+                continue;
+            }
             match self.create_volume_spec(pod, volume).await {
-                Ok(spec) => specs.extend(spec),
+                Ok(Some(spec)) => match check_volume_mode(&spec, &names) {
+                    Ok(()) => specs.push(spec),
+                    Err(why) => failed.push((volume.name.clone(), why)),
+                },
+                Ok(None) => {}
                 Err(why) => failed.push((volume.name.clone(), why)),
             }
         }
@@ -56,7 +64,7 @@ impl DesiredStateOfWorldPopulator {
             let translated =
                 migration::inline_to_csi(volume, namespace).map_err(|error| error.to_string())?;
             return match translated {
-                Some(translated) => self.mount_spec(&translated, false).await,
+                Some(translated) => self.mount_spec(volume, &translated, false).await,
                 None => Ok(None),
             };
         };
@@ -71,11 +79,12 @@ impl DesiredStateOfWorldPopulator {
         };
         let source = volume.persistent_volume_claim.as_ref();
         let read_only = source.is_some_and(|claim| claim.read_only == Some(true));
-        self.mount_spec(&translated, read_only).await
+        self.mount_spec(volume, &translated, read_only).await
     }
 
     async fn mount_spec(
         &self,
+        volume: &Volume,
         translated: &PersistentVolume,
         read_only: bool,
     ) -> Result<Option<MountSpec>, String> {
@@ -84,7 +93,12 @@ impl DesiredStateOfWorldPopulator {
             Some(csi) => self.csi_driver(&csi.driver).await?,
             None => None,
         };
-        Ok(MountSpec::from_translated(translated, driver.as_ref(), read_only))
+        Ok(MountSpec::from_translated(
+            &volume.name,
+            translated,
+            driver.as_ref(),
+            read_only,
+        ))
     }
 
     async fn bound_claim(&self, namespace: &str, name: &str) -> Result<PersistentVolumeClaim, String> {
@@ -145,37 +159,75 @@ impl ResolveError {
             names.dedup();
             names.join(" ")
         };
-        let containers = pod.spec.iter().flat_map(|spec| {
-            let init = spec.init_containers.iter().flatten();
-            spec.containers.iter().chain(init)
-        });
-        let used = containers.flat_map(|container| {
-            let mounts = container
-                .volume_mounts
-                .iter()
-                .flatten()
-                .map(|mount| mount.name.as_str());
-            let devices = container
-                .volume_devices
-                .iter()
-                .flatten()
-                .map(|device| device.name.as_str());
-            mounts.chain(devices)
-        });
         // Other volumes, such as tokens, count as mounted.
         let of_driver = |volume: &&Volume| {
             volume.csi.is_some() || claim_name(pod, volume).is_some() || migration::is_migrated(volume)
         };
         let volumes = pod::volumes(pod).iter().filter(of_driver);
-        let names: Vec<&str> = volumes.map(|volume| volume.name.as_str()).collect();
-        let used = used.filter(|name| names.contains(name));
+        let used = pod::volume_names(pod);
+        let names = volumes.map(|volume| volume.name.as_str());
+        let unmounted = names.filter(|name| used.contains(name)).collect();
         let failed = list(self.0.iter().map(|(name, _)| name.as_str()).collect());
         let errors: Vec<&str> = self.0.iter().map(|(_, why)| why.as_str()).collect();
         format!(
             "Unable to attach or mount volumes: unmounted volumes=[{}], unattached volumes=[], failed to process \
              volumes=[{failed}]: {}",
-            list(used.collect()),
+            list(unmounted),
             errors.join("; ")
         )
+    }
+}
+
+// === functions ===
+
+/// Containers mount filesystem volumes and use block volumes as devices.
+fn check_volume_mode(spec: &MountSpec, names: &VolumeNames<'_>) -> Result<(), String> {
+    let (mode, wrong, field) = if spec.block {
+        ("Block", &names.mounts, "volumeMounts")
+    } else {
+        ("Filesystem", &names.devices, "volumeDevices")
+    };
+    let name = spec.outer_name.as_str();
+    if wrong.contains(name) {
+        return Err(format!(
+            "volume {name} has volumeMode {mode}, but is specified in {field}"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::mount_spec::tests::mk_spec;
+    use super::*;
+
+    #[test]
+    fn volume_mode_is_that_of_its_use() {
+        let mounted = VolumeNames {
+            mounts: ["data"].into(),
+            ..VolumeNames::default()
+        };
+        let device = VolumeNames {
+            devices: ["data"].into(),
+            ..VolumeNames::default()
+        };
+        let cases = [
+            (&mounted, false, None),
+            (
+                &mounted,
+                true,
+                Some("volume data has volumeMode Block, but is specified in volumeMounts"),
+            ),
+            (
+                &device,
+                false,
+                Some("volume data has volumeMode Filesystem, but is specified in volumeDevices"),
+            ),
+            (&device, true, None),
+        ];
+        for (names, block, expected) in cases {
+            let error = check_volume_mode(&MountSpec { block, ..mk_spec() }, names).err();
+            assert_eq!(error.as_deref(), expected);
+        }
     }
 }

@@ -47,6 +47,9 @@ impl NodeDisk {
 
     /// Where the volume is staged.
     pub(crate) fn staging_path(&self, spec: &MountSpec) -> PathBuf {
+        if spec.block {
+            return self.device_directory("staging").join(&spec.name);
+        }
         self.root
             .join("plugins")
             .join(CSI_PLUGIN)
@@ -58,13 +61,7 @@ impl NodeDisk {
     /// Where the volume is published to a pod.
     pub(crate) fn target_path(&self, spec: &MountSpec, pod: &str) -> PathBuf {
         if spec.block {
-            return self
-                .root
-                .join("plugins")
-                .join(CSI_PLUGIN)
-                .join("volumeDevices/publish")
-                .join(&spec.name)
-                .join(pod);
+            return self.device_directory("publish").join(&spec.name).join(pod);
         }
         self.root
             .join("pods")
@@ -72,6 +69,27 @@ impl NodeDisk {
             .join("volumes/kubernetes.io~csi")
             .join(&spec.name)
             .join("mount")
+    }
+
+    /// Where all pods find the device of a block volume.
+    pub(crate) fn global_map_path(&self, spec: &MountSpec) -> PathBuf {
+        self.device_directory(&spec.name).join("dev")
+    }
+
+    /// The directory with a pod's links to the devices of its block volumes.
+    pub(crate) fn pod_device_map_path(&self, pod: &str) -> PathBuf {
+        self.root
+            .join("pods")
+            .join(pod)
+            .join("volumeDevices/kubernetes.io~csi")
+    }
+
+    fn device_directory(&self, name: &str) -> PathBuf {
+        self.root
+            .join("plugins")
+            .join(CSI_PLUGIN)
+            .join("volumeDevices")
+            .join(name)
     }
 
     /// Records the volume. Must precede the driver's call, so that a restarted kubelet finds the volume.

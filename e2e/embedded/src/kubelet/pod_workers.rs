@@ -19,11 +19,16 @@ const REPORT_PERIOD: Duration = Duration::from_secs(10);
 /// Delay before the volumes of a pod are resolved again.
 const RESOLVE_RETRY: Duration = Duration::from_millis(100);
 
+/// How long a pod waits for its volumes before the attach limit is verified: upstream's `podAttachAndMountTimeout`.
+const MOUNT_TIMEOUT: Duration = Duration::from_secs(123);
+
 /// The next action for a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum PodAction {
     /// Resolve its volumes; completed by [`PodWorkers::resolved`].
     Resolve(Box<Pod>),
+    /// Verify that its volumes are not beyond the attach limit: they were not mounted in time.
+    VerifyAttachLimit(Box<Pod>),
     /// Report that it runs; completed by [`PodWorkers::started`].
     Start(Box<Pod>),
     /// Stop its containers, or record that they exited with this code, and report the status; completed by
@@ -50,7 +55,7 @@ struct PodWorker {
     /// The node lifecycle controller marked the running pod as not ready.
     marked_not_ready: bool,
     resolve_attempts: u32,
-    /// When to resolve the volumes again.
+    /// When to resolve the volumes again, or when they should be mounted.
     due: Option<Instant>,
     /// Message of the event about volumes that could not be resolved.
     report: Option<String>,
@@ -133,6 +138,7 @@ impl PodWorkers {
         match specs {
             Ok(specs) => {
                 worker.state = State::WaitsForVolumes;
+                worker.due = Some(now + MOUNT_TIMEOUT);
                 for spec in specs {
                     volumes.add_pod_to_volume(uid, spec);
                 }
@@ -208,7 +214,7 @@ impl PodWorkers {
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.pods
             .values()
-            .filter(|worker| worker.state == State::New)
+            .filter(|worker| matches!(worker.state, State::New | State::WaitsForVolumes))
             .filter_map(|worker| worker.due)
             .min()
     }
@@ -234,10 +240,14 @@ impl PodWorker {
                 (State::Resolving, PodAction::Resolve(pod()))
             }
             State::WaitsForVolumes if !leaving => {
-                if !volumes.all_mounted(uid) {
+                if volumes.all_mounted(uid) {
+                    (State::Starting, PodAction::Start(pod()))
+                } else if self.due.is_some_and(|due| now >= due) {
+                    self.due = Some(now + MOUNT_TIMEOUT);
+                    (State::WaitsForVolumes, PodAction::VerifyAttachLimit(pod()))
+                } else {
                     return None;
                 }
-                (State::Starting, PodAction::Start(pod()))
             }
             State::Running if leaving || self.exited.is_some() => {
                 let code = self.exited.unwrap_or_default();

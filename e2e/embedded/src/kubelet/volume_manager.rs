@@ -67,8 +67,8 @@ pub(crate) enum MountState {
 #[derive(Debug, Default)]
 pub(crate) struct VolumeManager {
     desired: BTreeMap<UniqueVolumeName, VolumeToMount>,
-    /// The desired volumes of each pod.
-    desired_of_pod: BTreeMap<String, BTreeSet<UniqueVolumeName>>,
+    /// The desired volumes of each pod, with their names in the pod.
+    desired_of_pod: BTreeMap<String, BTreeMap<UniqueVolumeName, String>>,
     actual: BTreeMap<UniqueVolumeName, AttachedVolume>,
     pending: PendingOperations,
     /// The node's `volumesAttached` in the last watch event.
@@ -125,7 +125,7 @@ impl VolumeManager {
     pub(crate) fn add_pod_to_volume(&mut self, pod: &str, spec: MountSpec) {
         let name = spec.unique_name.clone();
         let of_pod = self.desired_of_pod.entry(pod.to_owned()).or_default();
-        of_pod.insert(name.clone());
+        of_pod.insert(name.clone(), spec.outer_name.clone());
         self.desired
             .entry(name)
             .or_insert_with(|| VolumeToMount {
@@ -139,7 +139,7 @@ impl VolumeManager {
 
     /// The pod needs no volume any more.
     pub(crate) fn delete_pod(&mut self, pod: &str) {
-        for name in self.desired_of_pod.remove(pod).into_iter().flatten() {
+        for (name, _) in self.desired_of_pod.remove(pod).into_iter().flatten() {
             if let Entry::Occupied(mut volume) = self.desired.entry(name) {
                 volume.get_mut().pods.remove(pod);
                 if volume.get().pods.is_empty() {
@@ -343,9 +343,8 @@ impl VolumeManager {
                 }
                 // The attach/detach controller knows that the volume is in use only after the node has reported it. Unlike
                 // upstream, kubelet reads its Node only once the watch shows the volume in `volumesAttached`.
-                let may_be_attached =
-                    self.reported_attached.contains(name) || volume.spec.reports_attach_limit;
-                if !volume.spec.attachable || (volume.reported_in_use && may_be_attached) {
+                let is_reported = volume.reported_in_use && self.reported_attached.contains(name);
+                if !volume.spec.attachable || is_reported {
                     let spec = volume.spec.clone();
                     operations.push(Operation::VerifyControllerAttachedVolume(spec));
                 }

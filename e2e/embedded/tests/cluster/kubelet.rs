@@ -1,19 +1,37 @@
-//! kubelet: deadlines of its calls, CSINode.
+//! kubelet: deadlines of its calls, block volumes, unused volumes, CSINode.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use embedded_cluster::cluster::NodeOptions;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::time::sleep;
+use tonic::Status;
 
 use crate::driver::{DRIVER, ZONE};
 use crate::world::World;
 
 impl World {
+    /// Creates a block volume, and the claim `data` for it.
+    async fn create_block_volume(&self) {
+        self.create::<PersistentVolume>(json!({
+            "metadata": {"name": "raw"},
+            "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "storageClassName": "",
+                "volumeMode": "Block", "claimRef": {"namespace": "default", "name": "data"},
+                "csi": {"driver": DRIVER, "volumeHandle": "vol-raw"}},
+        }))
+        .await;
+        let claim = json!({
+            "metadata": {"name": "data"},
+            "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "", "volumeMode": "Block",
+                "volumeName": "raw", "resources": {"requests": {"storage": "1Gi"}}},
+        });
+        self.create_claim(claim).await;
+    }
+
     async fn csi_node(&self, name: &str) -> Option<CSINode> {
         self.all::<CSINode>().get_opt(name).await.unwrap()
     }
@@ -67,6 +85,93 @@ async fn calls_have_the_deadlines_of_kubelet_and_provisioner() {
         ("NodeUnstageVolume", "120000m".to_owned()),
     ]);
     assert_eq!(world.driver.state().timeouts, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn block_volume_is_mapped() {
+    let world = World::start().await;
+    world.create_block_volume().await;
+    world.driver.state().stage_error = Some(Status::internal("no staging"));
+    let devices = json!({"containers": [{"name": "app", "image": "pause",
+        "volumeDevices": [{"name": "data", "devicePath": "/dev/data"}]}], "nodeName": "a"});
+    world.pod_with("web", "data", json!({}), devices).await;
+    let text =
+        "MapVolume.SetUpDevice failed for volume \"raw\" : rpc error: code = Internal desc = no staging";
+    world.until_event("web", "FailedMapVolume", text).await;
+    world.driver.state().stage_error = None;
+    world.driver.state().node_publish_error = Some(Status::internal("no publishing"));
+    let text =
+        "MapVolume.MapPodDevice failed for volume \"raw\" : rpc error: code = Internal desc = no publishing";
+    world.until_event("web", "FailedMapVolume", text).await;
+    world.driver.state().node_publish_error = None;
+    world.until_running("web").await;
+
+    let pod = world.namespaced::<Pod>().get("web").await.unwrap();
+    let uid = pod.metadata.uid.unwrap();
+    let devices = "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices";
+    let links = format!("/var/lib/kubelet/pods/{uid}/volumeDevices/kubernetes.io~csi");
+    for path in [
+        format!("globalMapPath \"{devices}/raw/dev\""),
+        format!("volumeMapPath \"{links}\""),
+    ] {
+        let text = format!("MapVolume.MapPodDevice succeeded for volume \"raw\" {path}");
+        world.until_event("web", "SuccessfulMountVolume", &text).await;
+    }
+    assert_eq!(world.events("web", "FailedMount").await, [""; 0]);
+    let target = ("a".to_owned(), format!("{devices}/publish/raw/{uid}"));
+    assert!(world.driver.state().mounted.contains(&target));
+
+    world.delete_pod("web").await;
+    world.until_gone("web").await;
+    world.until_attached(&[]).await;
+    assert!(world.driver.state().mounted.is_empty());
+    assert!(world.driver.state().staged.is_empty());
+    world.assert_no_violations();
+}
+
+#[tokio::test(start_paused = true)]
+async fn volume_that_no_container_uses_is_attached_but_not_mounted() {
+    let world = World::start().await;
+    world.claim("data", "now", "ReadWriteOnce").await;
+    let containers = json!({"containers": [{"name": "app", "image": "pause"}], "nodeName": "a"});
+    world.pod_with("web", "data", json!({}), containers).await;
+    world.until_running("web").await;
+    world.until_attached(&[("data", "a")]).await;
+    assert!(world.driver.state().staged.is_empty());
+    assert_eq!(world.node("a").await.status.unwrap().volumes_in_use, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn volume_beyond_the_attach_limit_fails_its_pod_after_two_minutes() {
+    let world = World::start().await;
+    world.set_update_period(Some(3600)).await;
+    world.until_registered().await;
+    world.driver.state().publish_error = Some(Status::resource_exhausted("the node is full"));
+    world.driver.state().limit = 1;
+    world.claim("data", "now", "ReadWriteOnce").await;
+    world.pod("web", Some("a"), &["data"]).await;
+    let text = "Node has reached its volume attachment limit, rejecting pod. unmounted volumes=[data], unattached \
+                volumes=[data], failed to process volumes=[]: context deadline exceeded";
+    let waited = world
+        .until("pod rejected", || async {
+            let pod = world.namespaced::<Pod>().get("web").await.unwrap();
+            let status = pod.status.unwrap_or_default();
+            status.phase.as_deref() == Some("Failed")
+                && status.reason.as_deref() == Some("VolumeAttachmentLimitExceeded")
+                && status.message == Some(format!("Pod was rejected: {text}"))
+        })
+        .await;
+    assert!(waited > Duration::from_secs(120), "{waited:?}");
+    world
+        .until_event("web", "VolumeAttachmentLimitExceeded", text)
+        .await;
+    world
+        .until("limit updated", || async {
+            let csi_node = world.csi_node("a").await.unwrap();
+            let allocatable = csi_node.spec.drivers[0].allocatable.clone();
+            allocatable.and_then(|allocatable| allocatable.count) == Some(1)
+        })
+        .await;
 }
 
 #[tokio::test(start_paused = true)]

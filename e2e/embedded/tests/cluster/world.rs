@@ -99,12 +99,16 @@ impl World {
     }
 
     pub(crate) async fn claim(&self, name: &str, class: &str, mode: &str) {
-        let claim = serde_json::from_value(json!({
+        let claim = json!({
             "metadata": {"name": name},
             "spec": {"accessModes": [mode], "storageClassName": class,
                 "resources": {"requests": {"storage": "1Gi"}}},
-        }))
-        .unwrap();
+        });
+        self.create_claim(claim).await;
+    }
+
+    pub(crate) async fn create_claim(&self, claim: Value) {
+        let claim = serde_json::from_value(claim).unwrap();
         self.namespaced::<PersistentVolumeClaim>()
             .create(&PostParams::default(), &claim)
             .await
@@ -119,12 +123,21 @@ impl World {
         self.pod_with_volumes(name, node, json!(volumes)).await;
     }
 
+    /// Creates a pod whose container mounts all its volumes.
     pub(crate) async fn pod_with_volumes(&self, name: &str, node: Option<&str>, volumes: Value) {
         let selector = node.map(|node| json!({"kubernetes.io/hostname": node}));
+        let names = volumes
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|volume| volume["name"].as_str().unwrap());
+        let mounts: Vec<Value> = names
+            .map(|name| json!({"name": name, "mountPath": format!("/{name}")}))
+            .collect();
         let pod = serde_json::from_value(json!({
             "metadata": {"name": name},
-            "spec": {"containers": [{"name": "app", "image": "pause"}], "nodeSelector": selector,
-                "volumes": volumes},
+            "spec": {"containers": [{"name": "app", "image": "pause", "volumeMounts": mounts}],
+                "nodeSelector": selector, "volumes": volumes},
         }))
         .unwrap();
         self.namespaced::<Pod>()

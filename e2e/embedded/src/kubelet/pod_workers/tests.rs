@@ -20,6 +20,7 @@ fn mk_pod(deleting: bool) -> Pod {
 fn name(action: &PodAction) -> &'static str {
     match action {
         PodAction::Resolve(_) => "resolve",
+        PodAction::VerifyAttachLimit(_) => "verify attach limit",
         PodAction::Start(_) => "start",
         PodAction::Stop(..) => "stop",
         PodAction::Remove(_) => "remove",
@@ -96,6 +97,7 @@ fn volumes_of_a_completed_pod_are_unmounted() {
         let stopped = actions.iter().find_map(|action| match action {
             PodAction::Stop(_, code) => Some(*code),
             PodAction::Resolve(_)
+            | PodAction::VerifyAttachLimit(_)
             | PodAction::Start(_)
             | PodAction::Remove(_)
             | PodAction::ReportFailedMount(..) => None,
@@ -124,7 +126,10 @@ fn pod_with_unresolved_volumes_is_reported_and_can_be_deleted() {
                     pods.resolved("uid-1", Err(missing), &mut volumes, now);
                 }
                 PodAction::ReportFailedMount(_, text) => reports.push((tenth, text)),
-                PodAction::Start(_) | PodAction::Stop(..) | PodAction::Remove(_) => panic!("{action:?}"),
+                PodAction::VerifyAttachLimit(_)
+                | PodAction::Start(_)
+                | PodAction::Stop(..)
+                | PodAction::Remove(_) => panic!("{action:?}"),
             }
         }
     }
@@ -154,4 +159,27 @@ fn volumes_of_a_removed_pod_are_unmounted() {
     run_volumes(&mut volumes, now);
     assert!(volumes.volumes_in_use().is_empty());
     assert!(pods.actions(&mut volumes, now).is_empty());
+}
+
+#[test]
+fn attach_limit_is_verified_after_a_timeout() {
+    let (mut pods, mut volumes, start) = (PodWorkers::default(), VolumeManager::default(), Instant::now());
+    pods.apply(mk_pod(false));
+    pods.actions(&mut volumes, start);
+    pods.resolved("uid-1", Ok(vec![mk_spec()]), &mut volumes, start);
+    let cases: [(u64, &[&str]); 4] = [
+        (122, &[]),
+        (123, &["verify attach limit"]),
+        (245, &[]),
+        (246, &["verify attach limit"]),
+    ];
+    for (seconds, expected) in cases {
+        let now = start + Duration::from_secs(seconds);
+        assert_eq!(
+            pods.next_due().is_some_and(|due| due <= now),
+            !expected.is_empty()
+        );
+        let actions: Vec<_> = pods.actions(&mut volumes, now).iter().map(name).collect();
+        assert_eq!(actions, expected, "after {seconds} s");
+    }
 }
