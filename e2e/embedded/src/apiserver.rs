@@ -67,6 +67,7 @@ use serde_json::json;
 use tower::{BoxError, Service, ServiceExt};
 
 pub use clock::Clock;
+pub(crate) use discovery::KUBERNETES_VERSION;
 pub use fault::{Fault, Rule};
 pub use resource::Resource;
 pub use serve::{Kubeconfig, Listener};

@@ -123,11 +123,11 @@ fn encode_timeout(left: Duration) -> HeaderValue {
 
 /// A gRPC error in grpc-go's format, which Kubernetes uses in events.
 pub(crate) fn describe(status: &tonic::Status) -> String {
-    format!(
-        "rpc error: code = {:?} desc = {}",
-        status.code(),
-        status.message()
-    )
+    let code = match status.code() {
+        tonic::Code::Cancelled => "Canceled".to_owned(),
+        code => format!("{code:?}"),
+    };
+    format!("rpc error: code = {code} desc = {}", status.message())
 }
 
 /// Whether the error is final, that is, the operation is certainly not in progress and had no lasting effect: the rule
@@ -164,6 +164,22 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
+
+    #[test]
+    fn codes_have_go_names() {
+        for (status, text) in [
+            (
+                tonic::Status::cancelled("x"),
+                "rpc error: code = Canceled desc = x",
+            ),
+            (
+                tonic::Status::not_found("x"),
+                "rpc error: code = NotFound desc = x",
+            ),
+        ] {
+            assert_eq!(describe(&status), text);
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn calls_share_a_deadline_which_the_driver_gets() {

@@ -76,8 +76,13 @@ async fn managed_later(env: &mut TestEnv<'_>) -> Result<()> {
     )
     .await?;
     // Then the failed attach is in the actual state of world.
-    env.wait_for_event("own", "FailedAttachVolume", "AttachVolume.Attach failed", STEP_TIMEOUT)
-        .await?;
+    env.wait_for_event(
+        "own",
+        "FailedAttachVolume",
+        "AttachVolume.Attach failed",
+        STEP_TIMEOUT,
+    )
+    .await?;
     env.remove_pod("own").await?;
     // After a failed attach a volume counts as mounted until an update of the Node, which lists no volume in use.
     let heartbeat = json!({"status": {"conditions": [ready_condition()]}});

@@ -8,7 +8,7 @@ use super::resource::{self, GROUPS, Resource};
 use super::schema::{self, FieldType, Presence, Shape, Struct, Type};
 
 /// Version of Kubernetes whose behavior the server has.
-const MINOR: &str = "36";
+pub(crate) const KUBERNETES_VERSION: &str = "v1.36.3";
 
 /// The response for a path: content type and body.
 pub(crate) fn respond(path: &str, accept: &str) -> Option<(&'static str, Bytes)> {
@@ -58,8 +58,8 @@ const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGrou
 fn version() -> Value {
     json!({
         "major": "1",
-        "minor": MINOR,
-        "gitVersion": format!("v1.{MINOR}.3+embedded"),
+        "minor": "36",
+        "gitVersion": format!("{KUBERNETES_VERSION}+embedded"),
         "gitCommit": "",
         "gitTreeState": "",
         "buildDate": "1970-01-01T00:00:00Z",
@@ -269,7 +269,7 @@ fn openapi(group_version: &str) -> Option<Value> {
     }
     Some(json!({
         "openapi": "3.0.0",
-        "info": { "title": "Kubernetes", "version": format!("v1.{MINOR}.3") },
+        "info": { "title": "Kubernetes", "version": KUBERNETES_VERSION },
         "paths": paths,
         "components": { "schemas": schemas },
     }))

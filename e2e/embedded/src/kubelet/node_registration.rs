@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus};
+use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeCondition, NodeStatus, NodeSystemInfo};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference, Time};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 
-use crate::apiserver::Clock;
+use crate::apiserver::{Clock, KUBERNETES_VERSION};
 use crate::node::{self, CONTROLLER_MANAGED_ATTACH, NODE_LEASE_NAMESPACE};
 
 /// `leaseDurationSeconds` of a node's lease.
@@ -123,6 +123,18 @@ impl NodeRegistration {
                 allocatable: Some(resources.clone()),
                 capacity: Some(resources),
                 conditions: Some(conditions(&Node::default(), now).into()),
+                addresses: Some(vec![
+                    address("InternalIP", "127.0.0.1"),
+                    address("Hostname", &self.name),
+                ]),
+                node_info: Some(NodeSystemInfo {
+                    architecture: "amd64".to_owned(),
+                    operating_system: "linux".to_owned(),
+                    os_image: "simulated".to_owned(),
+                    container_runtime_version: "simulated://0".to_owned(),
+                    kubelet_version: KUBERNETES_VERSION.to_owned(),
+                    ..NodeSystemInfo::default()
+                }),
                 ..NodeStatus::default()
             }),
             ..Node::default()
@@ -156,6 +168,13 @@ pub(super) fn owner(node: &Node) -> OwnerReference {
         name: node.metadata.name.clone().unwrap_or_default(),
         uid: node.metadata.uid.clone().unwrap_or_default(),
         ..OwnerReference::default()
+    }
+}
+
+fn address(kind: &str, address: &str) -> NodeAddress {
+    NodeAddress {
+        type_: kind.to_owned(),
+        address: address.to_owned(),
     }
 }
 

@@ -18,6 +18,8 @@ use crate::pod;
 const REPORT_PERIOD: Duration = Duration::from_secs(10);
 /// Delay before the volumes of a pod are resolved again.
 const RESOLVE_RETRY: Duration = Duration::from_millis(100);
+/// How long volumes may stay unresolved without an event: upstream's `podAttachAndMountRetryInterval`.
+const REPORT_DELAY: Duration = Duration::from_millis(300);
 
 /// How long a pod waits for its volumes before the attach limit is verified: upstream's `podAttachAndMountTimeout`.
 const MOUNT_TIMEOUT: Duration = Duration::from_secs(123);
@@ -146,7 +148,7 @@ impl PodWorkers {
             Err(error) => {
                 worker.state = State::New;
                 worker.due = Some(now + RESOLVE_RETRY);
-                if worker.next_report.is_none_or(|next| now >= next) {
+                if now >= *worker.next_report.get_or_insert(now + REPORT_DELAY) {
                     worker.next_report = Some(now + REPORT_PERIOD);
                     worker.report = Some(error.message(&worker.pod));
                 }

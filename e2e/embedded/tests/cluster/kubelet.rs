@@ -264,10 +264,16 @@ async fn changed_limit_is_updated_and_keeps_the_drivers_entry() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn node_has_the_node_id_of_the_driver() {
+async fn node_has_addresses_a_version_and_the_node_id_of_the_driver() {
     let world = World::start().await;
     world.until_registered().await;
-    let annotations = world.node("a").await.metadata.annotations.unwrap();
+    let node = world.node("a").await;
+    let status = node.status.unwrap();
+    let addresses = status.addresses.unwrap();
+    let kinds: Vec<_> = addresses.iter().map(|address| &address.type_).collect();
+    assert_eq!(kinds, ["InternalIP", "Hostname"]);
+    assert_eq!(status.node_info.unwrap().kubelet_version, "v1.36.3");
+    let annotations = node.metadata.annotations.unwrap();
     let ids: Value = serde_json::from_str(&annotations["csi.volume.kubernetes.io/nodeid"]).unwrap();
     assert_eq!(ids, json!({DRIVER: "a"}));
 }

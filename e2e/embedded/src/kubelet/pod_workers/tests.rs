@@ -135,7 +135,7 @@ fn pod_with_unresolved_volumes_is_reported_and_can_be_deleted() {
     }
     assert_eq!(
         reports.iter().map(|(tenth, _)| *tenth).collect::<Vec<_>>(),
-        [1, 101]
+        [4, 104]
     );
     assert!(
         reports[0]
