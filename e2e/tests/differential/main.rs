@@ -71,8 +71,9 @@ async fn api_servers_respond_equally(run: &Arc<Run>, toolchain: &Toolchain) -> R
     let differences = plane.while_alive(versions::differences(&plane)).await?;
     plane.stop().await?;
     show(&report);
+    show(differences.join("\n"));
     report.verify()?;
-    ensure!(differences.is_empty(), "{}", differences.join("\n"));
+    ensure!(differences.is_empty(), "reads of old versions differ");
     Ok(())
 }
 
