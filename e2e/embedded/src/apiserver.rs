@@ -25,6 +25,7 @@ mod handler;
 mod list;
 mod list_options;
 mod names;
+mod node_labels;
 mod object;
 mod patch;
 mod pod_resources;

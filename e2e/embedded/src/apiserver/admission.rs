@@ -2,18 +2,17 @@
 //! NamespaceLifecycle, ServiceAccount, TaintNodesByCondition, Priority, DefaultTolerationSeconds, PodTopologyLabels,
 //! RuntimeClass, DefaultStorageClass and StorageObjectInUseProtection.
 
+mod service_account;
+
 use fastrand::Rng;
 use serde_json::{Value, json};
 
-use super::names;
 use super::object::{self, Object, at, list, set, text};
 use super::resource::{self, Kind, Resource};
 use super::status::Status;
 use super::storage::Store;
-use super::stored::key;
 use crate::node::{NOT_READY, UNREACHABLE};
 
-const TOKEN_MOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// `tolerationSeconds` of the default tolerations for nodes that are not ready or unreachable.
 const TOLERATION_SECONDS: i64 = 300;
 /// Namespaces that cannot be deleted.
@@ -126,7 +125,7 @@ fn pod(
     object: &mut Object,
     namespace: &str,
 ) -> Result<(), Status> {
-    service_account(store, rng, resource, object, namespace)?;
+    service_account::admit(store, rng, resource, object, namespace)?;
     default_tolerations(object);
     priority(resource, object)?;
     add_topology_labels(store, object);
@@ -189,88 +188,6 @@ fn runtime_class(resource: &Resource, object: &Object) -> Result<(), Status> {
     }
     let why = format!("pod rejected: RuntimeClass {class:?} not found");
     Err(Status::forbidden(resource, shown_name(object), &why))
-}
-
-/// ServiceAccount: names the namespace's default account and mounts a token of the account.
-fn service_account(
-    store: &Store,
-    rng: &mut Rng,
-    resource: &Resource,
-    object: &mut Object,
-    namespace: &str,
-) -> Result<(), Status> {
-    if at(object, "/metadata/annotations")
-        .get("kubernetes.io/config.mirror")
-        .is_some()
-    {
-        return Ok(());
-    }
-    if text(object, "/spec/serviceAccountName").is_empty() {
-        set(object, "/spec/serviceAccountName", "default");
-    }
-    let account = text(object, "/spec/serviceAccountName").to_owned();
-    set(object, "/spec/serviceAccount", account.clone());
-    let table = store.table(Kind::ServiceAccount as usize);
-    let Some(found) = table.get(&key(namespace, &account)) else {
-        let why = format!(
-            "error looking up service account {namespace}/{account}: serviceaccount {account:?} not found"
-        );
-        return Err(Status::forbidden(resource, shown_name(object), &why));
-    };
-    let found = found.object();
-    let wanted = |object: &Object, pointer: &str| at(object, pointer).as_bool();
-    let mounts = wanted(object, "/spec/automountServiceAccountToken")
-        .or_else(|| wanted(&found, "/automountServiceAccountToken"))
-        .unwrap_or(true);
-    if mounts {
-        mount_token(rng, object);
-    }
-    if list(object, "/spec/imagePullSecrets").is_empty() {
-        let secrets = at(&found, "/imagePullSecrets").clone();
-        set(object, "/spec/imagePullSecrets", secrets);
-    }
-    Ok(())
-}
-
-fn mount_token(rng: &mut Rng, object: &mut Object) {
-    let name = names::generate("kube-api-access-", rng);
-    let mut mounted = false;
-    for field in ["initContainers", "containers"] {
-        let Some(Value::Array(containers)) = object::struct_mut(object, "/spec").get_mut(field) else {
-            continue;
-        };
-        for container in containers.iter_mut().filter_map(Value::as_object_mut) {
-            let has_one = list(container, "/volumeMounts")
-                .iter()
-                .any(|mount| mount["mountPath"] == TOKEN_MOUNT);
-            if has_one {
-                continue;
-            }
-            mounted = true;
-            let mount = json!({ "name": name, "readOnly": true, "mountPath": TOKEN_MOUNT });
-            let mounts = container.entry("volumeMounts").or_insert_with(|| json!([]));
-            if let Value::Array(mounts) = mounts {
-                mounts.push(mount);
-            }
-        }
-    }
-    if !mounted {
-        return;
-    }
-    let namespace =
-        json!({ "path": "namespace", "fieldRef": { "apiVersion": "v1", "fieldPath": "metadata.namespace" } });
-    let sources = json!([
-        { "serviceAccountToken": { "expirationSeconds": 3607, "path": "token" } },
-        { "configMap": { "name": "kube-root-ca.crt", "items": [{ "key": "ca.crt", "path": "ca.crt" }] } },
-        { "downwardAPI": { "items": [namespace] } },
-    ]);
-    let volume = json!({ "name": name, "projected": { "sources": sources, "defaultMode": 420 } });
-    let volumes = object::struct_mut(object, "/spec")
-        .entry("volumes")
-        .or_insert_with(|| json!([]));
-    if let Value::Array(volumes) = volumes {
-        volumes.push(volume);
-    }
 }
 
 fn default_tolerations(object: &mut Object) {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::object::{self, Object, set_default};
+use super::object::{self, Object, set_default, structs};
 use super::pod_resources;
 use super::resource::Kind;
 use crate::quantity::Quantity;
@@ -140,11 +140,6 @@ fn resource_list(owner: &mut Object, name: &str) {
             *amount = parsed.round_up_to_milli().to_string().into();
         }
     }
-}
-
-fn structs(value: Option<&mut Value>) -> impl Iterator<Item = &mut Object> {
-    let items = value.and_then(Value::as_array_mut).into_iter().flatten();
-    items.filter_map(Value::as_object_mut)
 }
 
 fn pod(object: &mut Object) {

@@ -14,13 +14,34 @@ pub(crate) fn kind(value: &Value) -> &'static str {
     }
 }
 
+/// Parses JSON, with the error texts of Go's decoder.
+pub(crate) fn parse_json(text: &[u8]) -> Result<Value, String> {
+    serde_json::from_slice(text).map_err(|error| {
+        if text.is_empty() || error.is_eof() {
+            return "unexpected end of JSON input".to_owned();
+        }
+        let at = error.column().saturating_sub(1);
+        let found = text.get(at).map_or(' ', |byte| char::from(*byte));
+        let why = error.to_string();
+        let in_object =
+            why.starts_with("key must be a string") || (why.starts_with("trailing comma") && found == '}');
+        let expected = if in_object { "object key string" } else { "value" };
+        format!("invalid character '{found}' looking for beginning of {expected}")
+    })
+}
+
+/// The error text of Go's decoder for a value that a Go type cannot hold.
+pub(crate) fn cannot_unmarshal(value: &Value, ty: &str) -> String {
+    format!(
+        "json: cannot unmarshal {} into Go value of type {ty}",
+        kind(value)
+    )
+}
+
 /// The error text of Go's decoder for a document that is not a JSON object.
 pub(crate) fn no_struct(document: &Value) -> String {
-    let found = kind(document);
-    format!(
-        "json: cannot unmarshal {found} into Go value of type struct {{ APIVersion string \
-         \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}"
-    )
+    let ty = "struct { APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }";
+    cannot_unmarshal(document, ty)
 }
 
 /// The offset in the error of Go's base64 decoder.

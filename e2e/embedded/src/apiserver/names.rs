@@ -1,7 +1,7 @@
 //! Formats of names, labels, keys and addresses (`k8s.io/apimachinery/pkg/util/validation`), with the texts of their errors,
 //! and generated names.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use fastrand::Rng;
 
@@ -90,22 +90,29 @@ pub(crate) fn subdomain_with_underscores(text: &str) -> Vec<String> {
 
 /// An IP address.
 pub(crate) fn ip_address(text: &str) -> Vec<String> {
-    let octet = |octet: &str| match octet.trim_start_matches('0') {
-        "" if !octet.is_empty() => "0".to_owned(),
-        octet => octet.to_owned(),
-    };
-    let octets = || text.split('.').map(octet).collect::<Vec<_>>().join(".");
     let why = match text.parse() {
         Ok(IpAddr::V6(address)) if address.to_ipv4_mapped().is_some() => {
             "must not be an IPv4-mapped IPv6 address"
         }
         Ok(_) => return Vec::new(),
-        Err(_) if octets().parse::<IpAddr>().is_ok_and(|address| address.is_ipv4()) => {
-            "must not have leading 0s"
-        }
+        Err(_) if sloppy_ip(text).is_some() => "must not have leading 0s",
         Err(_) => "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
     };
     vec![why.to_owned()]
+}
+
+/// An IP address in which octets may have leading zeros; an IPv4-mapped IPv6 address counts as IPv4 (`ParseIPSloppy` of Kubernetes).
+pub(crate) fn sloppy_ip(text: &str) -> Option<IpAddr> {
+    let octet = |octet: &str| match octet.trim_start_matches('0') {
+        "" if !octet.is_empty() => "0".to_owned(),
+        octet => octet.to_owned(),
+    };
+    let octets = || text.split('.').map(octet).collect::<Vec<_>>().join(".");
+    let address: IpAddr = text
+        .parse()
+        .or_else(|_| octets().parse::<Ipv4Addr>().map(IpAddr::V4))
+        .ok()?;
+    Some(address.to_canonical())
 }
 
 /// A DNS subdomain (RFC 1123).

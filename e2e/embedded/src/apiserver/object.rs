@@ -14,6 +14,13 @@ pub(crate) const ORPHAN: &str = "orphan";
 /// Finalizer of an object whose dependents are deleted before it (`metav1.FinalizerDeleteDependents`).
 pub(crate) const FOREGROUND: &str = "foregroundDeletion";
 
+/// Annotation of a mirror pod with the hash of its static pod.
+pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
+/// Annotation with a pod's seccomp profile, which a field has replaced.
+pub(crate) const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
+/// Prefix of the annotations with containers' profiles; the container's name follows.
+pub(crate) const SECCOMP_CONTAINER_PREFIX: &str = "container.seccomp.security.alpha.kubernetes.io/";
+
 /// The value of a missing field.
 pub(crate) static NULL: Value = Value::Null;
 static EMPTY: LazyLock<Object> = LazyLock::new(Object::new);
@@ -98,14 +105,19 @@ pub(crate) fn copy(object: &mut Object, other: &Object, pointer: &str) {
 }
 
 /// The fields of a pod's spec that have containers, in the order in which Kubernetes visits them.
-pub(crate) const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
+pub(crate) const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", EPHEMERAL_CONTAINERS];
+pub(crate) const EPHEMERAL_CONTAINERS: &str = "ephemeralContainers";
+
+/// The structs of a list.
+pub(crate) fn structs(list: Option<&mut Value>) -> impl Iterator<Item = &mut Object> {
+    let items = list.and_then(Value::as_array_mut).into_iter().flatten();
+    items.filter_map(Value::as_object_mut)
+}
 
 /// Calls `visit` for the containers of all types (`VisitContainers` of Kubernetes).
 pub(crate) fn visit_containers(spec: &mut Object, mut visit: impl FnMut(&mut Object)) {
     for list in CONTAINER_LISTS {
-        let containers = spec.get_mut(list).and_then(Value::as_array_mut);
-        let containers = containers.into_iter().flatten();
-        containers.filter_map(Value::as_object_mut).for_each(&mut visit);
+        structs(spec.get_mut(list)).for_each(&mut visit);
     }
 }
 

@@ -112,7 +112,7 @@ static RESOURCES: LazyLock<Vec<Resource>> = LazyLock::new(|| {
         resource::<Pod>(Kind::Pod)
             .short(&["po"])
             .categories(&["all"])
-            .subresources(&["status", "binding", "eviction"])
+            .subresources(&["status", "binding", "eviction", "ephemeralcontainers"])
             .fields(POD_FIELDS),
         resource::<Secret>(Kind::Secret).fields(&["type"]),
         resource::<ServiceAccount>(Kind::ServiceAccount)

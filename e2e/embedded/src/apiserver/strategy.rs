@@ -17,6 +17,8 @@ pub(crate) enum Part {
     Status,
     /// The `finalize` subresource of a namespace.
     Finalize,
+    /// The `ephemeralcontainers` subresource of a pod.
+    EphemeralContainers,
 }
 
 /// Prepares a new object.
@@ -41,6 +43,7 @@ pub(crate) fn prepare_for_create(kind: Kind, object: &mut Object, now: &str) {
         Kind::PersistentVolumeClaim => {
             // Defaulting of stored objects adds the phase.
             set(object, "/status", json!({ "phase": "Pending" }));
+            drop_source_in_other_namespace(object, &Object::new());
             drop_unknown_data_source(object, &Object::new());
             normalize_data_sources(object);
         }
@@ -65,18 +68,21 @@ pub(crate) fn prepare_for_update(
     match (kind, part) {
         (_, Part::Status) => prepare_status(kind, object, old, now),
         (_, Part::Finalize) => copy(object, old, "/status"),
+        (_, Part::EphemeralContainers) => {
+            let containers = object::at(object, "/spec/ephemeralContainers").clone();
+            copy(object, old, "/spec");
+            copy(object, old, "/status");
+            reset_metadata(object, old);
+            set(object, "/spec/ephemeralContainers", containers);
+            pod::prepare_new_spec(schema, object, old);
+        }
         (Kind::Namespace, Part::Main) => {
             copy(object, old, "/spec/finalizers");
             copy(object, old, "/status");
         }
         (Kind::Pod, Part::Main) => {
             copy(object, old, "/status");
-            pod::drop_disabled(object);
-            let mut normalized = object.clone();
-            schema.normalize(&mut normalized);
-            if normalized.get("spec") != old.get("spec") {
-                increase_generation(object, old);
-            }
+            pod::prepare_new_spec(schema, object, old);
         }
         (Kind::CsiDriver, Part::Main) => {
             if object.get("spec") != old.get("spec") {
@@ -85,6 +91,7 @@ pub(crate) fn prepare_for_update(
         }
         (Kind::PersistentVolumeClaim, Part::Main) => {
             copy(object, old, "/status");
+            drop_source_in_other_namespace(object, old);
             drop_unknown_data_source(object, old);
             normalize_data_sources(object);
         }
@@ -122,16 +129,7 @@ fn prepare_status(kind: Kind, object: &mut Object, old: &Object, now: &str) {
     copy(object, old, "/spec");
     match kind {
         Kind::VolumeAttachment => reset_metadata(object, old),
-        Kind::Pod => {
-            set(object, "/metadata/deletionTimestamp", Value::Null);
-            copy(object, old, "/metadata/ownerReferences");
-            if text(object, "/status/qosClass").is_empty() {
-                copy(object, old, "/status/qosClass");
-            }
-            if !object::has(object, "/status/observedGeneration") {
-                copy(object, old, "/status/observedGeneration");
-            }
-        }
+        Kind::Pod => pod::prepare_status(object, old),
         Kind::PersistentVolume => {
             let field = "/status/lastPhaseTransitionTime";
             let same_phase = text(object, "/status/phase") == text(old, "/status/phase");
@@ -212,6 +210,14 @@ fn drop_coordinated_election(object: &mut Object, old: Option<&Object>) {
         if !old.is_some_and(|old| object::has(old, field)) {
             set(object, field, Value::Null);
         }
+    }
+}
+
+/// The feature gate CrossNamespaceVolumeDataSource is off.
+fn drop_source_in_other_namespace(object: &mut Object, old: &Object) {
+    let field = "/spec/dataSourceRef";
+    if !text(object, "/spec/dataSourceRef/namespace").is_empty() && !object::has(old, field) {
+        set(object, field, Value::Null);
     }
 }
 

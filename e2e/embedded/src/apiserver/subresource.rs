@@ -1,4 +1,4 @@
-//! Subresources: status, finalize, binding, eviction and token.
+//! Subresources: status, ephemeralcontainers, finalize, binding, eviction and token.
 
 use http::{Method, StatusCode};
 use k8s_openapi::api::authentication::v1::TokenRequest;
@@ -28,15 +28,7 @@ pub(crate) fn handle(call: &mut Call<'_>, method: &Method) -> Result<Reply, Stat
     let location = call.location;
     let name = location.subresource.as_str();
     if !location.resource.subresources.contains(&name) {
-        let of_pod = [
-            "log",
-            "exec",
-            "attach",
-            "portforward",
-            "proxy",
-            "resize",
-            "ephemeralcontainers",
-        ];
+        let of_pod = ["log", "exec", "attach", "portforward", "proxy", "resize"];
         let kind = location.resource.kind;
         let known = (kind == Kind::Pod && of_pod.contains(&name)) || (kind == Kind::Node && name == "proxy");
         return Err(if known {
@@ -46,13 +38,15 @@ pub(crate) fn handle(call: &mut Call<'_>, method: &Method) -> Result<Reply, Stat
         });
     }
     match (name, method.as_str()) {
-        ("status", "GET") => {
+        ("status" | "ephemeralcontainers", "GET") => {
             let encoder = call.encoder()?;
             call.version_of_read()?;
             call.read(&encoder)
         }
         ("status", "PUT") => call.update(Part::Status),
         ("status", "PATCH") => call.patch(Part::Status),
+        ("ephemeralcontainers", "PUT") => call.update(Part::EphemeralContainers),
+        ("ephemeralcontainers", "PATCH") => call.patch(Part::EphemeralContainers),
         ("finalize", "PUT") => call.update(Part::Finalize),
         ("binding", "POST") => bind(call),
         ("eviction", "POST") => evict(call),

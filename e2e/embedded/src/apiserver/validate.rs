@@ -1,8 +1,7 @@
 //! Validation of objects (`pkg/apis/*/validation` of Kubernetes). The rules run in kube-apiserver's order, so
 //! that the response lists the errors in the same order.
 //!
-//! Not validated: ephemeral containers (rejected on create), names of image pull secrets, annotations of pods other than those
-//! of AppArmor, and most fields of volume sources that are not CSI.
+//! Not validated: types of fields in JSON annotations.
 
 mod affinity;
 mod app_armor;
@@ -15,13 +14,17 @@ mod handlers;
 mod metadata;
 mod node;
 mod pod;
+mod pod_annotations;
 mod pod_network;
+mod pod_status;
 mod pod_update;
+mod pod_volume;
 mod resources;
 mod restart_policy;
 mod security_context;
 mod storage;
 mod volume;
+mod volume_source;
 mod windows;
 
 use std::cell::RefCell;
@@ -69,7 +72,7 @@ pub(crate) fn update(resource: &Resource, part: Part, object: &Object, old: &Obj
             metadata::validate_update_apimachinery(object, old);
             core::lease_spec(object);
         }
-        (Kind::Namespace, Part::Main) => {
+        (Kind::Namespace, Part::Main | Part::EphemeralContainers) => {
             core::namespace(object);
             metadata::validate_update(object, old);
         }
@@ -78,7 +81,7 @@ pub(crate) fn update(resource: &Resource, part: Part, object: &Object, old: &Obj
             metadata::validate_update(object, old);
             core::namespace_finalizers(object);
         }
-        (Kind::Node, Part::Main | Part::Finalize) => {
+        (Kind::Node, Part::Main | Part::Finalize | Part::EphemeralContainers) => {
             node::node(object);
             node::update(object, old);
         }
@@ -87,7 +90,8 @@ pub(crate) fn update(resource: &Resource, part: Part, object: &Object, old: &Obj
         (Kind::PersistentVolume, _) => volume::persistent_volume_update(object, old),
         (Kind::PersistentVolumeClaim, Part::Status) => claim::claim_status(object, old),
         (Kind::PersistentVolumeClaim, _) => claim::claim_update(object, old),
-        (Kind::Pod, Part::Status) => pod_update::status(object, old),
+        (Kind::Pod, Part::Status) => pod_status::update(object, old),
+        (Kind::Pod, Part::EphemeralContainers) => pod_update::ephemeral_containers(object, old),
         (Kind::Pod, _) => pod_update::update(object, old),
         (Kind::Secret, _) => core::secret_update(object, old),
         (Kind::ServiceAccount, _) => {

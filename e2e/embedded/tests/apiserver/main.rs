@@ -2,13 +2,19 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+mod annotations;
+mod ephemeral_containers;
 mod faults;
 mod patches;
+mod pod_status;
 mod pod_validation;
 mod pods;
 mod requests;
 mod subresources;
 mod throughput;
+mod validation;
+mod volumes;
+mod warnings;
 mod watches;
 
 use bytes::Bytes;

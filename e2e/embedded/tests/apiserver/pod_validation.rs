@@ -11,7 +11,7 @@ use super::{assert_fails, call, mk_server, patch};
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
 /// The message of kube-apiserver about errors of a pod.
-async fn assert_invalid(spec: Value, errors: &[&str]) {
+pub(super) async fn assert_invalid(spec: Value, errors: &[&str]) {
     let server = mk_server(1);
     let mut pod =
         json!({ "metadata": { "name": "p" }, "spec": { "containers": [{ "name": "c", "image": "i" }] } });

@@ -304,6 +304,14 @@ async fn validates_fields_of_containers() {
              not supported: spec.x",
         ),
         (
+            json!({ "envFrom": [{}] }),
+            "envFrom: Invalid value: \"\": must specify one of: `configMapRef` or `secretRef`",
+        ),
+        (
+            json!({ "envFrom": [{ "secretRef": {} }] }),
+            "envFrom[0].secretRef.name: Required value",
+        ),
+        (
             json!({ "ports": [{ "name": "Web", "containerPort": 80 }] }),
             "ports[0].name: Invalid value: \"Web\": must contain only alpha-numeric characters (a-z, 0-9), and hyphens \
              (-)",

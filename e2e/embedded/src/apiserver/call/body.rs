@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::super::go_format;
 use super::super::object::Object;
 use super::super::protobuf;
 use super::super::request;
@@ -17,19 +18,7 @@ use super::Call;
 impl Call<'_> {
     /// The body as JSON.
     pub(crate) fn document(&self) -> Result<Value, String> {
-        serde_json::from_slice(&self.body).map_err(|error| {
-            if self.body.is_empty() || error.is_eof() {
-                "unexpected end of JSON input".to_owned()
-            } else {
-                let at = error.column().saturating_sub(1);
-                let found = self.body.get(at).map_or(' ', |byte| char::from(*byte));
-                let text = error.to_string();
-                let in_object = text.starts_with("key must be a string")
-                    || (text.starts_with("trailing comma") && found == '}');
-                let expected = if in_object { "object key string" } else { "value" };
-                format!("invalid character '{found}' looking for beginning of {expected}")
-            }
-        })
+        go_format::parse_json(&self.body)
     }
 
     /// The object in the body, in JSON or protobuf; a protobuf body without a type gets this one.

@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::super::object::{self, Object, list, set, text};
+use super::super::object::{self, Object, copy, list, set, structs, text};
+use super::super::schema::Struct;
+use super::increase_generation;
 use crate::quantity::Quantity;
 
 pub(super) fn prepare_for_create(object: &mut Object, now: &str) {
@@ -18,10 +20,81 @@ pub(super) fn prepare_for_create(object: &mut Object, now: &str) {
     merge_label_keys(object);
 }
 
-/// Drops the fields of the feature gates ContainerStopSignals and GenericWorkload, which are off (`DropDisabledPodFields`).
-pub(super) fn drop_disabled(object: &mut Object) {
+/// Prepares a changed spec.
+pub(super) fn prepare_new_spec(schema: &Struct, object: &mut Object, old: &Object) {
+    drop_disabled(object);
+    let mut normalized = object.clone();
+    schema.normalize(&mut normalized);
+    if normalized.get("spec") != old.get("spec") {
+        increase_generation(object, old);
+    }
+}
+
+/// Prepares a changed status.
+pub(super) fn prepare_status(object: &mut Object, old: &Object) {
+    set(object, "/metadata/deletionTimestamp", Value::Null);
+    copy(object, old, "/metadata/ownerReferences");
+    if text(object, "/status/qosClass").is_empty() {
+        copy(object, old, "/status/qosClass");
+    }
+    keep_observed_generations(object, old);
+    set(
+        object,
+        "/status/nodeAllocatableResourceClaimStatuses",
+        Value::Null,
+    );
+    let status = object::struct_mut(object, "/status");
+    for list in [
+        "containerStatuses",
+        "initContainerStatuses",
+        "ephemeralContainerStatuses",
+    ] {
+        for container in structs(status.get_mut(list)) {
+            for mount in structs(container.get_mut("volumeMounts")) {
+                mount.remove("volumeStatus");
+            }
+        }
+    }
+}
+
+/// An update that omits an observed generation keeps the old one; conditions of one type keep their order.
+fn keep_observed_generations(object: &mut Object, old: &Object) {
+    const FIELD: &str = "observedGeneration";
+    let is_missing = |owner: &Object| owner.get(FIELD).and_then(Value::as_i64).unwrap_or_default() == 0;
+    let mut old_conditions = list(old, "/status/conditions").to_vec();
+    let status = object::struct_mut(object, "/status");
+    if is_missing(status) {
+        copy(status, object::struct_at(old, "status"), "/observedGeneration");
+    }
+    for condition in structs(status.get_mut("conditions")) {
+        let kind = condition.get("type");
+        let same_kind = old_conditions.iter().position(|old| old.get("type") == kind);
+        let before = same_kind.map(|at| old_conditions.remove(at));
+        if let Some(before) = before
+            .as_ref()
+            .and_then(Value::as_object)
+            .filter(|_| is_missing(condition))
+        {
+            copy(condition, before, "/observedGeneration");
+        }
+    }
+}
+
+/// Drops the fields of feature gates that are off: ContainerStopSignals, GenericWorkload, ClusterTrustBundleProjection and
+/// PodCertificateRequest (`DropDisabledPodFields`; those of the status are ImageVolumeWithDigest and
+/// DRANodeAllocatableResources).
+fn drop_disabled(object: &mut Object) {
     set(object, "/spec/schedulingGroup", Value::Null);
-    object::visit_containers(object::struct_mut(object, "/spec"), drop_stop_signal);
+    let spec = object::struct_mut(object, "/spec");
+    for volume in structs(spec.get_mut("volumes")) {
+        let sources = volume
+            .get_mut("projected")
+            .and_then(|source| source.get_mut("sources"));
+        for source in structs(sources) {
+            source.retain(|kind, _| !matches!(kind.as_str(), "clusterTrustBundle" | "podCertificate"));
+        }
+    }
+    object::visit_containers(spec, drop_stop_signal);
 }
 
 fn drop_stop_signal(container: &mut Object) {

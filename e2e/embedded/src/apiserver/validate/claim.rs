@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::super::field::{FieldError, Path};
+use super::super::field::{FieldError, IMMUTABLE, Path};
 use super::super::names;
 use super::super::object::{self, Object, at, text};
 use super::fields::{Fields, amount};
@@ -19,12 +19,19 @@ const RESIZE_STATES: [&str; 5] = [
 ];
 
 pub(super) fn claim(object: &Fields<'_>) {
+    validate(object, None);
+}
+
+/// Validates a claim; `old` is the one that it replaces.
+fn validate(object: &Fields<'_>, old: Option<&Object>) {
     metadata::validate(object, true, names::subdomain_name);
-    claim_spec(&object.child("spec"));
+    let sources = ["/spec/dataSource/apiGroup", "/spec/dataSourceRef/apiGroup"];
+    let has_group = |old: &Object| sources.iter().any(|group| object::has(old, group));
+    claim_spec(&object.child("spec"), !old.is_some_and(has_group));
 }
 
 /// The spec of a claim or of a claim template.
-fn claim_spec(spec: &Fields<'_>) {
+fn claim_spec(spec: &Fields<'_>, checks_groups: bool) {
     if spec.list("accessModes").is_empty() {
         spec.required("accessModes", "at least 1 access mode is required");
     }
@@ -46,11 +53,11 @@ fn claim_spec(spec: &Fields<'_>) {
     if spec.has("volumeMode") {
         spec.one_of("volumeMode", &VOLUME_MODES);
     }
-    data_sources(spec);
+    data_sources(spec, checks_groups);
     spec.check_given("volumeAttributesClassName", names::dns1123_subdomain);
 }
 
-fn data_sources(spec: &Fields<'_>) {
+fn data_sources(spec: &Fields<'_>, checks_groups: bool) {
     for name in ["dataSource", "dataSourceRef"] {
         let Some(source) = spec.given(name) else {
             continue;
@@ -62,7 +69,10 @@ fn data_sources(spec: &Fields<'_>) {
             let why = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";
             spec.invalid(name, kind, why);
         }
-        source.check_given("apiGroup", names::dns1123_subdomain);
+        if checks_groups {
+            source.check_given("apiGroup", names::dns1123_subdomain);
+        }
+        source.check_given("namespace", names::dns1123_label);
     }
     let (Some(source), Some(reference)) = (spec.given("dataSource"), spec.given("dataSourceRef")) else {
         return;
@@ -87,13 +97,13 @@ fn data_sources(spec: &Fields<'_>) {
 
 pub(super) fn claim_update(object: &Fields<'_>, old: &Object) {
     metadata::validate_update(object, old);
-    claim(object);
+    validate(object, Some(old));
     let (mut new_spec, mut old_spec) = (object.get("spec").clone(), at(old, "/spec").clone());
     if text(old, "/spec/volumeName").is_empty() {
         take(&mut old_spec, &new_spec, "volumeName");
     }
     let spec = object.child("spec");
-    if !object::has(old, "/spec/storageClassName") && spec.has("storageClassName") {
+    if may_set_class(object, old) {
         take(&mut new_spec, &old_spec, "storageClassName");
     }
     if object.child("status").text("phase") == "Bound" {
@@ -120,6 +130,39 @@ pub(super) fn claim_update(object: &Fields<'_>, old: &Object) {
     }
     spec.at_path(Path::default())
         .immutable(object::struct_at(old, "spec"), "volumeMode");
+    let field = "volumeAttributesClassName";
+    let is_applied = object::has(old, "/status/currentVolumeAttributesClassName");
+    if is_applied
+        && spec.get(field) != at(old, "/spec/volumeAttributesClassName")
+        && spec.text(field).is_empty()
+    {
+        let what = if spec.has(field) { "empty string" } else { "nil" };
+        let why =
+            format!("update to {what} is forbidden when status.currentVolumeAttributesClassName is not nil");
+        spec.forbidden(field, why);
+    }
+}
+
+/// Whether the claim may get a class, which must be that of the old claim's annotation; the annotation must not change, except
+/// that it may be removed then.
+fn may_set_class(object: &Fields<'_>, old: &Object) -> bool {
+    const ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
+    let metadata = object.child("metadata");
+    let annotation = |annotations: &Value| annotations[ANNOTATION].as_str().map(str::to_owned);
+    let before = annotation(at(old, "/metadata/annotations"));
+    let after = annotation(metadata.get("annotations"));
+    let class = object
+        .child("spec")
+        .get("storageClassName")
+        .as_str()
+        .map(str::to_owned);
+    let is_new = class.is_some() && !object::has(old, "/spec/storageClassName");
+    let is_replaced = is_new && before.is_some() && class == before && after.is_none();
+    if before.as_deref().unwrap_or_default() != after.as_deref().unwrap_or_default() && !is_replaced {
+        let path = metadata.path("annotations").child(ANNOTATION);
+        metadata.push(FieldError::invalid(&path, after.unwrap_or_default(), IMMUTABLE));
+    }
+    is_new && (before.is_none() || class == before)
 }
 
 /// Copies a field of `spec` from `other`.
@@ -165,6 +208,6 @@ fn resource_name(status: &Fields<'_>, field: &str, name: &str) -> bool {
 
 /// The claim template of an ephemeral volume.
 pub(super) fn claim_template(template: &Fields<'_>) {
-    metadata::labels(&template.child("metadata"), "labels");
-    claim_spec(&template.child("spec"));
+    metadata::of_template(&template.child("metadata"));
+    claim_spec(&template.child("spec"), true);
 }

@@ -4,10 +4,23 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::super::field::FieldError;
 use super::super::names;
+use super::super::object::EPHEMERAL_CONTAINERS;
 use super::fields::Fields;
-use super::volume::no_backsteps;
+use super::volume_source::no_backsteps;
 use super::{environment, handlers, resources, restart_policy, security_context};
 
+/// Fields that an ephemeral container must not set, in Go's order.
+const NOT_EPHEMERAL: [&str; 9] = [
+    "ports",
+    "resources",
+    "resizePolicy",
+    "restartPolicy",
+    "restartPolicyRules",
+    "livenessProbe",
+    "readinessProbe",
+    "startupProbe",
+    "lifecycle",
+];
 pub(super) const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
 
 /// The names of a pod's valid volumes, and whether each can be a block device.
@@ -52,6 +65,40 @@ pub(super) fn containers(spec: &Fields<'_>, volumes: &Volumes<'_>) {
             item.forbidden(field, why);
         }
         restart_policy::no_restart_container(&item);
+    }
+    for item in spec.structs(EPHEMERAL_CONTAINERS) {
+        container(&item, spec, volumes);
+        trimmed_image(&item);
+        unique_name(&item);
+        ephemeral_container(&item, spec);
+    }
+}
+
+/// The rules that only ephemeral containers have.
+fn ephemeral_container(container: &Fields<'_>, spec: &Fields<'_>) {
+    const WHY: &str = "cannot be set for an Ephemeral Container";
+    let target = container.text("targetContainerName");
+    let mut others = ["containers", "initContainers"]
+        .into_iter()
+        .flat_map(|list| spec.structs(list));
+    if !target.is_empty() && !others.any(|other| other.text("name") == target) {
+        let path = container.path("targetContainerName");
+        container.push(FieldError::not_found(&path, target));
+    }
+    // Go compares with the zero value, and `resources` is no pointer.
+    let is_set = |field: &&str| match *field {
+        "resources" => !container.child(field).object.is_empty(),
+        field => container.has(field),
+    };
+    for field in NOT_EPHEMERAL.into_iter().filter(is_set) {
+        container.forbidden(field, WHY);
+    }
+    for mount in container.structs("volumeMounts") {
+        for field in ["subPath", "subPathExpr"] {
+            if !mount.text(field).is_empty() {
+                mount.forbidden(field, WHY);
+            }
+        }
     }
 }
 

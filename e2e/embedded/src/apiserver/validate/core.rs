@@ -1,8 +1,11 @@
 //! Validation of Secrets, ServiceAccounts, Namespaces, Events and Leases.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::super::field::{FieldError, IMMUTABLE, Path};
+use super::super::go_format;
 use super::super::names;
 use super::super::object::{NULL, Object, at};
 use super::super::resource::Resource;
@@ -43,8 +46,8 @@ pub(super) fn secret(object: &Fields<'_>) {
                 object.push(FieldError::required(&path, ""));
             }
         }
-        "kubernetes.io/dockercfg" if !data.has(".dockercfg") => require(".dockercfg"),
-        "kubernetes.io/dockerconfigjson" if !data.has(".dockerconfigjson") => require(".dockerconfigjson"),
+        "kubernetes.io/dockercfg" => json_object(&data, ".dockercfg"),
+        "kubernetes.io/dockerconfigjson" => json_object(&data, ".dockerconfigjson"),
         "kubernetes.io/basic-auth" if !data.has("username") && !data.has("password") => {
             require("username");
             require("password");
@@ -59,6 +62,21 @@ pub(super) fn secret(object: &Fields<'_>) {
         }
         _ => {}
     }
+}
+
+/// A key whose value is required to be a JSON object.
+fn json_object(data: &Fields<'_>, key: &str) {
+    let path = data.own_path().key(key);
+    let Some(encoded) = data.get(key).as_str() else {
+        return data.push(FieldError::required(&path, ""));
+    };
+    let parsed = STANDARD.decode(encoded).unwrap_or_default();
+    let why = match go_format::parse_json(&parsed) {
+        Ok(Value::Object(_) | Value::Null) => return,
+        Ok(value) => go_format::cannot_unmarshal(&value, "map[string]interface {}"),
+        Err(why) => why,
+    };
+    data.push(FieldError::invalid(&path, "<secret contents redacted>", why));
 }
 
 pub(super) fn secret_update(object: &Fields<'_>, old: &Object) {

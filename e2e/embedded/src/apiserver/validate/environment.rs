@@ -4,7 +4,7 @@ use super::super::field::FieldError;
 use super::super::names;
 use super::all_containers;
 use super::fields::Fields;
-use super::volume::no_backsteps;
+use super::volume_source::no_backsteps;
 
 /// Pod fields that an environment variable may reference.
 const POD_FIELDS: [&str; 9] = [
@@ -26,6 +26,14 @@ const OTHER_POD_FIELDS: [&str; 5] = [
     "spec.schedulerName",
     "status.phase",
 ];
+/// Pod fields that a file of a volume may contain.
+pub(super) const VOLUME_FIELDS: [&str; 5] = [
+    "metadata.annotations",
+    "metadata.labels",
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+];
 const RESOURCES: [&str; 6] = [
     "limits.cpu",
     "limits.ephemeral-storage",
@@ -45,11 +53,33 @@ pub(super) fn variables(container: &Fields<'_>) {
             value_from(&source, variable.text("value"));
         }
     }
+    for source in container.structs("envFrom") {
+        env_from(container, &source);
+    }
+}
+
+fn env_from(container: &Fields<'_>, source: &Fields<'_>) {
+    source.check_given("prefix", names::variable);
+    let mut sources = 0;
+    for reference in ["configMapRef", "secretRef"]
+        .into_iter()
+        .filter_map(|kind| source.given(kind))
+    {
+        sources += 1;
+        reference.check_required("name", |name| names::subdomain_name(name, true));
+    }
+    let why = match sources {
+        0 => "must specify one of: `configMapRef` or `secretRef`",
+        1 => return,
+        _ => "may not have more than one field specified at a time",
+    };
+    // The path of Kubernetes has no index.
+    container.invalid("envFrom", "", why);
 }
 
 fn value_from(source: &Fields<'_>, value: &str) {
     let checks: [(&str, Check); 5] = [
-        ("fieldRef", field_ref),
+        ("fieldRef", |reference| field_ref(reference, &POD_FIELDS)),
         ("resourceFieldRef", resource_field_ref),
         ("configMapKeyRef", key_ref),
         ("secretKeyRef", key_ref),
@@ -73,7 +103,8 @@ fn value_from(source: &Fields<'_>, value: &str) {
     source.push(FieldError::invalid(source.own_path(), "", why));
 }
 
-fn field_ref(reference: &Fields<'_>) {
+/// A reference to one of these fields of the pod.
+pub(super) fn field_ref(reference: &Fields<'_>, fields: &[&str]) {
     let (version, path) = (reference.require("apiVersion"), reference.text("fieldPath"));
     if version.is_empty() {
         return;
@@ -100,9 +131,20 @@ fn field_ref(reference: &Fields<'_>) {
             names::qualified(key).into_iter().for_each(own);
         }
         Some(_) => failed(format!("field label does not support subscript: {path}")),
-        None if path == "spec.host" || POD_FIELDS.contains(&path) => {}
-        None if OTHER_POD_FIELDS.contains(&path) => reference.supported("fieldPath", path, &POD_FIELDS),
+        None if path == "spec.host" => reference.supported("fieldPath", "spec.nodeName", fields),
+        None if POD_FIELDS.contains(&path) || OTHER_POD_FIELDS.contains(&path) => {
+            reference.supported("fieldPath", path, fields);
+        }
         None => failed(format!("field label not supported: {path}")),
+    }
+}
+
+/// A reference to the resources of another container.
+pub(super) fn resource_field_ref_of_volume(reference: &Fields<'_>) {
+    if reference.require("containerName").is_empty() {
+        divisor(reference, reference.text("resource"));
+    } else {
+        resource_field_ref(reference);
     }
 }
 

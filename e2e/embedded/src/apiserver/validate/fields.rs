@@ -34,6 +34,18 @@ impl<'a> Fields<'a> {
         Self { path, ..self.clone() }
     }
 
+    /// Another struct at the same path.
+    pub(super) fn of_object<'b>(&self, object: &'b Object) -> Fields<'b>
+    where
+        'a: 'b,
+    {
+        Fields {
+            object,
+            path: self.path.clone(),
+            errors: self.errors,
+        }
+    }
+
     /// A struct in a field; an empty one if the field is missing.
     pub(super) fn child(&self, name: &str) -> Self {
         Self {

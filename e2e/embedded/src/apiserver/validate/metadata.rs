@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::super::field::{FieldError, IMMUTABLE, Path};
+use super::super::go_format;
 use super::super::names::{self, NameFn};
 use super::super::object::{self, FOREGROUND, ORPHAN, Object, list};
 use super::fields::Fields;
@@ -118,6 +119,78 @@ fn annotations(metadata: &Fields<'_>) {
     }
     if size > ANNOTATIONS_LIMIT {
         metadata.too_long("annotations", ANNOTATIONS_LIMIT);
+    }
+}
+
+/// Validates an annotation with a JSON list of structs of this Go type.
+pub(super) fn structs_in_annotation(
+    metadata: &Fields<'_>,
+    key: &str,
+    ty: &str,
+    validate: impl FnOnce(&Fields<'_>, &str),
+) {
+    let annotations = metadata.child("annotations");
+    let text = annotations.text(key);
+    if text.is_empty() {
+        return;
+    }
+    let parsed = go_format::parse_json(text.as_bytes()).and_then(|value| match value {
+        Value::Array(items) => items.into_iter().map(|item| go_struct(item, ty)).collect(),
+        Value::Null => Ok(Vec::new()),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {
+            Err(go_format::cannot_unmarshal(&value, &format!("[]{ty}")))
+        }
+    });
+    match parsed {
+        Ok(items) => {
+            let list = Object::from_iter([(key.to_owned(), Value::Array(items))]);
+            validate(&annotations.of_object(&list), key);
+        }
+        Err(why) => metadata.invalid("annotations", key, why),
+    }
+}
+
+/// A toleration or a taint with the names of its fields in JSON. Go's decoder ignores the case of names in an internal type.
+fn go_struct(value: Value, ty: &str) -> Result<Value, String> {
+    let name = |name: String| match name.to_lowercase().as_str() {
+        "tolerationseconds" => "tolerationSeconds".to_owned(),
+        "timeadded" => "timeAdded".to_owned(),
+        name => name.to_owned(),
+    };
+    match value {
+        Value::Object(fields) => Ok(fields
+            .into_iter()
+            .map(|(field, value)| (name(field), value))
+            .collect()),
+        Value::Null => Ok(Value::Object(Object::new())),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            Err(go_format::cannot_unmarshal(&value, ty))
+        }
+    }
+}
+
+/// The metadata of a template, which has only annotations and labels (`ValidateTemplateObjectMeta`).
+pub(super) fn of_template(metadata: &Fields<'_>) {
+    /// Other fields in Go's order, with their names in errors.
+    const OTHERS: [(&str, &str); 13] = [
+        ("name", "name"),
+        ("generateName", "generateName"),
+        ("namespace", "namespace"),
+        ("selfLink", "selfLink"),
+        ("uid", "uID"),
+        ("resourceVersion", "resourceVersion"),
+        ("generation", "generation"),
+        ("creationTimestamp", "creationTimestamp"),
+        ("deletionTimestamp", "deletionTimestamp"),
+        ("deletionGracePeriodSeconds", "deletionGracePeriodSeconds"),
+        ("ownerReferences", "ownerReferences"),
+        ("finalizers", "finalizers"),
+        ("managedFields", "managedFields"),
+    ];
+    annotations(metadata);
+    labels(metadata, "labels");
+    for (_, shown) in OTHERS.iter().filter(|(field, _)| metadata.has(field)) {
+        metadata.forbidden(shown, "cannot be set");
     }
 }
 

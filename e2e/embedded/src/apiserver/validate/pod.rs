@@ -7,56 +7,22 @@ use serde_json::json;
 use super::super::field::FieldError;
 use super::super::names;
 use super::super::object::Object;
-use super::container::{self, PULL_POLICIES, Volumes};
+use super::container;
 use super::fields::Fields;
 use super::node::EFFECTS;
-use super::volume::host_path;
 use super::{
-    affinity, app_armor, claim, csi_driver_name, environment, metadata, pod_network, resources,
-    security_context, windows,
+    affinity, environment, metadata, pod_annotations, pod_network, pod_volume, resources, security_context,
+    windows,
 };
 
-/// Volume sources of a pod in the order of validation, and the field that each requires.
-const SOURCES: [(&str, &str); 30] = [
-    ("emptyDir", ""),
-    ("hostPath", "path"),
-    ("gitRepo", "repository"),
-    ("gcePersistentDisk", "pdName"),
-    ("awsElasticBlockStore", "volumeID"),
-    ("secret", "secretName"),
-    ("nfs", "server"),
-    ("iscsi", "targetPortal"),
-    ("glusterfs", "endpoints"),
-    ("flocker", ""),
-    ("persistentVolumeClaim", "claimName"),
-    ("rbd", "image"),
-    ("cinder", "volumeID"),
-    ("cephfs", ""),
-    ("quobyte", "registry"),
-    ("downwardAPI", ""),
-    ("fc", ""),
-    ("flexVolume", "driver"),
-    ("configMap", "name"),
-    ("azureFile", "secretName"),
-    ("vsphereVolume", "volumePath"),
-    ("photonPersistentDisk", "pdID"),
-    ("portworxVolume", "volumeID"),
-    ("azureDisk", "diskName"),
-    ("storageos", ""),
-    ("projected", ""),
-    ("scaleIO", "gateway"),
-    ("csi", ""),
-    ("ephemeral", ""),
-    ("image", "reference"),
-];
 const DNS_POLICIES: [&str; 4] = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
 
 /// Validates a pod; `old` is the one that it replaces.
 pub(super) fn metadata_and_spec(object: &Fields<'_>, old: Option<&Object>) {
     metadata::validate(object, true, names::subdomain_name);
-    app_armor::annotations(object);
+    pod_annotations::validate(object, old);
     let spec = &object.child("spec");
-    let volumes = volumes(object, spec);
+    let volumes = pod_volume::volumes(object, spec);
     resource_claims(spec);
     container::containers(spec, &volumes);
     resources::of_pod(spec);
@@ -83,7 +49,7 @@ pub(super) fn metadata_and_spec(object: &Fields<'_>, old: Option<&Object>) {
     for name in ["hostname", "subdomain"] {
         spec.check_given(name, names::dns1123_label);
     }
-    tolerations(spec);
+    tolerations(spec, "tolerations");
     pod_network::host_aliases(spec);
     spec.check_given("priorityClassName", names::dns1123_subdomain);
     if spec.has("runtimeClassName") {
@@ -95,6 +61,7 @@ pub(super) fn metadata_and_spec(object: &Fields<'_>, old: Option<&Object>) {
     resources::overhead(spec);
     windows::operating_system(spec);
     environment::file_key_ref_volumes(spec);
+    pod_volume::no_tokens_without_account(spec);
     for container in ["containers", "initContainers"]
         .into_iter()
         .flat_map(|field| spec.structs(field))
@@ -155,86 +122,12 @@ pub(super) fn only_on_create(object: &Fields<'_>) {
         let why = "cannot be set until all schedulingGates have been cleared";
         spec.forbidden("nodeName", why);
     }
-    app_armor::matching_annotations(object);
+    pod_annotations::match_fields(object);
 }
 
-fn volumes<'a>(pod: &Fields<'a>, spec: &Fields<'a>) -> Volumes<'a> {
-    let mut valid = Volumes::new();
-    for volume in spec.structs("volumes") {
-        let before = volume.error_count();
-        volume_source(pod, &volume);
-        volume.check_required("name", names::dns1123_label);
-        let name = volume.text("name");
-        if valid.contains_key(name) {
-            volume.duplicate("name", name);
-        }
-        if volume.error_count() == before {
-            valid.insert(
-                name,
-                volume.has("persistentVolumeClaim") || volume.has("ephemeral"),
-            );
-        }
-    }
-    valid
-}
-
-fn volume_source(pod: &Fields<'_>, volume: &Fields<'_>) {
-    let mut first = true;
-    for (name, required) in SOURCES {
-        let Some(source) = volume.given(name) else {
-            continue;
-        };
-        if !first {
-            volume.forbidden(name, "may not specify more than 1 volume type");
-            continue;
-        }
-        first = false;
-        let source = match name {
-            "gcePersistentDisk" => source.at_path(volume.path("persistentDisk")),
-            _ => source,
-        };
-        if !required.is_empty() {
-            source.require(required);
-        }
-        match name {
-            "emptyDir"
-                if source
-                    .quantity("sizeLimit")
-                    .is_some_and(|limit| limit.cmp_zero().is_lt()) =>
-            {
-                source.forbidden("sizeLimit", "SizeLimit field must be a valid resource quantity");
-            }
-            "csi" => {
-                csi_driver_name(&source, "driver");
-                if let Some(secret) = source.given("nodePublishSecretRef") {
-                    secret.require("name");
-                }
-            }
-            "ephemeral" => match source.given("volumeClaimTemplate") {
-                Some(template) => claim::claim_template(&template),
-                None => source.required("volumeClaimTemplate", ""),
-            },
-            "hostPath" => host_path(&source),
-            "image" => source.one_of("pullPolicy", &PULL_POLICIES),
-            _ => {}
-        }
-    }
-    let (pod_name, name) = (pod.child("metadata").text("name"), volume.text("name"));
-    // A missing name gets its own error.
-    if volume.has("ephemeral") && !pod_name.is_empty() && !name.is_empty() {
-        let claim = format!("{pod_name}-{name}");
-        for why in names::dns1123_subdomain(&claim) {
-            volume.invalid("name", name, format!("PVC name {claim:?}: {why}"));
-        }
-    }
-    if first {
-        let why = "must specify a volume type";
-        volume.push(FieldError::required(volume.own_path(), why));
-    }
-}
-
-pub(super) fn tolerations(spec: &Fields<'_>) {
-    for toleration in spec.structs("tolerations") {
+/// The tolerations in a field.
+pub(super) fn tolerations(owner: &Fields<'_>, field: &str) {
+    for toleration in owner.structs(field) {
         let (key, value) = (toleration.text("key"), toleration.text("value"));
         let (operator, effect) = (toleration.text("operator"), toleration.text("effect"));
         toleration.check_given("key", names::qualified);

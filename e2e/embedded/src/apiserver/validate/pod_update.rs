@@ -1,21 +1,18 @@
 //! Validation of changes of Pods.
 
-use std::net::IpAddr;
+use serde_json::Value;
 
-use serde_json::{Value, json};
-
-use super::super::field::FieldError;
-use super::super::names;
-use super::super::object::{self, Object, at, list, text};
+use super::super::field::{FieldError, Path};
+use super::super::object::{self, EPHEMERAL_CONTAINERS, MIRROR, Object, at, list};
 use super::container::trimmed_image;
 use super::fields::{Fields, sorted};
 use super::pod::{metadata_and_spec, tolerations};
-use super::{app_armor, metadata, shown_term};
+use super::{metadata, pod_annotations, shown_term};
 
 pub(super) fn update(object: &Fields<'_>, old: &Object) {
     metadata::validate_update(object, old);
     metadata_and_spec(object, Some(old));
-    app_armor::annotation_updates(object, old);
+    pod_annotations::validate_update(object, old);
     let spec = &object.child("spec");
     for field in ["containers", "initContainers"] {
         if spec.list(field).len() != list(old, &format!("/spec/{field}")).len() {
@@ -93,7 +90,7 @@ fn added_tolerations(spec: &Fields<'_>, old: &Object) {
     let after = without_seconds(spec.list("tolerations"));
     let before = without_seconds(list(old, "/spec/tolerations"));
     if before.iter().all(|toleration| after.contains(toleration)) {
-        tolerations(spec);
+        tolerations(spec, "tolerations");
     } else {
         let why = "existing toleration can not be modified except its tolerationSeconds";
         spec.forbidden("tolerations", why);
@@ -185,47 +182,28 @@ fn fixed_spec(object: &Object, old: &Object) -> Object {
     fixed
 }
 
-pub(super) fn status(object: &Fields<'_>, old: &Object) {
+/// Validates an update of the `ephemeralcontainers` subresource, which only adds containers.
+pub(super) fn ephemeral_containers(object: &Fields<'_>, old: &Object) {
+    if at(old, "/metadata/annotations").get(MIRROR).is_some() {
+        let why = "static pods do not support ephemeral containers";
+        return object.push(FieldError::forbidden(&Path::default(), why));
+    }
     metadata::validate_update(object, old);
-    app_armor::annotation_updates(object, old);
-    let status = &object.child("status");
-    for condition in status.structs("conditions") {
-        let kind = condition.text("type");
-        if !matches!(kind, "PodScheduled" | "Ready" | "Initialized") {
-            condition.found("Type", kind, names::qualified(kind));
-        }
+    metadata_and_spec(object, Some(old));
+    pod_annotations::validate_update(object, old);
+    let spec = object.child("spec");
+    let containers = spec.list(EPHEMERAL_CONTAINERS);
+    for old in list(old, "/spec/ephemeralContainers") {
+        let mut same_name = containers.iter().rev().filter(|new| new["name"] == old["name"]);
+        let what = match same_name.next() {
+            Some(new) if new == old => continue,
+            Some(_) => "changed",
+            None => "removed",
+        };
+        let why = format!(
+            "existing ephemeral containers {} may not be {what}\n",
+            old["name"]
+        );
+        spec.forbidden(EPHEMERAL_CONTAINERS, why);
     }
-    let nominated = status.text("nominatedNodeName");
-    if !nominated.is_empty() && nominated != text(old, "/status/nominatedNodeName") {
-        status.check("nominatedNodeName", names::dns1123_subdomain);
-        if !text(old, "/spec/nodeName").is_empty() {
-            let why = "may not be set on pods that are already bound to a node";
-            status.forbidden("nominatedNodeName", why);
-        }
-    }
-    status.immutable(object::struct_at(old, "status"), "qosClass");
-    pod_ips(status, list(old, "/status/podIPs"));
-}
-
-fn pod_ips(status: &Fields<'_>, before: &[Value]) {
-    let addresses: Vec<Fields<'_>> = status.structs("podIPs").collect();
-    let address = |fields: &Fields<'_>| fields.text("ip").parse().ok();
-    let families: Vec<Option<bool>> = addresses
-        .iter()
-        .map(|fields| address(fields).map(|address: IpAddr| address.is_ipv6()))
-        .collect();
-    for (address, family) in addresses.iter().zip(&families) {
-        let ip = address.text("ip");
-        if family.is_none() && !before.iter().any(|found| found["ip"] == ip) {
-            let why = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
-            address.push(FieldError::invalid(address.own_path(), ip, why));
-        }
-    }
-    let shown = addresses
-        .iter()
-        .map(|address| json!({ "IP": address.text("ip") }));
-    status.check_dual_stack("podIPs", "IP", &families, shown.collect(), |at| {
-        let ip = addresses[at].text("ip");
-        format!("failed to check for dual stack with error:invalid IP[{at}]: {ip}")
-    });
 }

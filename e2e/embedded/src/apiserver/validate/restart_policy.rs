@@ -84,3 +84,37 @@ pub(super) fn no_restart_container(container: &Fields<'_>) {
         }
     }
 }
+
+/// Whether a container of the pod can restart all of them (`AllContainersCouldRestart` of Kubernetes).
+pub(super) fn restarts_all_containers(spec: &Fields<'_>) -> bool {
+    let containers = ["initContainers", "containers"].into_iter();
+    let mut rules = containers
+        .flat_map(|list| spec.structs(list))
+        .flat_map(|container| container.structs(RULES));
+    rules.any(|rule| rule.text("action") == "RestartAllContainers")
+}
+
+/// Whether the container restarts after this exit code (`ContainerShouldRestart` of Kubernetes).
+pub(super) fn restarts(container: &Fields<'_>, spec: &Fields<'_>, exit_code: i64) -> bool {
+    let applies = |rule: Fields<'_>| {
+        let exit_codes = rule.child("exitCodes");
+        let is_listed = exit_codes.list("values").iter().any(|code| *code == exit_code);
+        match exit_codes.text("operator") {
+            "In" => is_listed,
+            "NotIn" => !is_listed,
+            _ => false,
+        }
+    };
+    let owner = if container.has("restartPolicy") {
+        container
+    } else {
+        spec
+    };
+    if container.has("restartPolicy") && container.structs(RULES).any(applies) {
+        return true;
+    }
+    match owner.text("restartPolicy") {
+        "OnFailure" => exit_code != 0,
+        policy => policy != "Never",
+    }
+}

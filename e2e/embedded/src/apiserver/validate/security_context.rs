@@ -31,12 +31,7 @@ const IPC_SYSCTLS: [&str; 10] = [
 pub(super) fn of_pod(spec: &Fields<'_>, old: Option<&Object>) {
     let context = &spec.child("securityContext");
     ids(context, &["fsGroup", "runAsUser", "runAsGroup"]);
-    for (index, group) in context.list("supplementalGroups").iter().enumerate() {
-        if !group.as_i64().is_some_and(is_valid_id) {
-            let path = context.path("supplementalGroups").index(index);
-            context.push(FieldError::invalid(&path, group.clone(), ID_RANGE));
-        }
-    }
+    supplemental_groups(context);
     if spec.get("shareProcessNamespace") == true && spec.get("hostPID") == true {
         let why = "ShareProcessNamespace and HostPID cannot both be enabled";
         context.invalid("shareProcessNamespace", true, why);
@@ -91,11 +86,21 @@ pub(super) fn of_container(container: &Fields<'_>, host_users: bool) {
     app_armor::profile(context);
 }
 
+pub(super) fn supplemental_groups(context: &Fields<'_>) {
+    for (index, group) in context.list("supplementalGroups").iter().enumerate() {
+        if !group.as_i64().is_some_and(is_valid_id) {
+            let path = context.path("supplementalGroups").index(index);
+            context.push(FieldError::invalid(&path, group.clone(), ID_RANGE));
+        }
+    }
+}
+
 fn is_valid_id(id: i64) -> bool {
     (0..=i64::from(i32::MAX)).contains(&id)
 }
 
-fn ids(context: &Fields<'_>, fields: &[&str]) {
+/// IDs of users and groups.
+pub(super) fn ids(context: &Fields<'_>, fields: &[&str]) {
     for name in fields {
         context.in_range(name, 0..=i64::from(i32::MAX), ID_RANGE);
     }

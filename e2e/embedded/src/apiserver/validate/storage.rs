@@ -40,7 +40,7 @@ fn attachment_source(spec: &Fields<'_>) {
             source.required("persistentVolumeName", why);
         }
         (Some(_), None) => {}
-        (None, Some(inline)) => volume::spec(&inline, true),
+        (None, Some(inline)) => volume::spec(&inline, None),
     }
 }
 

@@ -4,9 +4,11 @@ use serde_json::Value;
 
 use super::super::field::{FieldError, IMMUTABLE, Path};
 use super::super::names;
+use super::super::node_labels;
 use super::super::object::{self, NULL, Object, at};
 use super::fields::{Fields, amount, sorted};
-use super::{csi_driver_name, metadata, node_selector, shown_affinity};
+use super::volume_source::no_backsteps;
+use super::{csi_driver_name, metadata, node_selector, shown_affinity, volume_source};
 use crate::quantity::Quantity;
 
 const ACCESS_MODES: [&str; 4] = [
@@ -17,50 +19,41 @@ const ACCESS_MODES: [&str; 4] = [
 ];
 pub(super) const VOLUME_MODES: [&str; 2] = ["Block", "Filesystem"];
 
-/// Volume sources in the order of validation, with their required fields.
-const SOURCES: [(&str, &[&str]); 22] = [
-    ("hostPath", &["path"]),
-    ("gcePersistentDisk", &["pdName"]),
-    ("awsElasticBlockStore", &["volumeID"]),
-    ("glusterfs", &["endpoints", "path"]),
-    ("flocker", &[]),
-    ("nfs", &["server", "path"]),
-    ("rbd", &["monitors", "image"]),
-    ("quobyte", &["registry", "volume"]),
-    ("cephfs", &["monitors"]),
-    ("iscsi", &["targetPortal", "iqn"]),
-    ("cinder", &["volumeID"]),
-    ("fc", &[]),
-    ("flexVolume", &["driver"]),
-    ("azureFile", &["secretName", "shareName"]),
-    ("vsphereVolume", &["volumePath"]),
-    ("photonPersistentDisk", &["pdID"]),
-    ("portworxVolume", &["volumeID"]),
-    ("azureDisk", &["diskName", "diskURI"]),
-    ("scaleIO", &["gateway", "system"]),
-    ("local", &["path"]),
-    ("storageos", &[]),
-    ("csi", &[]),
+/// Volume sources in the order of validation.
+const SOURCES: [&str; 22] = [
+    "hostPath",
+    "gcePersistentDisk",
+    "awsElasticBlockStore",
+    "glusterfs",
+    "flocker",
+    "nfs",
+    "rbd",
+    "quobyte",
+    "cephfs",
+    "iscsi",
+    "cinder",
+    "fc",
+    "flexVolume",
+    "azureFile",
+    "vsphereVolume",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "azureDisk",
+    "scaleIO",
+    "local",
+    "storageos",
+    CSI,
 ];
-
-const HOST_PATH_TYPES: [&str; 8] = [
-    "",
-    "BlockDevice",
-    "CharDevice",
-    "Directory",
-    "DirectoryOrCreate",
-    "File",
-    "FileOrCreate",
-    "Socket",
-];
+const CSI: &str = "csi";
 
 pub(super) fn persistent_volume(object: &Fields<'_>) {
     metadata::validate(object, false, names::subdomain_name);
-    spec(&object.child("spec"), false);
+    spec(&object.child("spec"), Some(object.child("metadata").text("name")));
 }
 
-/// The spec of a volume; `inline` if it is in a VolumeAttachment.
-pub(super) fn spec(spec: &Fields<'_>, inline: bool) {
+/// The spec of a volume with this name; in a VolumeAttachment it has none.
+pub(super) fn spec(spec: &Fields<'_>, name: Option<&str>) {
+    let inline = name.is_none();
     let inline_forbids = "may not be specified in the context of inline volumes";
     if inline {
         if spec.has("claimRef") {
@@ -96,7 +89,7 @@ pub(super) fn spec(spec: &Fields<'_>, inline: bool) {
             None => affinity.required("required", "must specify required node constraints"),
         }
     }
-    sources(spec);
+    sources(spec, name.unwrap_or_default());
     if !inline {
         spec.check_given("storageClassName", names::dns1123_subdomain);
     } else if !spec.text("storageClassName").is_empty() {
@@ -110,7 +103,9 @@ pub(super) fn spec(spec: &Fields<'_>, inline: bool) {
             spec.forbidden("volumeMode", why);
         }
     }
-    attributes_class(spec);
+    if !inline {
+        attributes_class(spec);
+    }
 }
 
 /// Access modes of a volume or a claim.
@@ -164,78 +159,34 @@ pub(super) fn not_negative(owner: &Fields<'_>, path: &Path, value: &Value) {
     }
 }
 
-fn sources(spec: &Fields<'_>) {
-    let mut first = true;
-    for (name, required) in SOURCES {
-        let Some(source) = spec.given(name) else {
-            continue;
-        };
-        if !first && name != "flexVolume" {
-            let shown = if name == "cephfs" { "cephFS" } else { name };
-            spec.forbidden(shown, "may not specify more than 1 volume type");
-            continue;
-        }
-        first = false;
-        let source = match name {
-            "gcePersistentDisk" => source.at_path(spec.path("persistentDisk")),
-            _ => source,
-        };
-        for field in required {
-            if source.text(field).is_empty() && source.list(field).is_empty() {
-                source.required(field, "");
+fn sources(spec: &Fields<'_>, name: &str) {
+    volume_source::only_one(spec, &SOURCES, false, |kind, source| match kind {
+        "local" => {
+            if !source.require("path").is_empty() {
+                no_backsteps(source, "path");
+            }
+            if !spec.has("nodeAffinity") {
+                spec.required("nodeAffinity", "Local volume requires node affinity");
             }
         }
-        match name {
-            "hostPath" => host_path(&source),
-            "local" => {
-                no_backsteps(&source, "path");
-                if !spec.has("nodeAffinity") {
-                    spec.required("nodeAffinity", "Local volume requires node affinity");
-                }
-            }
-            "nfs" if !source.text("path").starts_with('/') => {
-                source.invalid("path", source.text("path"), "must be an absolute path");
-            }
-            "azureDisk" => azure_disk(&source),
-            "csi" => csi_source(&source),
-            _ => {}
-        }
-    }
-    if first {
-        spec.push(FieldError::required(
-            spec.own_path(),
-            "must specify a volume type",
-        ));
+        CSI => csi_source(source),
+        _ => volume_source::validate(kind, source, Some(name)),
+    });
+    let is_recycled = spec.text("persistentVolumeReclaimPolicy") == "Recycle";
+    if is_recycled && is_root(spec.child("hostPath").text("path")) {
+        let why = "may not be 'recycle' for a hostPath mount of '/'";
+        spec.forbidden("persistentVolumeReclaimPolicy", why);
     }
 }
 
-/// Path and type of a directory or file of the node.
-pub(super) fn host_path(source: &Fields<'_>) {
-    if !source.text("path").is_empty() {
-        no_backsteps(source, "path");
-        source.one_of("type", &HOST_PATH_TYPES);
-    }
-}
-
-pub(super) fn no_backsteps(source: &Fields<'_>, field: &str) {
-    let path = source.text(field);
-    if path.split('/').any(|part| part == "..") {
-        source.invalid(field, path, "must not contain '..'");
-    }
-}
-
-fn azure_disk(source: &Fields<'_>) {
-    let (prefix, form) = if source.text("kind") == "Managed" {
-        let form =
-            "/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}";
-        ("/subscriptions/", form)
-    } else {
-        let form = "https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd";
-        ("https://", form)
-    };
-    if !source.text("diskURI").starts_with(prefix) {
-        source.one_of("diskURI", &[form]);
-    }
+/// Whether the path is another spelling of `/`.
+fn is_root(path: &str) -> bool {
+    let depth = path.split('/').fold(0_usize, |depth, part| match part {
+        "" | "." => depth,
+        ".." => depth.saturating_sub(1),
+        _ => depth + 1,
+    });
+    path.starts_with('/') && depth == 0
 }
 
 fn csi_source(source: &Fields<'_>) {
@@ -278,7 +229,7 @@ pub(super) fn persistent_volume_update(object: &Fields<'_>, old: &Object) {
     let source = |spec: &Object| -> Vec<Value> {
         let mut sources: Vec<Value> = SOURCES
             .iter()
-            .map(|(name, _)| spec.get(*name).unwrap_or(&NULL).clone())
+            .map(|name| spec.get(*name).unwrap_or(&NULL).clone())
             .collect();
         // A secret for expansion may be added.
         if !object::has(old, "/csi/controllerExpandSecretRef")
@@ -295,7 +246,8 @@ pub(super) fn persistent_volume_update(object: &Fields<'_>, old: &Object) {
     let unpathed = spec.at_path(Path::default());
     unpathed.immutable(old, "volumeMode");
     let affinity = spec.get("nodeAffinity");
-    if old.contains_key("nodeAffinity") && affinity != at(old, "/nodeAffinity") {
+    let before = at(old, "/nodeAffinity");
+    if !before.is_null() && *affinity != with_new_labels(before.clone(), affinity) {
         let why = format!("{IMMUTABLE}, except for updating from beta label to GA");
         unpathed.invalid("nodeAffinity", shown_affinity(affinity), why);
     }
@@ -303,4 +255,28 @@ pub(super) fn persistent_volume_update(object: &Fields<'_>, old: &Object) {
     if object::has(old, "/volumeAttributesClassName") && !spec.has(class) {
         spec.forbidden(class, "update from non-nil value to nil is forbidden");
     }
+}
+
+/// The old node affinity with those beta labels replaced that the new one replaces.
+fn with_new_labels(mut old: Value, new: &Value) -> Value {
+    match (&mut old, new) {
+        (Value::Array(items), Value::Array(new)) => {
+            for (item, new) in items.iter_mut().zip(new) {
+                *item = with_new_labels(item.take(), new);
+            }
+        }
+        (Value::Object(fields), Value::Object(new)) => {
+            for (name, field) in fields {
+                let after = new.get(name).unwrap_or(&NULL);
+                let label = field.as_str().and_then(node_labels::replacement);
+                if name == "key" && label.is_some() && label == after.as_str() {
+                    *field = after.clone();
+                } else {
+                    *field = with_new_labels(field.take(), after);
+                }
+            }
+        }
+        _ => {}
+    }
+    old
 }
