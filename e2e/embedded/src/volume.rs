@@ -15,6 +15,8 @@ use crate::pod;
 pub(crate) const CSI_PLUGIN: &str = "kubernetes.io/csi";
 /// Finalizer that keeps a claim while pods use it.
 pub(crate) const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
+/// Annotation with the name of a StorageClass, which takes precedence over the field.
+pub(crate) const ANN_BETA_STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 /// Annotations that mark the default StorageClass.
 pub(crate) const ANN_IS_DEFAULT_CLASS: [&str; 2] = [
     "storageclass.kubernetes.io/is-default-class",

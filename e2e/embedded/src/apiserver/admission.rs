@@ -12,6 +12,7 @@ use super::resource::{self, Kind, Resource};
 use super::status::Status;
 use super::storage::Store;
 use crate::node::{NOT_READY, UNREACHABLE};
+use crate::volume::ANN_BETA_STORAGE_CLASS;
 
 /// `tolerationSeconds` of the default tolerations for nodes that are not ready or unreachable.
 const TOLERATION_SECONDS: i64 = 300;
@@ -261,7 +262,7 @@ fn protect(object: &mut Object, finalizer: &str) {
 
 /// DefaultStorageClass: the newest of the default classes, by name if they are equally old.
 fn default_class(store: &Store, object: &mut Object) {
-    let beta = at(object, "/metadata/annotations").get("volume.beta.kubernetes.io/storage-class");
+    let beta = at(object, "/metadata/annotations").get(ANN_BETA_STORAGE_CLASS);
     if object::has(object, "/spec/storageClassName") || beta.is_some() {
         return;
     }

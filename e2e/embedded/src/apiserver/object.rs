@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
-use crate::volume::ANN_IS_DEFAULT_CLASS;
+use crate::volume::{ANN_BETA_STORAGE_CLASS, ANN_IS_DEFAULT_CLASS};
 
 /// A JSON object. Those in the store are without `apiVersion` and `kind`.
 pub(crate) type Object = Map<String, Value>;
@@ -16,6 +16,8 @@ pub(crate) const FOREGROUND: &str = "foregroundDeletion";
 
 /// Annotation of a mirror pod with the hash of its static pod.
 pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
+/// Annotation with a volume's mount options, which a field has replaced.
+pub(crate) const ANN_MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
 /// Annotation with a pod's seccomp profile, which a field has replaced.
 pub(crate) const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
 /// Prefix of the annotations with containers' profiles; the container's name follows.
@@ -127,6 +129,13 @@ pub(crate) fn is_default_class(class: &Object) -> bool {
     ANN_IS_DEFAULT_CLASS
         .iter()
         .any(|name| annotations[*name] == "true")
+}
+
+/// The name of a volume's or claim's StorageClass.
+pub(crate) fn storage_class(object: &Object) -> &str {
+    let beta = at(object, "/metadata/annotations").get(ANN_BETA_STORAGE_CLASS);
+    let class = beta.unwrap_or_else(|| at(object, "/spec/storageClassName"));
+    class.as_str().unwrap_or_default()
 }
 
 /// `metadata.name`.

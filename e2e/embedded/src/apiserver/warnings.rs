@@ -11,17 +11,18 @@ use serde_json::Value;
 
 use super::names;
 use super::node_labels;
-use super::object::{self, Object, at, entries, has, list, text};
+use super::object::{self, ANN_MOUNT_OPTIONS, Object, at, entries, has, list, text};
 use super::resource::Kind;
 use super::strategy::Part;
 use crate::quantity::Quantity;
+use crate::volume::ANN_BETA_STORAGE_CLASS;
 
 const BETA_CLASS: (&str, &str) = (
-    "volume.beta.kubernetes.io/storage-class",
+    ANN_BETA_STORAGE_CLASS,
     "deprecated since v1.8; use \"storageClassName\" attribute instead",
 );
 const BETA_MOUNT_OPTIONS: (&str, &str) = (
-    "volume.beta.kubernetes.io/mount-options",
+    ANN_MOUNT_OPTIONS,
     "deprecated since v1.31; use \"mountOptions\" attribute instead",
 );
 const ENFORCE_MOUNTABLE_SECRETS: &str = "kubernetes.io/enforce-mountable-secrets";

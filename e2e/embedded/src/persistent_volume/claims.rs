@@ -6,6 +6,7 @@ use kube::ResourceExt;
 
 use crate::node_selector;
 use crate::quantity;
+use crate::volume::ANN_BETA_STORAGE_CLASS;
 
 /// Marks a claim or volume that the controller, not a user, bound.
 pub(crate) const ANN_BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
@@ -23,9 +24,6 @@ pub(crate) const ANN_SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
 /// Provisioner of a class whose volumes are only created by hand.
 pub(crate) const NOT_SUPPORTED_PROVISIONER: &str = "kubernetes.io/no-provisioner";
-
-/// The class of a claim or volume; takes precedence over the field.
-const ANN_BETA_STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
 /// The claim's class; empty if it has none.
 pub(crate) fn class_name(claim: &PersistentVolumeClaim) -> &str {

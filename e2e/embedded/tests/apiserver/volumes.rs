@@ -4,7 +4,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::pod_validation::assert_invalid;
-use super::{assert_fails, call, mk_server};
+use super::{assert_fails, call, mk_server, table};
 
 const PVS: &str = "/api/v1/persistentvolumes";
 
@@ -371,4 +371,30 @@ async fn node_affinity_of_a_volume_may_get_new_labels() {
         let (found, response) = call(&server, Method::PUT, &format!("{PVS}/p"), &pv).await;
         assert_eq!(found, code, "{key}: {response}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn annotations_of_persistent_volumes() {
+    let server = mk_server(1);
+    let annotated = |source: Value| {
+        let mut pv = mk_pv(source);
+        pv["metadata"]["annotations"] = json!({
+            "volume.beta.kubernetes.io/mount-options": "ro",
+            "volume.beta.kubernetes.io/storage-class": "gold",
+        });
+        pv
+    };
+    let csi = json!({ "csi": { "driver": "d", "volumeHandle": "h" }, "storageClassName": "silver" });
+    let why = "PersistentVolume \"p\" is invalid: metadata.annotations.volume.beta.kubernetes.io/mount-options: Forbidden: \
+               may not specify mount options for this volume type";
+    assert_fails(
+        call(&server, Method::POST, PVS, &annotated(csi)).await,
+        422,
+        "Invalid",
+        why,
+    );
+    let nfs = json!({ "nfs": { "server": "s", "path": "/p" }, "storageClassName": "silver" });
+    let (code, response) = call(&server, Method::POST, PVS, &annotated(nfs)).await;
+    assert_eq!(code, 201, "{response}");
+    assert_eq!(table(&server, PVS).await["rows"][0]["cells"][6], "gold");
 }

@@ -9,6 +9,7 @@ use super::fields::{Fields, amount};
 use super::volume::{VOLUME_MODES, access_modes, not_negative};
 use super::{label_selector, metadata, resources};
 use crate::quantity::Quantity;
+use crate::volume::ANN_BETA_STORAGE_CLASS;
 
 const RESIZE_STATES: [&str; 5] = [
     "ControllerResizeInProgress",
@@ -146,9 +147,8 @@ pub(super) fn claim_update(object: &Fields<'_>, old: &Object) {
 /// Whether the claim may get a class, which must be that of the old claim's annotation; the annotation must not change, except
 /// that it may be removed then.
 fn may_set_class(object: &Fields<'_>, old: &Object) -> bool {
-    const ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
     let metadata = object.child("metadata");
-    let annotation = |annotations: &Value| annotations[ANNOTATION].as_str().map(str::to_owned);
+    let annotation = |annotations: &Value| annotations[ANN_BETA_STORAGE_CLASS].as_str().map(str::to_owned);
     let before = annotation(at(old, "/metadata/annotations"));
     let after = annotation(metadata.get("annotations"));
     let class = object
@@ -159,7 +159,7 @@ fn may_set_class(object: &Fields<'_>, old: &Object) -> bool {
     let is_new = class.is_some() && !object::has(old, "/spec/storageClassName");
     let is_replaced = is_new && before.is_some() && class == before && after.is_none();
     if before.as_deref().unwrap_or_default() != after.as_deref().unwrap_or_default() && !is_replaced {
-        let path = metadata.path("annotations").child(ANNOTATION);
+        let path = metadata.path("annotations").child(ANN_BETA_STORAGE_CLASS);
         metadata.push(FieldError::invalid(&path, after.unwrap_or_default(), IMMUTABLE));
     }
     is_new && (before.is_none() || class == before)

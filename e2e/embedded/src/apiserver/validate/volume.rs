@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::super::field::{FieldError, IMMUTABLE, Path};
 use super::super::names;
 use super::super::node_labels;
-use super::super::object::{self, NULL, Object, at};
+use super::super::object::{self, ANN_MOUNT_OPTIONS, NULL, Object, at};
 use super::fields::{Fields, amount, sorted};
 use super::volume_source::no_backsteps;
 use super::{csi_driver_name, metadata, node_selector, shown_affinity, volume_source};
@@ -47,6 +47,36 @@ const SOURCES: [&str; 22] = [
 const CSI: &str = "csi";
 
 pub(super) fn persistent_volume(object: &Fields<'_>) {
+    metadata_and_spec(object);
+    mount_options(object);
+}
+
+/// The annotation with mount options is allowed for some sources only.
+fn mount_options(object: &Fields<'_>) {
+    const ALLOWED: [&str; 13] = [
+        "awsElasticBlockStore",
+        "azureDisk",
+        "azureFile",
+        "cephfs",
+        "cinder",
+        "gcePersistentDisk",
+        "glusterfs",
+        "iscsi",
+        "nfs",
+        "photonPersistentDisk",
+        "quobyte",
+        "rbd",
+        "vsphereVolume",
+    ];
+    let spec = object.child("spec");
+    let annotations = object.child("metadata").child("annotations");
+    if annotations.has(ANN_MOUNT_OPTIONS) && !ALLOWED.iter().any(|source| spec.has(source)) {
+        let why = "may not specify mount options for this volume type";
+        annotations.forbidden(ANN_MOUNT_OPTIONS, why);
+    }
+}
+
+fn metadata_and_spec(object: &Fields<'_>) {
     metadata::validate(object, false, names::subdomain_name);
     spec(&object.child("spec"), Some(object.child("metadata").text("name")));
 }
@@ -223,7 +253,7 @@ fn attributes_class(spec: &Fields<'_>) {
 pub(super) fn persistent_volume_update(object: &Fields<'_>, old: &Object) {
     // Kubernetes validates the new object twice: once alone, once as part of the update.
     persistent_volume(object);
-    persistent_volume(object);
+    metadata_and_spec(object);
     let spec = object.child("spec");
     let old = object::struct_at(old, "spec");
     let source = |spec: &Object| -> Vec<Value> {
