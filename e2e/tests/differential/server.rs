@@ -129,8 +129,7 @@ impl Server {
             Body::Json(value) => self.value(value).to_string().into_bytes(),
             Body::Protobuf(object) => object.bytes(&self.text(&object.name)),
             Body::Stored { fallback, edits } => {
-                let path = request.path.strip_suffix("/status").unwrap_or(&request.path);
-                let mut object = match self.objects.get(path) {
+                let mut object = match self.objects.get(without_subresource(&request.path)) {
                     Some(object) => object.clone(),
                     None => self.value(fallback),
                 };
@@ -158,7 +157,7 @@ impl Server {
 
     /// Remembers the objects of a response.
     fn remember(&mut self, request: &Request, body: &Value) {
-        let path = request.path.trim_end_matches("/status");
+        let path = without_subresource(&request.path);
         if let Some(items) = body["items"].as_array() {
             for item in items {
                 let name = item["metadata"]["name"].as_str().unwrap_or_default();
@@ -273,6 +272,13 @@ impl Server {
             _ => self.continue_tokens.get(key).map_or("", String::as_str),
         }
     }
+}
+
+/// The path of an object, without a subresource that reads and writes the object.
+fn without_subresource(path: &str) -> &str {
+    let subresources = ["/status", "/ephemeralcontainers"].into_iter();
+    let mut shorter = subresources.filter_map(|subresource| path.strip_suffix(subresource));
+    shorter.next().unwrap_or(path)
 }
 
 /// A text as a part of a path or of a query.

@@ -19,6 +19,27 @@ fn node() -> Kind {
             r#"[["x"],["10.0.0.0/24","10.0.1.0/24"],"10.0.0.0/24"]"#,
         ),
         (
+            "/metadata/annotations",
+            r#"[{"scheduler.alpha.kubernetes.io/taints":"[{\"Key\":\"a\",\"effect\":\"NoSchedule\"}]"}]"#,
+            r#"[{"scheduler.alpha.kubernetes.io/taints":"x"},{"scheduler.alpha.kubernetes.io/taints":"[{\"key\":\"\",\"value\":\"a b\",\"timeadded\":null}]"}]"#,
+        ),
+        (
+            "/status/declaredFeatures",
+            r#"[["A","B/c"],[]]"#,
+            r#"[["B","A"],["a","a"],["A/","A-b"],["AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"]]"#,
+        ),
+        (
+            "/spec/podCIDRs",
+            r#"[["FD00::/64"]]"#,
+            r#"[["10.0.0.1/24"],["10.0.0.0/024"],["010.0.0.0/24"],["::ffff:10.0.0.0/120"],["10.0.0.0/33"],["::/129"]]"#,
+        ),
+        (
+            "/status/nodeInfo",
+            r#"[{"swap":{"capacity":1}}]"#,
+            r#"[{"swap":{"capacity":0}},{"swap":{"capacity":-1}}]"#,
+        ),
+        ("/spec/externalID", r#"["e",""]"#, "[7]"),
+        (
             "/spec/taints",
             r#"[[{"key":"node.kubernetes.io/out-of-service","value":"nodeshutdown","effect":"NoExecute"}],[{"key":"a","effect":"NoSchedule"},{"key":"a","effect":"NoExecute"}],[]]"#,
             r#"[[{"key":"","effect":"NoSchedule"}],[{"key":"a","effect":"Never"}],[{"key":"a"}],[{"key":"a","effect":"NoSchedule"},{"key":"a","effect":"NoSchedule"}],[{"key":"a","value":"not valid","effect":"NoSchedule"}],[7]]"#,
@@ -112,6 +133,16 @@ fn secret() -> Kind {
             r#"[{"key":"not base64"},{"not valid":"dg=="},{"key":7},[],{"":"dg=="},{"key":"dg"}]"#,
         ),
         (
+            "/data",
+            r#"[{"tls.crt":"eA==","tls.key":"eA=="},{".dockercfg":"e30=",".dockerconfigjson":"bnVsbA=="}]"#,
+            r#"[{".dockercfg":"W10=",".dockerconfigjson":"eA=="},{".dockercfg":"ew==",".dockerconfigjson":""}]"#,
+        ),
+        (
+            "/type",
+            r#"["kubernetes.io/tls","kubernetes.io/dockercfg","kubernetes.io/dockerconfigjson"]"#,
+            "[7]",
+        ),
+        (
             "/stringData",
             r#"[{"key":"text"},{"more":"x"},null]"#,
             r#"[{"key":7},{"a/b":"x"}]"#,
@@ -147,6 +178,11 @@ fn service_account() -> Kind {
             "/imagePullSecrets",
             r#"[[{"name":"a"}],[{"name":"a"},{"name":"b"}],[]]"#,
             r#"[["a"],7]"#,
+        ),
+        (
+            "/metadata/annotations",
+            r#"[{"kubernetes.io/enforce-mountable-secrets":"false"}]"#,
+            r#"[7]"#,
         ),
         ("/automountServiceAccountToken", "[true,false,null]", r#"["yes"]"#),
     ];

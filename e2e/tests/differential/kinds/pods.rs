@@ -283,6 +283,119 @@ const ROWS: &[Row] = &[
         r#"[[{"name":"c","ready":true,"restartCount":0,"image":"i","imageID":"x","state":{"running":{"startedAt":"2020-01-01T00:00:00Z"}}}],[{"name":"c","ready":false,"restartCount":2,"image":"i","imageID":"","state":{"terminated":{"exitCode":1}}}],[{"name":"c","ready":true,"restartCount":0,"image":"i","imageID":"x","user":{"linux":{"uid":0,"gid":0}}}],[]]"#,
         r#"[[{"name":7}],{}]"#,
     ),
+    // envFrom
+    (
+        "/spec/containers",
+        r#"[[{"name":"c","image":"i","envFrom":[{"prefix":"A","secretRef":{"name":"a"}},{"configMapRef":{"name":"b","optional":true}}]}]]"#,
+        r#"[[{"name":"c","image":"i","envFrom":[{}]}],[{"name":"c","image":"i","envFrom":[{"prefix":"a=b","secretRef":{"name":""}}]}],[{"name":"c","image":"i","envFrom":[{"secretRef":{"name":"Not_Valid"},"configMapRef":{"name":"b"}}]}]]"#,
+    ),
+    // warnings
+    (
+        "/spec/containers",
+        r#"[[{"name":"c","image":"i","env":[{"name":"A","value":"a"},{"name":"A","value":"$(A):b"},{"name":"A","value":"b"},{"name":"A","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}}}]}],[{"name":"c","image":"i","ports":[{"containerPort":80},{"containerPort":80},{"containerPort":80,"hostPort":1}]}],[{"name":"c","image":"i","ports":[{"name":"a","containerPort":80,"hostIP":"10.0.0.1"},{"containerPort":80,"protocol":"UDP"}]}],[{"name":"c","image":"i","ports":[{"name":"a","containerPort":80,"hostPort":1}]},{"name":"d","image":"i","ports":[{"name":"a","containerPort":80,"hostPort":1,"hostIP":"10.0.0.1"}]}],[{"name":"c","image":"i","resources":{"requests":{"memory":"1500m"},"limits":{"ephemeral-storage":"100m"}}}]]"#,
+        r#"[[{"name":"c","image":"i","ports":[{"containerPort":80,"hostPort":1,"hostIP":"10.0.0.1"},{"containerPort":80,"hostPort":1,"hostIP":"10.0.0.1"}]}]]"#,
+    ),
+    // ephemeralContainers
+    (
+        "/spec/ephemeralContainers",
+        r#"[[],null]"#,
+        r#"[[{"name":"d","image":"i"}],[{"name":"c","image":" i","targetContainerName":"x","ports":[{"containerPort":1}]}],7]"#,
+    ),
+    // other volume sources
+    (
+        "/spec/volumes",
+        r#"[[{"name":"v","nfs":{"server":"s","path":"/p"}}],[{"name":"v","iscsi":{"targetPortal":"10.0.0.1:3260","iqn":"iqn.2001-04.com.example:a","lun":1}}],[{"name":"v","iscsi":{"targetPortal":"p","iqn":"eui.0123456789abcdef","initiatorName":"naa.0123456789abcdef0123456789abcdef"}}],[{"name":"v","rbd":{"monitors":["m"],"image":"i"}}],[{"name":"v","cephfs":{"monitors":["m"]}}],[{"name":"v","fc":{"targetWWNs":["w"],"lun":1}}],[{"name":"v","fc":{"wwids":["w"]}}],[{"name":"v","flocker":{"datasetName":"a"}}],[{"name":"v","quobyte":{"registry":"a:1,[::1]:2","volume":"v"}}],[{"name":"v","flexVolume":{"driver":"d","options":{"a":"b"}}}],[{"name":"v","azureDisk":{"diskName":"a","diskURI":"https://x"}}],[{"name":"v","azureDisk":{"diskName":"a","diskURI":"/subscriptions/x","kind":"Managed"}}],[{"name":"v","vsphereVolume":{"volumePath":"p"}}],[{"name":"v","photonPersistentDisk":{"pdID":"p"}}],[{"name":"v","portworxVolume":{"volumeID":"p"}}],[{"name":"v","scaleIO":{"gateway":"g","system":"s","volumeName":"v","secretRef":{"name":"a","namespace":"default"}}}],[{"name":"v","storageos":{"volumeName":"a","volumeNamespace":"b"}}],[{"name":"v","glusterfs":{"endpoints":"e","path":"p"}}],[{"name":"v","gcePersistentDisk":{"pdName":"a","partition":1}}],[{"name":"v","awsElasticBlockStore":{"volumeID":"a"}}],[{"name":"v","cinder":{"volumeID":"a","secretRef":{"name":"s","namespace":"n"}}}],[{"name":"v","azureFile":{"secretName":"a","shareName":"b"}}],[{"name":"v","gitRepo":{"repository":"r","directory":"d"}}]]"#,
+        r#"[[{"name":"v","nfs":{"server":"","path":"p"}}],[{"name":"v","iscsi":{"targetPortal":"","iqn":"x","lun":256}}],[{"name":"v","iscsi":{"targetPortal":"pppppppppppppppppppppppppppppppppppppppppppppppppppppppppppppppppppppp","iqn":"iqn.x","initiatorName":"naa.1","chapAuthSession":true}}],[{"name":"v","iscsi":{"targetPortal":"p","iqn":"","initiatorName":"x","secretRef":{}}}],[{"name":"v","rbd":{}}],[{"name":"v","cephfs":{"monitors":[]}}],[{"name":"v","fc":{}}],[{"name":"v","fc":{"targetWWNs":["w"],"wwids":["w"]}}],[{"name":"v","fc":{"targetWWNs":["w"],"lun":-1}}],[{"name":"v","flocker":{}}],[{"name":"v","flocker":{"datasetName":"a/b","datasetUUID":"u"}}],[{"name":"v","quobyte":{"registry":"a","volume":""}}],[{"name":"v","quobyte":{}}],[{"name":"v","quobyte":{"registry":"a:1","tenant":"ttttttttttttttttttttttttttttttttttttttttttttttttttttttttttttttttt"}}],[{"name":"v","quobyte":{"registry":"::1:2,[a]b:1","volume":"v"}}],[{"name":"v","flexVolume":{"driver":"","options":{"x.kubernetes.io/a":"b"}}}],[{"name":"v","azureDisk":{"diskName":"","diskURI":"x","cachingMode":"All","kind":"Other"}}],[{"name":"v","azureDisk":{"diskName":"a","diskURI":"https://x","kind":"Managed"}}],[{"name":"v","vsphereVolume":{}}],[{"name":"v","photonPersistentDisk":{}}],[{"name":"v","portworxVolume":{}}],[{"name":"v","scaleIO":{"gateway":"","system":"","secretRef":null}}],[{"name":"v","storageos":{"volumeName":"A","volumeNamespace":"B","secretRef":{}}}],[{"name":"v","storageos":{}}],[{"name":"v","glusterfs":{}}],[{"name":"v","gcePersistentDisk":{"pdName":"","partition":256}}],[{"name":"v","awsElasticBlockStore":{"volumeID":"","partition":-1}}],[{"name":"v","cinder":{"volumeID":"","secretRef":{}}}],[{"name":"v","azureFile":{"secretName":"","shareName":""}}],[{"name":"v","gitRepo":{"repository":"","directory":"/a/../b"}}],[{"name":"v","csi":{"driver":"d","nodePublishSecretRef":{"name":"Not_Valid"}}}],[{"name":"v","csi":{"driver":"d","nodePublishSecretRef":{}}}],[{"name":"v","emptyDir":{},"cephfs":{},"downwardAPI":{}}],[{"name":"v","flexVolume":{"driver":"d"},"nfs":{}}],[{"name":"v","ephemeral":{"volumeClaimTemplate":{"metadata":{"name":"a","uid":"u","annotations":{"a b":"c"}},"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1500m"}}}}}},{"name":"w","persistentVolumeClaim":{"claimName":"a-v"}}],[{"name":"v","ephemeral":{"volumeClaimTemplate":{"metadata":{"creationTimestamp":"2020-01-01T00:00:00Z","finalizers":["a"],"generateName":"g","labels":{"-":"x"}},"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1"}},"dataSourceRef":{"kind":"PersistentVolumeClaim","name":"a","namespace":"Not_Valid"}}}}}]]"#,
+    ),
+    // files
+    (
+        "/spec/volumes",
+        r#"[[{"name":"v","secret":{"secretName":"s","defaultMode":256,"items":[{"key":"k","path":"a/b/"},{"key":"l","path":"a","mode":511},{"key":"m","path":"ab"}]}}],[{"name":"v","configMap":{"name":"c","items":[{"key":"k","path":"a"},{"key":"k","path":"a"}]}}],[{"name":"v","downwardAPI":{"items":[{"path":"a","fieldRef":{"fieldPath":"metadata.labels"}},{"path":"a/b","resourceFieldRef":{"containerName":"c","resource":"limits.cpu"}}]}}],[{"name":"v","projected":{"sources":[{"secret":{"name":"s","items":[{"key":"k","path":"a"}]}},{"serviceAccountToken":{"path":"a/t"}},{"downwardAPI":{"items":[{"path":"l","fieldRef":{"fieldPath":"metadata.labels['x']"}}]}},{}]}}],[{"name":"v","projected":{"sources":[{"clusterTrustBundle":{"name":"x","path":"p"}},{"podCertificate":{"signerName":"a.b/c","keyType":"ED25519","keyPath":"k"}}]}}]]"#,
+        r#"[[{"name":"v","secret":{"defaultMode":512,"items":[{"key":"","path":""},{"key":"k","path":"..a"},{"key":"k","path":"..","mode":-1}]}}],[{"name":"v","configMap":{"items":[{"key":"k","path":"/a/../b"}]}}],[{"name":"v","downwardAPI":{"defaultMode":-1,"items":[{"path":"a"},{"path":"","fieldRef":{"fieldPath":"spec.host"}},{"path":"b","fieldRef":{"fieldPath":"x"},"resourceFieldRef":{"resource":"limits.cpu"}},{"path":"c","mode":1000,"resourceFieldRef":{"resource":"limits.memory","divisor":"3"}}]}}],[{"name":"v","projected":{"defaultMode":600,"sources":[{"secret":{"name":"","items":[{"key":"k","path":"a"}]},"configMap":{"name":"c","items":[{"key":"k","path":"a"}]}}]}}],[{"name":"v","projected":{"sources":[{"serviceAccountToken":{"path":"","expirationSeconds":1}},{"serviceAccountToken":{"path":"../a","expirationSeconds":5000000000}},{"downwardAPI":{"items":[{"path":"a","fieldRef":{"fieldPath":"metadata.name"}},{"path":"a","fieldRef":{"fieldPath":"status.phase"}}]}}]}}],[{"name":"v","projected":{"sources":[{"clusterTrustBundle":{"path":7}}]}}]]"#,
+    ),
+    // annotations
+    (
+        "/metadata/annotations",
+        r#"[{"controller.kubernetes.io/pod-deletion-cost":"-10"},{"scheduler.alpha.kubernetes.io/tolerations":"[{\"Key\":\"a\",\"operator\":\"Exists\"}]"},{"seccomp.security.alpha.kubernetes.io/pod":"docker/default"},{"container.seccomp.security.alpha.kubernetes.io/c":"localhost/p"},{"scheduler.alpha.kubernetes.io/critical-pod":""},{"security.alpha.kubernetes.io/sysctls":"a=b"}]"#,
+        r#"[{"controller.kubernetes.io/pod-deletion-cost":"+1"},{"controller.kubernetes.io/pod-deletion-cost":""},{"controller.kubernetes.io/pod-deletion-cost":"3000000000"},{"scheduler.alpha.kubernetes.io/tolerations":"["},{"scheduler.alpha.kubernetes.io/tolerations":"{}"},{"scheduler.alpha.kubernetes.io/tolerations":"[7]"},{"scheduler.alpha.kubernetes.io/tolerations":"[{\"key\":\"a b\",\"effect\":\"Never\"}]"},{"seccomp.security.alpha.kubernetes.io/pod":"other"},{"container.seccomp.security.alpha.kubernetes.io/c":"localhost//a/../b"},{"kubernetes.io/config.mirror":"x"}]"#,
+    ),
+    (
+        "/spec/securityContext",
+        r#"[{"seccompProfile":{"type":"RuntimeDefault"}},{"seccompProfile":{"type":"Localhost","localhostProfile":"p"}}]"#,
+        r#"[{"seccompProfile":{"type":"Localhost","localhostProfile":"/p"}}]"#,
+    ),
+    (
+        "/spec/nodeSelector",
+        r#"[{"beta.kubernetes.io/arch":"a"},{"node-role.kubernetes.io/master":""}]"#,
+        r#"[{"failure-domain.beta.kubernetes.io/zone":"not valid"}]"#,
+    ),
+    (
+        "/spec/affinity",
+        r#"[{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"beta.kubernetes.io/os","operator":"In","values":["a"]}]}]},"preferredDuringSchedulingIgnoredDuringExecution":[{"weight":1,"preference":{"matchExpressions":[{"key":"scheduler.alpha.kubernetes.io/preferAvoidPods","operator":"In","values":["-a"]}]}}]}},{"podAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":[{"topologyKey":"zone"}]},"podAntiAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[{"weight":1,"podAffinityTerm":{"topologyKey":"zone"}}]}}]"#,
+        r#"[7]"#,
+    ),
+    (
+        "/spec/topologySpreadConstraints",
+        r#"[[{"maxSkew":1,"topologyKey":"beta.kubernetes.io/instance-type","whenUnsatisfiable":"DoNotSchedule"}]]"#,
+        r#"[{}]"#,
+    ),
+    (
+        "/spec/hostAliases",
+        r#"[[{"ip":"10.0.0.1"},{"ip":"10.0.0.1"}],[{"ip":"FD00::1"}]]"#,
+        r#"[[{"ip":"10.0.0.01"}]]"#,
+    ),
+    (
+        "/spec/imagePullSecrets",
+        r#"[[{"name":"a"},{"name":"a"}],[{}],[]]"#,
+        r#"[[7]]"#,
+    ),
+    ("/spec/overhead", r#"[null]"#, r#"[{"memory":"1500m"}]"#),
+    (
+        "/status/containerStatuses",
+        r#"[[{"name":"c","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"terminated":{"exitCode":1}}}],[{"name":"c","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"running":{"startedAt":"2020-01-01T00:00:00Z"}}}],[{"name":"c","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"terminated":{"exitCode":0}}},{"name":"other","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"terminated":{"exitCode":1}}}],[{"name":"c","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"running":{"startedAt":"2020-01-01T00:00:00Z"}}},{"name":"other","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"waiting":{"reason":"r"}}}],[{"name":"c","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"running":{"startedAt":"2020-01-01T00:00:00Z"}},"volumeMounts":[{"name":"v","mountPath":"/v","volumeStatus":{"image":{"imageRef":"r"}}}]}]]"#,
+        r#"[[{"name":"c","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"running":{"startedAt":"2020-01-01T00:00:00Z"}},"user":{"linux":{"uid":-1,"gid":3000000000,"supplementalGroups":[1,-1]}}}],[7],[{"name":"c","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"running":{"startedAt":"2020-01-01T00:00:00Z"}},"allocatedResourcesStatus":[{"name":"claim:r/s","resources":[{"resourceID":"a","health":"Ill"}]}]}],[{"name":"c","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"running":{"startedAt":"2020-01-01T00:00:00Z"}},"allocatedResourcesStatus":[{"name":"cpu","resources":[{"resourceID":"a","health":"Healthy","message":""},{"resourceID":"a","health":"Unknown","message":"m"}]}]}]]"#,
+    ),
+    (
+        "/status/initContainerStatuses",
+        r#"[[{"name":"x","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"terminated":{"exitCode":1}}}],[{"name":"x","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"running":{"startedAt":"2020-01-01T00:00:00Z"}}}],[{"name":"x","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"terminated":{"exitCode":0}}},{"name":"other","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"terminated":{"exitCode":1}}}],[{"name":"x","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"running":{"startedAt":"2020-01-01T00:00:00Z"}}},{"name":"other","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"waiting":{"reason":"r"}}}],[{"name":"x","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"running":{"startedAt":"2020-01-01T00:00:00Z"}},"volumeMounts":[{"name":"v","mountPath":"/v","volumeStatus":{"image":{"imageRef":"r"}}}]}]]"#,
+        r#"[[{"name":"x","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"running":{"startedAt":"2020-01-01T00:00:00Z"}},"user":{"linux":{"uid":-1,"gid":3000000000,"supplementalGroups":[1,-1]}}}],[7],[{"name":"x","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"running":{"startedAt":"2020-01-01T00:00:00Z"}},"allocatedResourcesStatus":[{"name":"claim:r/s","resources":[{"resourceID":"a","health":"Ill"}]}]}],[{"name":"x","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"running":{"startedAt":"2020-01-01T00:00:00Z"}},"allocatedResourcesStatus":[{"name":"cpu","resources":[{"resourceID":"a","health":"Healthy","message":""},{"resourceID":"a","health":"Unknown","message":"m"}]}]}]]"#,
+    ),
+    (
+        "/status/ephemeralContainerStatuses",
+        r#"[[{"name":"d","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"terminated":{"exitCode":1}}}],[{"name":"d","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"running":{"startedAt":"2020-01-01T00:00:00Z"}}}],[{"name":"d","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"terminated":{"exitCode":0}}},{"name":"other","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"terminated":{"exitCode":1}}}],[{"name":"d","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"running":{"startedAt":"2020-01-01T00:00:00Z"}}},{"name":"other","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"waiting":{"reason":"r"}}}],[{"name":"d","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"running":{"startedAt":"2020-01-01T00:00:00Z"}},"volumeMounts":[{"name":"v","mountPath":"/v","volumeStatus":{"image":{"imageRef":"r"}}}]}]]"#,
+        r#"[[{"name":"d","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"running":{"startedAt":"2020-01-01T00:00:00Z"}},"user":{"linux":{"uid":-1,"gid":3000000000,"supplementalGroups":[1,-1]}}}],[7],[{"name":"d","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"running":{"startedAt":"2020-01-01T00:00:00Z"}},"allocatedResourcesStatus":[{"name":"claim:r/s","resources":[{"resourceID":"a","health":"Ill"}]}]}],[{"name":"d","ready":false,"restartCount":0,"image":"i","imageID":"","state":{"running":{"startedAt":"2020-01-01T00:00:00Z"}},"allocatedResourcesStatus":[{"name":"cpu","resources":[{"resourceID":"a","health":"Healthy","message":""},{"resourceID":"a","health":"Unknown","message":"m"}]}]}]]"#,
+    ),
+    (
+        "/status/conditions",
+        r#"[[{"type":"Ready","status":"True","observedGeneration":1}],[{"type":"Ready","status":"False","observedGeneration":2},{"type":"Ready","status":"True"},{"type":"example.com/a","status":"True"}]]"#,
+        r#"[[{"type":"Ready","status":"True","observedGeneration":-1}],[{"type":"a b","status":"True"}]]"#,
+    ),
+    ("/status/observedGeneration", r#"[1,2,null]"#, r#"[-1,"1"]"#),
+    (
+        "/status/hostIPs",
+        r#"[[{"ip":"10.0.0.9"}],[{"ip":"10.0.0.9"},{"ip":"FD00::1"}],[]]"#,
+        r#"[[{"ip":"x"}],[{"ip":"10.0.0.9"},{"ip":"10.0.0.09"}],[{"ip":"10.0.0.9"},{"ip":"::ffff:10.0.0.1"},{"ip":"fd00::1"}]]"#,
+    ),
+    (
+        "/status/podIPs",
+        r#"[[{"ip":"FD00::1"},{"ip":"10.0.0.1"}]]"#,
+        r#"[[{"ip":"10.0.0.01"}],[{"ip":"::ffff:10.0.0.1"}]]"#,
+    ),
+    (
+        "/status/resourceClaimStatuses",
+        r#"[[],null]"#,
+        r#"[[{"name":"r"},{"name":"r","resourceClaimName":"Not_Valid"}]]"#,
+    ),
+    (
+        "/status/extendedResourceClaimStatus",
+        r#"[null]"#,
+        r#"[{},{"requestMappings":[{"containerName":"c","resourceName":"a","requestName":"r"},{"containerName":"c","resourceName":"a","requestName":"r"}],"resourceClaimName":"Not_Valid"},{"requestMappings":[{"containerName":"y","resourceName":"cpu","requestName":"R"}],"resourceClaimName":"r"}]"#,
+    ),
+    (
+        "/status/nodeAllocatableResourceClaimStatuses",
+        r#"[[{"resourceClaimName":"r","containers":["c"],"resources":{"cpu":"1"}}]]"#,
+        r#"[7]"#,
+    ),
     ("/status/nominatedNodeName", r#"["a",""]"#, r#"["Not_Valid",7]"#),
 ];
 
