@@ -53,6 +53,16 @@ pub(crate) const ALL: &[Explained] = &[
             without_descriptions(&mut real.body);
         },
     },
+    // Before the next one, which removes events of kube-apiserver that a watch for metadata of both servers has.
+    Explained {
+        reason: "a watch gets a bookmark before its timeout if kube-apiserver's cache heard from etcd since it began",
+        hide: |request, ours, real| {
+            if request.reads_to_bookmark() {
+                without_last_bookmark(&mut ours.body);
+                without_last_bookmark(&mut real.body);
+            }
+        },
+    },
     Explained {
         reason: "managedFields are not implemented: kube-apiserver stores a new version when an update changes them alone",
         hide: |request, ours, real| {
@@ -75,15 +85,6 @@ pub(crate) const ALL: &[Explained] = &[
         hide: |request, ours, real| {
             if request.method == Method::GET && request.path == "/apis/coordination.k8s.io/v1/leases" {
                 *ours = real.clone();
-            }
-        },
-    },
-    Explained {
-        reason: "a watch gets a bookmark before its timeout if kube-apiserver's cache heard from etcd since it began",
-        hide: |request, ours, real| {
-            if request.reads_to_bookmark() {
-                without_last_bookmark(&mut ours.body);
-                without_last_bookmark(&mut real.body);
             }
         },
     },
