@@ -123,10 +123,8 @@ fn encode_timeout(left: Duration) -> HeaderValue {
 
 /// A gRPC error in grpc-go's format, which Kubernetes uses in events.
 pub(crate) fn describe(status: &tonic::Status) -> String {
-    let code = match status.code() {
-        tonic::Code::Cancelled => "Canceled".to_owned(),
-        code => format!("{code:?}"),
-    };
+    // Go spells one code differently.
+    let code = format!("{:?}", status.code()).replace("Cancelled", "Canceled");
     format!("rpc error: code = {code} desc = {}", status.message())
 }
 

@@ -8,92 +8,93 @@ pub(super) fn kinds() -> Vec<Kind> {
     vec![node(), lease(), secret(), service_account(), namespace()]
 }
 
+const NODE_ROWS: &[Row] = &[
+    ("/spec/unschedulable", "[true,false]", r#"["yes"]"#),
+    ("/spec/providerID", r#"["p://1","p://2",""]"#, "[7]"),
+    ("/spec/podCIDR", r#"["10.0.0.0/24",""]"#, r#"["10.0.0.0","x"]"#),
+    (
+        "/spec/podCIDRs",
+        r#"[["10.0.0.0/24"],["10.0.0.0/24","fd00::/64"]]"#,
+        r#"[["x"],["10.0.0.0/24","10.0.1.0/24"],"10.0.0.0/24"]"#,
+    ),
+    (
+        "/metadata/annotations",
+        r#"[{"scheduler.alpha.kubernetes.io/taints":"[{\"Key\":\"a\",\"effect\":\"NoSchedule\"}]"}]"#,
+        r#"[{"scheduler.alpha.kubernetes.io/taints":"x"},{"scheduler.alpha.kubernetes.io/taints":"[{\"key\":\"\",\"value\":\"a b\",\"timeadded\":null}]"}]"#,
+    ),
+    (
+        "/status/declaredFeatures",
+        r#"[["A","B/c"],[]]"#,
+        r#"[["B","A"],["a","a"],["A/","A-b"],["AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"]]"#,
+    ),
+    (
+        "/spec/podCIDRs",
+        r#"[["FD00::/64"]]"#,
+        r#"[["10.0.0.1/24"],["10.0.0.0/024"],["010.0.0.0/24"],["::ffff:10.0.0.0/120"],["10.0.0.0/33"],["::/129"]]"#,
+    ),
+    (
+        "/status/nodeInfo",
+        r#"[{"swap":{"capacity":1}}]"#,
+        r#"[{"swap":{"capacity":0}},{"swap":{"capacity":-1}}]"#,
+    ),
+    ("/spec/externalID", r#"["e",""]"#, "[7]"),
+    (
+        "/spec/taints",
+        r#"[[{"key":"node.kubernetes.io/out-of-service","value":"nodeshutdown","effect":"NoExecute"}],[{"key":"a","effect":"NoSchedule"},{"key":"a","effect":"NoExecute"}],[]]"#,
+        r#"[[{"key":"","effect":"NoSchedule"}],[{"key":"a","effect":"Never"}],[{"key":"a"}],[{"key":"a","effect":"NoSchedule"},{"key":"a","effect":"NoSchedule"}],[{"key":"a","value":"not valid","effect":"NoSchedule"}],[7]]"#,
+    ),
+    (
+        "/status/capacity",
+        r#"[{"cpu":"4","memory":"1Gi"},{"pods":"110"}]"#,
+        r#"[{"cpu":"x"},{"cpu":"-1"},{"not valid":"1"},[]]"#,
+    ),
+    (
+        "/status/allocatable",
+        r#"[{"cpu":"4","attachable-volumes-csi-x":"3"},{}]"#,
+        r#"[{"pods":"1.5"},{"cpu":"-1"}]"#,
+    ),
+    (
+        "/status/conditions",
+        r#"[[{"type":"Ready","status":"True"}],[{"type":"Ready","status":"Unknown","reason":"Lost","lastHeartbeatTime":"2020-01-01T00:00:00Z"}],[{"type":"Ready","status":"False"},{"type":"DiskPressure","status":"False"}],[]]"#,
+        r#"[[{"type":7}],{},[7]]"#,
+    ),
+    (
+        "/status/volumesInUse",
+        r#"[["kubernetes.io/csi/d^h"],["x","y"],[]]"#,
+        r#"["x",[7]]"#,
+    ),
+    (
+        "/status/volumesAttached",
+        r#"[[{"name":"kubernetes.io/csi/d^h","devicePath":""}],[{"name":"x","devicePath":"/dev/x"},{"name":"y","devicePath":""}],[]]"#,
+        r#"[[{"name":7}],{}]"#,
+    ),
+    (
+        "/status/addresses",
+        r#"[[{"type":"InternalIP","address":"10.0.0.1"}],[{"type":"Hostname","address":"a"},{"type":"InternalIP","address":"10.0.0.2"}]]"#,
+        r#"[[{"type":"InternalIP","address":"10.0.0.1"},{"type":"InternalIP","address":"10.0.0.1"}],[7]]"#,
+    ),
+    ("/status/phase", r#"["Running"]"#, "[7]"),
+    (
+        "/status/runtimeHandlers",
+        r#"[[{"name":"","features":{}}],[]]"#,
+        "[7]",
+    ),
+    (
+        "/metadata/labels",
+        r#"[{"node-role.kubernetes.io/b":"","node-role.kubernetes.io/a":"","kubernetes.io/role":"a"}]"#,
+        "[7]",
+    ),
+    (
+        "/status/nodeInfo",
+        r#"[{"kubeletVersion":"v1.36.0","machineID":"m"}]"#,
+        r#"[{"machineID":7},[]]"#,
+    ),
+];
+
 fn node() -> Kind {
-    const ROWS: &[Row] = &[
-        ("/spec/unschedulable", "[true,false]", r#"["yes"]"#),
-        ("/spec/providerID", r#"["p://1","p://2",""]"#, "[7]"),
-        ("/spec/podCIDR", r#"["10.0.0.0/24",""]"#, r#"["10.0.0.0","x"]"#),
-        (
-            "/spec/podCIDRs",
-            r#"[["10.0.0.0/24"],["10.0.0.0/24","fd00::/64"]]"#,
-            r#"[["x"],["10.0.0.0/24","10.0.1.0/24"],"10.0.0.0/24"]"#,
-        ),
-        (
-            "/metadata/annotations",
-            r#"[{"scheduler.alpha.kubernetes.io/taints":"[{\"Key\":\"a\",\"effect\":\"NoSchedule\"}]"}]"#,
-            r#"[{"scheduler.alpha.kubernetes.io/taints":"x"},{"scheduler.alpha.kubernetes.io/taints":"[{\"key\":\"\",\"value\":\"a b\",\"timeadded\":null}]"}]"#,
-        ),
-        (
-            "/status/declaredFeatures",
-            r#"[["A","B/c"],[]]"#,
-            r#"[["B","A"],["a","a"],["A/","A-b"],["AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"]]"#,
-        ),
-        (
-            "/spec/podCIDRs",
-            r#"[["FD00::/64"]]"#,
-            r#"[["10.0.0.1/24"],["10.0.0.0/024"],["010.0.0.0/24"],["::ffff:10.0.0.0/120"],["10.0.0.0/33"],["::/129"]]"#,
-        ),
-        (
-            "/status/nodeInfo",
-            r#"[{"swap":{"capacity":1}}]"#,
-            r#"[{"swap":{"capacity":0}},{"swap":{"capacity":-1}}]"#,
-        ),
-        ("/spec/externalID", r#"["e",""]"#, "[7]"),
-        (
-            "/spec/taints",
-            r#"[[{"key":"node.kubernetes.io/out-of-service","value":"nodeshutdown","effect":"NoExecute"}],[{"key":"a","effect":"NoSchedule"},{"key":"a","effect":"NoExecute"}],[]]"#,
-            r#"[[{"key":"","effect":"NoSchedule"}],[{"key":"a","effect":"Never"}],[{"key":"a"}],[{"key":"a","effect":"NoSchedule"},{"key":"a","effect":"NoSchedule"}],[{"key":"a","value":"not valid","effect":"NoSchedule"}],[7]]"#,
-        ),
-        (
-            "/status/capacity",
-            r#"[{"cpu":"4","memory":"1Gi"},{"pods":"110"}]"#,
-            r#"[{"cpu":"x"},{"cpu":"-1"},{"not valid":"1"},[]]"#,
-        ),
-        (
-            "/status/allocatable",
-            r#"[{"cpu":"4","attachable-volumes-csi-x":"3"},{}]"#,
-            r#"[{"pods":"1.5"},{"cpu":"-1"}]"#,
-        ),
-        (
-            "/status/conditions",
-            r#"[[{"type":"Ready","status":"True"}],[{"type":"Ready","status":"Unknown","reason":"Lost","lastHeartbeatTime":"2020-01-01T00:00:00Z"}],[{"type":"Ready","status":"False"},{"type":"DiskPressure","status":"False"}],[]]"#,
-            r#"[[{"type":7}],{},[7]]"#,
-        ),
-        (
-            "/status/volumesInUse",
-            r#"[["kubernetes.io/csi/d^h"],["x","y"],[]]"#,
-            r#"["x",[7]]"#,
-        ),
-        (
-            "/status/volumesAttached",
-            r#"[[{"name":"kubernetes.io/csi/d^h","devicePath":""}],[{"name":"x","devicePath":"/dev/x"},{"name":"y","devicePath":""}],[]]"#,
-            r#"[[{"name":7}],{}]"#,
-        ),
-        (
-            "/status/addresses",
-            r#"[[{"type":"InternalIP","address":"10.0.0.1"}],[{"type":"Hostname","address":"a"},{"type":"InternalIP","address":"10.0.0.2"}]]"#,
-            r#"[[{"type":"InternalIP","address":"10.0.0.1"},{"type":"InternalIP","address":"10.0.0.1"}],[7]]"#,
-        ),
-        ("/status/phase", r#"["Running"]"#, "[7]"),
-        (
-            "/status/runtimeHandlers",
-            r#"[[{"name":"","features":{}}],[]]"#,
-            "[7]",
-        ),
-        (
-            "/metadata/labels",
-            r#"[{"node-role.kubernetes.io/b":"","node-role.kubernetes.io/a":"","kubernetes.io/role":"a"}]"#,
-            "[7]",
-        ),
-        (
-            "/status/nodeInfo",
-            r#"[{"kubeletVersion":"v1.36.0","machineID":"m"}]"#,
-            r#"[{"machineID":7},[]]"#,
-        ),
-    ];
     Kind {
         selectable: &["spec.unschedulable"],
-        ..kind("", "Node", "nodes", json!({}), ROWS)
+        ..kind("", "Node", "nodes", json!({}), NODE_ROWS)
     }
 }
 
