@@ -1,5 +1,7 @@
 //! The cells of a table's row.
 
+mod pod;
+
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
@@ -32,7 +34,7 @@ pub(super) fn cells(kind: Kind, clock: &Clock, object: &Object) -> Vec<Value> {
         Kind::Node => node(object, name, age),
         Kind::PersistentVolume => persistent_volume(object, name, age),
         Kind::PersistentVolumeClaim => claim(object, name, age),
-        Kind::Pod => pod(clock, object, name, age),
+        Kind::Pod => pod::cells(clock, object, name, age),
         Kind::Secret => vec![name, field("/type"), entries(object, "/data").count().into(), age],
         Kind::ServiceAccount => vec![name, age],
         Kind::StorageClass => {
@@ -267,68 +269,6 @@ fn claim(object: &Object, name: Value, age: Value) -> Vec<Value> {
     ]
 }
 
-/// The statuses of init containers are ignored: no pod of the attach/detach path has any.
-fn pod(clock: &Clock, object: &Object, name: Value, age: Value) -> Vec<Value> {
-    let mut reason = match text(object, "/status/reason") {
-        "" => text(object, "/status/phase"),
-        reason => reason,
-    }
-    .to_owned();
-    let gated =
-        |condition: &Value| condition["type"] == "PodScheduled" && condition["reason"] == "SchedulingGated";
-    if list(object, "/status/conditions").iter().any(gated) {
-        "SchedulingGated".clone_into(&mut reason);
-    }
-    let (mut ready, mut restarts) = (0, 0);
-    let mut last_restart = String::new();
-    for status in list(object, "/status/containerStatuses").iter().rev() {
-        restarts += status["restartCount"].as_i64().unwrap_or_default();
-        let finished = status["lastState"]["terminated"]["finishedAt"]
-            .as_str()
-            .unwrap_or_default();
-        if finished > last_restart.as_str() {
-            finished.clone_into(&mut last_restart);
-        }
-        let state = &status["state"];
-        let why = |kind: &str| state[kind]["reason"].as_str().unwrap_or_default().to_owned();
-        if !why("waiting").is_empty() {
-            reason = why("waiting");
-        } else if state["terminated"].is_object() {
-            reason = match why("terminated") {
-                why if why.is_empty() => format!("ExitCode:{}", state["terminated"]["exitCode"]),
-                why => why,
-            };
-        } else if status["ready"] == true && state["running"].is_object() {
-            ready += 1;
-        }
-    }
-    let terminal = matches!(text(object, "/status/phase"), "Failed" | "Succeeded");
-    if object::is_deleting(object) && text(object, "/status/reason") == "NodeLost" {
-        "Unknown".clone_into(&mut reason);
-    } else if object::is_deleting(object) && !terminal {
-        "Terminating".clone_into(&mut reason);
-    }
-    let sidecars = list(object, "/spec/initContainers").iter();
-    let sidecars = sidecars.filter(|container| container["restartPolicy"] == "Always");
-    let total = list(object, "/spec/containers").len() + sidecars.count();
-    let restarts = if restarts > 0 && !last_restart.is_empty() {
-        format!("{restarts} ({} ago)", since(clock, &last_restart))
-    } else {
-        restarts.to_string()
-    };
-    vec![
-        name,
-        format!("{ready}/{total}").into(),
-        reason.into(),
-        restarts.into(),
-        age,
-        or(text(object, "/status/podIP"), "<none>"),
-        or(text(object, "/spec/nodeName"), "<none>"),
-        or(text(object, "/status/nominatedNodeName"), "<none>"),
-        "<none>".into(),
-    ]
-}
-
 /// Age of a timestamp (`duration.HumanDuration`).
 fn since(clock: &Clock, time: &str) -> String {
     let Ok(time) = time.parse::<Timestamp>() else {
@@ -390,12 +330,24 @@ mod tests {
                 "a (default)",
             ),
         ];
-        let clock = Clock::starting_at("2026-01-10T00:00:00Z".parse().unwrap());
         for (kind, metadata, column, expected) in table {
             let object = json!({ "metadata": metadata });
-            let cells = cells(kind, &clock, object.as_object().unwrap());
-            assert_eq!(cells[column], expected, "{metadata}");
+            assert_eq!(cell(&object, kind, column), expected, "{metadata}");
         }
+    }
+
+    fn cell(object: &Value, kind: Kind, column: usize) -> Value {
+        let clock = Clock::starting_at("2026-01-10T00:00:00Z".parse().unwrap());
+        cells(kind, &clock, object.as_object().unwrap())[column].clone()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn shows_the_class_of_the_beta_annotation() {
+        let annotations = json!({ "volume.beta.kubernetes.io/storage-class": "fast" });
+        let object =
+            json!({ "metadata": { "annotations": annotations }, "spec": { "storageClassName": "slow" } });
+        assert_eq!(cell(&object, Kind::PersistentVolume, 6), "fast");
+        assert_eq!(cell(&object, Kind::PersistentVolumeClaim, 5), "fast");
     }
 
     #[tokio::test(start_paused = true)]
