@@ -34,6 +34,19 @@ kubectl apply -f objects.yaml
 sed -i 's/containers: \[{/tolerations: [{key: maintenance, operator: Exists}]\n  containers: [{/' objects.yaml
 kubectl apply -f objects.yaml
 kubectl diff -f objects.yaml
+cat >list.yaml <<EOF
+apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: Secret, metadata: {name: first}}
+- {apiVersion: v1, kind: Secret, metadata: {name: second}}
+EOF
+kubectl create -f list.yaml
+kubectl apply -f list.yaml 2>apply.log
+kubectl delete -f list.yaml
+printf 'apiVersion: example.com/v1\nkind: Unserved\nmetadata: {name: a}\n' >unserved.yaml
+! kubectl apply -f unserved.yaml 2>&1
+! kubectl create -f unserved.yaml 2>&1
 kubectl get pods,pvc -o name
 kubectl get pods --no-headers -o custom-columns=NAME:.metadata.name,TOLERATIONS:.spec.tolerations[*].key
 kubectl get pod web -o json | grep -c '"kind": "Pod"'

@@ -29,6 +29,10 @@ pub(crate) fn respond(path: &str, accept: &str) -> Option<(&'static str, Bytes)>
             json(json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups }))
         }
         "/api/v1" => json(resource_list("")),
+        "/openapi/v2" if accept.contains(OPENAPI_V2_PROTOBUF) => {
+            Some((OPENAPI_V2_CONTENT_TYPE, Bytes::from_static(EMPTY_OPENAPI_V2)))
+        }
+        "/openapi/v2" => json(json!({ "swagger": "2.0", "info": openapi_info(), "paths": {} })),
         "/openapi/v3" => json(openapi_index()),
         path => {
             if let Some(group_version) = path.strip_prefix("/openapi/v3/") {
@@ -54,6 +58,18 @@ pub(crate) fn respond(path: &str, accept: &str) -> Option<(&'static str, Bytes)>
 }
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+/// The media type that kubectl requests.
+const OPENAPI_V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+/// Its form in responses: `@` is invalid in a media type.
+const OPENAPI_V2_CONTENT_TYPE: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+/// A document with only the version of OpenAPI. kubectl reads the second version's document for kinds without a schema in the
+/// third version's ones, such as List, and does not validate them if they have none here, either.
+const EMPTY_OPENAPI_V2: &[u8] = b"\x0a\x032.0";
+
+fn openapi_info() -> Value {
+    json!({ "title": "Kubernetes", "version": KUBERNETES_VERSION })
+}
 
 fn version() -> Value {
     json!({
@@ -269,7 +285,7 @@ fn openapi(group_version: &str) -> Option<Value> {
     }
     Some(json!({
         "openapi": "3.0.0",
-        "info": { "title": "Kubernetes", "version": KUBERNETES_VERSION },
+        "info": openapi_info(),
         "paths": paths,
         "components": { "schemas": schemas },
     }))

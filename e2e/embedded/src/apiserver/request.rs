@@ -112,8 +112,7 @@ impl Target {
             ["apis", group, ..] if GROUPS_NOT_IMPLEMENTED.contains(group) => {
                 return Self::NotImplemented(format!("/apis/{group}"));
             }
-            ["openapi", "v2"]
-            | ["metrics" | "logs", ..]
+            ["metrics" | "logs", ..]
             | ["healthz" | "livez" | "readyz", _, ..]
             | ["openid", "v1", "jwks"]
             | [".well-known", "openid-configuration"] => return Self::NotImplemented(decoded),

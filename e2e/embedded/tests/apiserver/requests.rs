@@ -1,9 +1,10 @@
 //! Reads and writes.
 
-use http::Method;
+use http::{Method, Request};
+use http_body_util::Full;
 use serde_json::{Value, json};
 
-use super::{ATTACHMENTS, assert_fails, call, mk_attachment, mk_server, patch, send, table};
+use super::{ATTACHMENTS, assert_fails, call, execute, mk_attachment, mk_server, patch, send, table};
 
 #[tokio::test(start_paused = true)]
 async fn refuses_requests_with_the_errors_of_kube_apiserver() {
@@ -439,7 +440,6 @@ async fn returns_501_for_unimplemented_features() {
         "/api/v1/namespaces/default/configmaps",
         "/apis/apps/v1/deployments",
         "/apis/storage.k8s.io/v1/volumeattributesclasses/gold",
-        "/openapi/v2",
         "/api/v1/namespaces/default/pods/p/proxy/metrics",
         "/api/v1/nodes/a/proxy",
         "/api/v1/nodes/a/proxy/logs/kubelet.log",
@@ -455,6 +455,18 @@ async fn returns_501_for_unimplemented_features() {
             "{path}"
         );
     }
+}
+
+/// kubectl reads the second version of OpenAPI for kinds without a schema in the third, such as List.
+#[tokio::test(start_paused = true)]
+async fn second_version_of_openapi_is_empty() {
+    let server = mk_server(1);
+    let (code, document) = call(&server, Method::GET, "/openapi/v2", &Value::Null).await;
+    assert_eq!((code, &document["swagger"]), (200, &json!("2.0")));
+    let media = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+    let request = Request::get("/openapi/v2").header("accept", media);
+    let (code, document) = execute(&server, request.body(Full::default()).unwrap()).await;
+    assert_eq!((code, document), (200, json!("\n\u{3}2.0")));
 }
 
 #[tokio::test(start_paused = true)]
