@@ -88,6 +88,7 @@ kubectl api-resources --api-group=coordination.k8s.io -o name
 kubectl delete pod web --grace-period=0 --force
 kubectl delete secret login
 kubectl delete serviceaccount robot
+kubectl describe namespace kubectl
 kubectl delete -f objects.yaml --ignore-not-found
 kubectl get pods,pvc 2>&1
 kubectl delete namespace kubectl

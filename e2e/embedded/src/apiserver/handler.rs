@@ -8,12 +8,13 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Body;
 use http_body_util::{BodyExt, Limited};
+use serde_json::json;
 use tower::BoxError;
 
 use super::call::Call;
 use super::fault::{FaultDecision, RequestInfo};
 use super::reply::Reply;
-use super::request::{self, Query, Target};
+use super::request::{self, Query, Target, View};
 use super::status::Status;
 use super::{ConnectionReset, ResponseBody, Server, discovery};
 
@@ -49,7 +50,7 @@ where
     let target = Target::of(parts.uri.path());
     let location = match &target {
         Target::Resource(location) => Some(location),
-        Target::Other(_) | Target::Unknown | Target::NotImplemented(_) => None,
+        Target::Other(_) | Target::Unknown | Target::NotImplemented(_) | Target::AlwaysEmpty(..) => None,
     };
     let verb = location.map_or("get", |location| location.verb(&parts.method, &query));
     let decision = server.faults.decide(&RequestInfo {
@@ -95,6 +96,18 @@ async fn execute(
         Target::Other(path) => other(path, &parts.headers, &parts.method),
         Target::Unknown => failure(&Status::no_such_path()),
         Target::NotImplemented(what) => failure(&Status::not_implemented(what)),
+        Target::AlwaysEmpty(plural, kind) => {
+            let is_list = parts.method == Method::GET
+                && !query.flag("watch")
+                && matches!(request::view(&parts.headers, &query, true), Ok(View::Full));
+            if is_list {
+                let metadata = json!({ "resourceVersion": server.store().revision().to_string() });
+                let list = json!({ "kind": kind, "apiVersion": "v1", "metadata": metadata, "items": [] });
+                response(StatusCode::OK, JSON, ResponseBody::full(list.to_string()))
+            } else {
+                failure(&Status::not_implemented(plural))
+            }
+        }
         Target::Resource(location) => {
             let mut call = Call {
                 server: &server,

@@ -19,6 +19,8 @@ pub(crate) enum Target {
     Unknown,
     /// A path that kube-apiserver serves and this server does not.
     NotImplemented(String),
+    /// A collection that this server lists as empty: plural and kind of the list.
+    AlwaysEmpty(&'static str, &'static str),
 }
 
 /// The location of an object.
@@ -61,17 +63,21 @@ const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const ACCEPTED: [&str; 3] = ["application/json", "application/yaml", PROTOBUF];
 
 /// Resources of kube-apiserver in the served groups that this server does not have.
-const NOT_IMPLEMENTED: [(&str, &str); 10] = [
+const NOT_IMPLEMENTED: [(&str, &str); 8] = [
     ("", "bindings"),
     ("", "componentstatuses"),
     ("", "configmaps"),
     ("", "endpoints"),
-    ("", "limitranges"),
     ("", "podtemplates"),
     ("", "replicationcontrollers"),
-    ("", "resourcequotas"),
     ("", "services"),
     ("storage.k8s.io", "volumeattributesclasses"),
+];
+/// Core resources that this server does not have but lists as empty, because `kubectl describe namespace` needs the lists:
+/// plural and kind of the list.
+const ALWAYS_EMPTY: [(&str, &str); 2] = [
+    ("limitranges", "LimitRangeList"),
+    ("resourcequotas", "ResourceQuotaList"),
 ];
 /// Groups of kube-apiserver that this server does not have.
 const GROUPS_NOT_IMPLEMENTED: [&str; 17] = [
@@ -132,6 +138,13 @@ impl Target {
             [] => return Self::Unknown,
         };
         let Some(resource) = resource::find(group, plural) else {
+            let mut empty = ALWAYS_EMPTY.into_iter().filter(|_| group.is_empty());
+            if let Some((plural, list)) = empty.find(|(found, _)| *found == plural) {
+                return match rest {
+                    [] if !watches => Self::AlwaysEmpty(plural, list),
+                    _ => Self::NotImplemented(plural.to_owned()),
+                };
+            }
             if NOT_IMPLEMENTED.contains(&(group, plural)) {
                 return Self::NotImplemented(resource::qualified(plural, group));
             }

@@ -440,6 +440,8 @@ async fn returns_501_for_unimplemented_features() {
         "/api/v1/namespaces/default/configmaps",
         "/apis/apps/v1/deployments",
         "/apis/storage.k8s.io/v1/volumeattributesclasses/gold",
+        "/api/v1/namespaces/default/resourcequotas/q",
+        "/api/v1/limitranges?watch=true",
         "/api/v1/namespaces/default/pods/p/proxy/metrics",
         "/api/v1/nodes/a/proxy",
         "/api/v1/nodes/a/proxy/logs/kubelet.log",
@@ -454,6 +456,30 @@ async fn returns_501_for_unimplemented_features() {
             (501, &json!("NotImplemented")),
             "{path}"
         );
+    }
+}
+
+/// `kubectl describe namespace` reads both lists.
+#[tokio::test(start_paused = true)]
+async fn lists_of_quotas_and_limit_ranges_are_empty() {
+    let server = mk_server(1);
+    for (plural, kind) in [
+        ("resourcequotas", "ResourceQuotaList"),
+        ("limitranges", "LimitRangeList"),
+    ] {
+        for path in [
+            format!("/api/v1/namespaces/default/{plural}?limit=500"),
+            format!("/api/v1/{plural}"),
+        ] {
+            let (code, list) = call(&server, Method::GET, &path, &Value::Null).await;
+            assert_eq!(
+                (code, &list["kind"], &list["items"]),
+                (200, &json!(kind), &json!([]))
+            );
+            let created = call(&server, Method::POST, &path, &json!({})).await;
+            let message = format!("{plural} is not implemented by the embedded API server");
+            assert_fails(created, 501, "NotImplemented", &message);
+        }
     }
 }
 
