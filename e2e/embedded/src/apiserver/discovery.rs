@@ -291,9 +291,16 @@ fn openapi(group_version: &str) -> Option<Value> {
     }))
 }
 
+/// Media types of patches. Server-side apply is not implemented.
+const PATCH_TYPES: [&str; 3] = [
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+];
+
 fn operation(resource: &Resource, method: &str) -> Value {
     let query = |name: &str| json!({ "name": name, "in": "query", "schema": { "type": "string" } });
-    json!({
+    let mut operation = json!({
         "parameters": [query("dryRun"), query("fieldManager"), query("fieldValidation")],
         "x-kubernetes-action": method,
         "x-kubernetes-group-version-kind": {
@@ -301,7 +308,16 @@ fn operation(resource: &Resource, method: &str) -> Value {
             "version": "v1",
             "kind": resource.kind_name,
         },
-    })
+    });
+    if method == "patch" {
+        let schema = json!({ "schema": { "type": "object" } });
+        let content: Map<String, Value> = PATCH_TYPES
+            .iter()
+            .map(|media| ((*media).to_owned(), schema.clone()))
+            .collect();
+        operation["requestBody"] = json!({ "content": content, "required": true });
+    }
+    operation
 }
 
 fn schema_name(name: &str) -> String {

@@ -485,7 +485,7 @@ async fn lists_of_quotas_and_limit_ranges_are_empty() {
 
 /// kubectl reads the second version of OpenAPI for kinds without a schema in the third, such as List.
 #[tokio::test(start_paused = true)]
-async fn second_version_of_openapi_is_empty() {
+async fn openapi_lists_patch_types_and_has_an_empty_second_version() {
     let server = mk_server(1);
     let (code, document) = call(&server, Method::GET, "/openapi/v2", &Value::Null).await;
     assert_eq!((code, &document["swagger"]), (200, &json!("2.0")));
@@ -493,6 +493,18 @@ async fn second_version_of_openapi_is_empty() {
     let request = Request::get("/openapi/v2").header("accept", media);
     let (code, document) = execute(&server, request.body(Full::default()).unwrap()).await;
     assert_eq!((code, document), (200, json!("\n\u{3}2.0")));
+
+    let (_, document) = call(&server, Method::GET, "/openapi/v3/api/v1", &Value::Null).await;
+    let content = document.pointer("/paths/~1api~1v1~1nodes~1{name}/patch/requestBody/content");
+    let media: Vec<&String> = content.unwrap().as_object().unwrap().keys().collect();
+    assert_eq!(
+        media,
+        [
+            "application/json-patch+json",
+            "application/merge-patch+json",
+            "application/strategic-merge-patch+json",
+        ]
+    );
 }
 
 #[tokio::test(start_paused = true)]
