@@ -85,6 +85,8 @@ pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, Bo
     };
     let namespaces = NamespaceController {
         client: client.clone(),
+        clock: clock.clone(),
+        informers: informers.clone(),
     };
     let pod_gc = PodGc {
         clock: clock.clone(),

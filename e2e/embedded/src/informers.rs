@@ -3,7 +3,7 @@
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use kube::{Api, Client};
 
@@ -21,6 +21,7 @@ pub(crate) struct Informers {
     pub csi_drivers: Informer<CSIDriver>,
     pub classes: Informer<StorageClass>,
     pub capacities: Informer<CSIStorageCapacity>,
+    pub namespaces: Informer<Namespace>,
 }
 
 /// The informers of external-provisioner.
@@ -50,7 +51,8 @@ impl Informers {
             self.csi_nodes.run(Api::all(client.clone())).boxed(),
             self.csi_drivers.run(Api::all(client.clone())).boxed(),
             self.classes.run(Api::all(client.clone())).boxed(),
-            self.capacities.run(Api::all(client)).boxed(),
+            self.capacities.run(Api::all(client.clone())).boxed(),
+            self.namespaces.run(Api::all(client)).boxed(),
         ];
         run_all(running).await;
     }
@@ -66,6 +68,7 @@ impl Informers {
         self.csi_drivers.wait_for_sync().await;
         self.classes.wait_for_sync().await;
         self.capacities.wait_for_sync().await;
+        self.namespaces.wait_for_sync().await;
     }
 }
 
