@@ -19,6 +19,7 @@ use crate::persistent_volume::{
 };
 use crate::pod_gc::PodGc;
 use crate::scheduler::Scheduler;
+use crate::service_account_controller::ServiceAccountController;
 use crate::taint_eviction::{self, TaintEvictionController};
 
 /// Configuration of a control plane.
@@ -88,6 +89,10 @@ pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, Bo
         clock: clock.clone(),
         informers: informers.clone(),
     };
+    let service_accounts = ServiceAccountController {
+        client: client.clone(),
+        informers: informers.clone(),
+    };
     let pod_gc = PodGc {
         clock: clock.clone(),
         client: client.clone(),
@@ -108,6 +113,7 @@ pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, Bo
         taint_eviction.run().boxed(),
         pod_gc.run().boxed(),
         namespaces.run().boxed(),
+        service_accounts.run().boxed(),
         garbage_collector.run().boxed(),
         informers.run(client).boxed(),
         events.run().boxed(),

@@ -28,5 +28,6 @@ mod pod_gc;
 mod quantity;
 mod scheduler;
 mod secret;
+mod service_account_controller;
 mod taint_eviction;
 pub mod volume;

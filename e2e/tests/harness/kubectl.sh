@@ -89,6 +89,8 @@ kubectl delete pod web --grace-period=0 --force
 kubectl delete secret login
 kubectl delete serviceaccount robot
 kubectl describe namespace kubectl
+kubectl delete serviceaccount default
+kubectl wait --for=create serviceaccount/default --timeout=60s
 kubectl delete -f objects.yaml --ignore-not-found
 kubectl get pods,pvc 2>&1
 kubectl delete namespace kubectl

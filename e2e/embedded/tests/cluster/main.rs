@@ -8,6 +8,7 @@ mod attacher;
 mod driver;
 mod kubelet;
 mod lost_node;
+mod namespaces;
 mod restart;
 mod scheduling;
 mod volumes;
