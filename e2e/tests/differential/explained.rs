@@ -1,7 +1,7 @@
 //! Known and accepted differences. Any other difference between the servers is a bug of the embedded one.
 
 use http::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::request::Request;
 use super::server::ServerResponse;
@@ -84,7 +84,7 @@ pub(crate) const ALL: &[Explained] = &[
         reason: "kube-apiserver has a Lease of its own, which lists over all namespaces show",
         hide: |request, ours, real| {
             if request.method == Method::GET && request.path == "/apis/coordination.k8s.io/v1/leases" {
-                *ours = real.clone();
+                without_lease_of_server(request, ours, real);
             }
         },
     },
@@ -146,6 +146,9 @@ pub(crate) const ALL: &[Explained] = &[
     },
 ];
 
+/// Prefix of the name of kube-apiserver's own Lease.
+const LEASE_OF_SERVER: &str = "apiserver-";
+
 /// The resource version in an object and in a table.
 const VERSIONS: [&str; 2] = [
     "/metadata/resourceVersion",
@@ -156,6 +159,42 @@ const VERSIONS: [&str; 2] = [
 fn version(version: &Value) -> Option<u64> {
     let version = version.as_str()?;
     version.strip_prefix("<version ")?.strip_suffix('>')?.parse().ok()
+}
+
+/// Removes kube-apiserver's own Lease from a list or watch over all namespaces, as far as it was not removed by its namespace.
+/// It is the first one, so pages end one object earlier.
+fn without_lease_of_server(request: &Request, ours: &mut ServerResponse, real: &mut ServerResponse) {
+    if let Some(Value::Array(rows)) = real.body.get_mut("rows") {
+        let name = |row: &Value| row["cells"][0].as_str().unwrap_or_default().to_owned();
+        rows.retain(|row| !name(row).starts_with(LEASE_OF_SERVER));
+    }
+    if let Value::Array(events) = &mut real.body {
+        events.retain(|event| event["object"]["rows"] != json!([]));
+    }
+    let is_page = request.query.iter().any(|(name, _)| *name == "limit");
+    if !is_page || !ours.code.is_success() || !real.code.is_success() {
+        return;
+    }
+    let is_first = request.query.iter().all(|(name, _)| *name != "continue");
+    for response in [&mut *ours, &mut *real] {
+        if let Some(Value::Object(metadata)) = response.body.get_mut("metadata") {
+            metadata.remove("continue");
+            metadata.remove("remainingItemCount");
+        }
+    }
+    for field in ["items", "rows"] {
+        let lists = (ours.body.get_mut(field), real.body.get_mut(field));
+        let (Some(Value::Array(ours)), Some(Value::Array(real))) = lists else {
+            continue;
+        };
+        if !is_first {
+            // The servers' tokens continue after different objects.
+            ours.clear();
+            real.clear();
+        } else if ours.len() == real.len() + 1 {
+            ours.pop();
+        }
+    }
 }
 
 /// Removes the bookmark at the end of a watch, unless it is the one after the initial events.

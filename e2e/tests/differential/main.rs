@@ -12,6 +12,7 @@ mod report;
 mod request;
 mod server;
 mod session;
+mod tables;
 mod versions;
 
 use std::collections::BTreeMap;
@@ -68,7 +69,9 @@ async fn api_servers_respond_equally(run: &Arc<Run>, toolchain: &Toolchain) -> R
     let plane = ControlPlane::start(run, toolchain, &options).await?;
     plane.while_alive(schemas_are_equal(&plane)).await?;
     let report = plane.while_alive(compare(&plane, requests, seed)).await?;
-    let differences = plane.while_alive(versions::differences(&plane)).await?;
+    let tables = tables::differences(csi_e2e::kubeconfig::client(plane.kubeconfig()).await?);
+    let mut differences = plane.while_alive(tables).await?;
+    differences.extend(plane.while_alive(versions::differences(&plane)).await?);
     plane.stop().await?;
     show(&report);
     show(differences.join("\n"));

@@ -69,7 +69,9 @@ impl Generator {
     }
 
     pub(super) fn list(&mut self, kind: &Kind) -> Request {
-        let path = kind.collection("$ns");
+        // Other kinds have objects of the cluster in other namespaces.
+        let all_namespaces = kind.name == "Lease" && self.chance(30);
+        let path = kind.collection(if all_namespaces { "" } else { "$ns" });
         let mut request = request(kind, "LIST", Method::GET, path);
         self.accept(&mut request, METADATA_LIST);
         self.selectors(kind, &mut request);
