@@ -84,6 +84,28 @@ pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, Bo
         recorder: events.recorder(taint_eviction::COMPONENT, ""),
         clock: clock.clone(),
     };
+    // Each `run` subscribes when it is called, before the informers start.
+    let running: Vec<BoxFuture<'static, ()>> = vec![
+        attach_detach.run(),
+        binder.run().boxed(),
+        ephemeral.run().boxed(),
+        protection.run().boxed(),
+        scheduler.run().boxed(),
+        node_lifecycle.run().boxed(),
+        taint_eviction.run().boxed(),
+        controllers_without_events(&client, &clock, &informers).boxed(),
+        informers.run(client).boxed(),
+        events.run().boxed(),
+    ];
+    (view, run_all(running).boxed())
+}
+
+/// The controllers that record no events. The call subscribes, as those of each `run` do.
+fn controllers_without_events(
+    client: &Client,
+    clock: &Clock,
+    informers: &Informers,
+) -> impl Future<Output = ()> + Send + 'static {
     let namespaces = NamespaceController {
         client: client.clone(),
         clock: clock.clone(),
@@ -102,23 +124,12 @@ pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, Bo
         client: client.clone(),
         informers: informers.clone(),
     };
-    // Each `run` subscribes when it is called, before the informers start.
-    let running: Vec<BoxFuture<'static, ()>> = vec![
-        attach_detach.run(),
-        binder.run().boxed(),
-        ephemeral.run().boxed(),
-        protection.run().boxed(),
-        scheduler.run().boxed(),
-        node_lifecycle.run().boxed(),
-        taint_eviction.run().boxed(),
+    run_all([
         pod_gc.run().boxed(),
         namespaces.run().boxed(),
         service_accounts.run().boxed(),
         garbage_collector.run().boxed(),
-        informers.run(client).boxed(),
-        events.run().boxed(),
-    ];
-    (view, run_all(running).boxed())
+    ])
 }
 
 /// The external-provisioner of one driver. Dropping the future simulates its crash.
