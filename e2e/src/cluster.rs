@@ -14,7 +14,7 @@ mod version;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -34,6 +34,7 @@ pub use metrics::{Metrics, Request, Series};
 pub use settings::ClusterSettings;
 pub use version::KubernetesVersion;
 
+use crate::fixture::mk_meta;
 use crate::kubeconfig;
 use crate::permissions::{self, Permission};
 use crate::process::Run;
@@ -56,6 +57,8 @@ pub struct Cluster {
     publish_secrets: Vec<DynamicObject>,
     /// The ServiceAccount and permissions of the driver's other sidecars.
     sidecars: Vec<DynamicObject>,
+    /// The objects that [`Cluster::install`] created on a cluster that outlives the run.
+    created: OnceLock<Vec<DynamicObject>>,
 }
 
 // === impl Cluster ===
@@ -72,6 +75,7 @@ impl Cluster {
             deploy: manifest::base().context("read deploy/base")?,
             publish_secrets: manifest::publish_secrets().context("read deploy/components/publish-secrets")?,
             sidecars: manifest::sidecars().context("read the sidecars' roles in deploy/overlays")?,
+            created: OnceLock::new(),
         };
         cluster.while_alive(cluster.install()).await?;
         Ok(cluster)
@@ -128,10 +132,13 @@ impl Cluster {
         permissions::granted(self.deploy.iter().chain(&self.publish_secrets))
     }
 
-    /// Creates a namespace and waits for its default ServiceAccount, without which no pod can be created.
+    /// Creates a namespace, with the scenario label, and waits for its default ServiceAccount, without which no pod can be
+    /// created.
     pub async fn create_namespace(&self, name: &str) -> Result<()> {
-        let mut namespace = Namespace::default();
-        namespace.metadata.name = Some(name.to_owned());
+        let namespace = Namespace {
+            metadata: mk_meta(name, name),
+            ..Namespace::default()
+        };
         Api::<Namespace>::all(self.client())
             .create(&PostParams::default(), &namespace)
             .await
@@ -169,10 +176,42 @@ impl Cluster {
             .iter()
             .filter(|object| manifest::is_kind(object, "ClusterRole"));
         objects.extend(roles.cloned());
+        if self.outlives_run() {
+            let absent = self.absent(&objects).await?;
+            self.created.get_or_init(|| absent);
+        }
         self.apply_objects(&objects, false)
             .await
             .context("apply deploy/")?;
         self.default_account("default").await
+    }
+
+    /// Deletes the objects that [`Cluster::install`] created, and waits for the end of their namespaces.
+    async fn uninstall(&self) -> Result<()> {
+        let created = self.created.get().into_iter().flatten().rev();
+        for object in created.filter(|object| self.serves(object)) {
+            let (api, name) = (self.api_for(object).await?, object.name_any());
+            ignore_not_found(api.delete(&name, &DeleteParams::default()).await)
+                .with_context(|| format!("delete {name}"))?;
+            if manifest::is_kind(object, "Namespace") {
+                let namespaces = Api::<Namespace>::all(self.client());
+                wait::for_absence(&namespaces, &name, SETTLED, "the namespace to be deleted").await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Those of `objects` that do not exist.
+    async fn absent(&self, objects: &[DynamicObject]) -> Result<Vec<DynamicObject>> {
+        let mut absent = Vec::new();
+        for object in objects {
+            let name = object.name_any();
+            let found = self.api_for(object).await?.get_opt(&name).await;
+            if found.with_context(|| format!("read {name}"))?.is_none() {
+                absent.push(object.clone());
+            }
+        }
+        Ok(absent)
     }
 
     async fn default_account(&self, namespace: &str) -> Result<()> {

@@ -6,6 +6,7 @@
 
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,6 +22,7 @@ use csi_e2e::scenario::test_env::force_cleanup;
 use csi_e2e::scenario::{TestContext, TestEnv};
 use csi_e2e::toolchain::{Settings, Toolchain};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
 /// Runs a cluster, the mock CSI driver and the attacher, and narrates what each does for pods with volumes.
@@ -157,17 +159,30 @@ impl ClusterKind {
     }
 }
 
-/// Runs the playground. All started processes are stopped at the end, also after an error.
+/// Runs the playground. Objects are deleted and all started processes are stopped at the end, also after an error or the first
+/// interrupt.
 async fn tour(args: &Args, started: Instant) -> Result<()> {
     let mut interrupts = Interrupts::new()?;
     let settings = Settings::from_env();
     let run = Run::start()?;
-    let toured = tokio::select! {
-        toured = in_run(&run, &settings, args, started) => toured,
-        () = interrupts.next() => {
-            say("\nStopping; interrupt again to stop immediately.");
-            if args.ends() { Err(anyhow!("interrupted before the end")) } else { Ok(()) }
+    let stop = CancellationToken::new();
+    let toured = {
+        let mut playing = pin!(in_run(&run, &settings, args, started, &stop));
+        tokio::select! {
+            toured = &mut playing => toured,
+            () = interrupts.next() => {
+                say("\nStopping; interrupt again to stop immediately.");
+                stop.cancel();
+                tokio::select! {
+                    toured = playing => toured,
+                    () = interrupts.next() => bail!("stopped immediately"),
+                }
+            }
         }
+    };
+    let toured = match toured {
+        Ok(()) if args.ends() && stop.is_cancelled() => Err(anyhow!("interrupted before the end")),
+        toured => toured,
     };
     tokio::select! {
         finished = run.finish() => finished?,
@@ -179,10 +194,21 @@ async fn tour(args: &Args, started: Instant) -> Result<()> {
     toured
 }
 
-async fn in_run(run: &Arc<Run>, settings: &Settings, args: &Args, started: Instant) -> Result<()> {
+/// Plays until the end or until `stop`, then deletes all objects.
+async fn in_run(
+    run: &Arc<Run>,
+    settings: &Settings,
+    args: &Args,
+    started: Instant,
+    stop: &CancellationToken,
+) -> Result<()> {
     let page = args.page().await?;
     let toolchain = Toolchain::new(run, settings.clone());
-    let cluster = Cluster::start(run, &toolchain, args.cluster.backend()).await?;
+    let starting = Cluster::start(run, &toolchain, args.cluster.backend());
+    let Some(cluster) = stop.run_until_cancelled(starting).await else {
+        return Ok(());
+    };
+    let cluster = Arc::new(cluster?);
     say(&format!(
         "{} Ready after {:.2} s.\n{NODES}\nTo watch the objects with kubectl in another terminal:\n  \
          kubectl --kubeconfig {} get pods,volumeattachments -A -w",
@@ -190,38 +216,62 @@ async fn in_run(run: &Arc<Run>, settings: &Settings, args: &Args, started: Insta
         started.elapsed().as_secs_f64(),
         cluster.admin_kubeconfig().display()
     ));
-    let ctx = TestContext::on(run, &toolchain, Arc::new(cluster)).await?;
-    ctx.attacher(Kind::Ours).await?;
+    let played = play(run, &toolchain, &cluster, args, page, stop).await;
+    played.and(cluster.stop().await)
+}
+
+async fn play(
+    run: &Arc<Run>,
+    toolchain: &Toolchain,
+    cluster: &Arc<Cluster>,
+    args: &Args,
+    page: Option<web::Page>,
+    stop: &CancellationToken,
+) -> Result<()> {
+    let building = async {
+        let ctx = TestContext::on(run, toolchain, Arc::clone(cluster)).await?;
+        ctx.attacher(Kind::Ours).await?;
+        anyhow::Ok(ctx)
+    };
+    let Some(ctx) = stop.run_until_cancelled(building).await else {
+        return Ok(());
+    };
+    let ctx = ctx?;
     // The page responds from here on.
     if let Some(page) = &page {
         say(&format!("Web page: {}", page.url()));
     }
     let has_view = args.has_view();
     match args.story {
-        Some(story) if has_view => terminal::play(&ctx, story, page).await?,
-        None if has_view || page.is_some() => terminal::explore(&ctx, has_view, page).await?,
-        Some(_) | None => print_rounds(&ctx, args).await?,
+        Some(story) if has_view => terminal::play(&ctx, story, page, stop).await,
+        None if has_view || page.is_some() => terminal::explore(&ctx, has_view, page, stop).await,
+        Some(_) | None => print_rounds(&ctx, args, stop).await,
     }
-    ctx.close().await
 }
 
 /// Prints the narration line by line.
-async fn print_rounds(ctx: &TestContext, args: &Args) -> Result<()> {
+async fn print_rounds(ctx: &TestContext, args: &Args, stop: &CancellationToken) -> Result<()> {
     let narrator = Narrator::on_stdout();
     let mut round = 1;
     loop {
         let prefix = format!("round-{round}");
-        play_round(ctx, &narrator, &prefix, args.story.unwrap_or(&TOUR)).await?;
-        if args.ends() {
+        play_round(ctx, &narrator, &prefix, args.story.unwrap_or(&TOUR), stop).await?;
+        if args.ends() || stop.is_cancelled() {
             return Ok(());
         }
         round += 1;
         say("\nAll objects are deleted. The next round starts soon; Ctrl-C ends the tour.");
-        tokio::time::sleep(PAUSE).await;
+        stop.run_until_cancelled(tokio::time::sleep(PAUSE)).await;
     }
 }
 
-async fn play_round(ctx: &TestContext, narrator: &Narrator, prefix: &str, script: &Script) -> Result<()> {
+async fn play_round(
+    ctx: &TestContext,
+    narrator: &Narrator,
+    prefix: &str,
+    script: &Script,
+    stop: &CancellationToken,
+) -> Result<()> {
     let played = ctx.cluster().while_alive(async {
         let mut env = TestEnv::set_up(ctx, prefix, Kind::Ours, script.config).await?;
         let following = narrator.follow(&env)?;
@@ -229,9 +279,10 @@ async fn play_round(ctx: &TestContext, narrator: &Narrator, prefix: &str, script
         following.end().await;
         env.teardown().await
     });
-    match played.await {
-        Ok(()) => Ok(()),
-        failed => failed.and(force_cleanup(ctx, prefix).await),
+    match stop.run_until_cancelled(played).await {
+        Some(Ok(())) => Ok(()),
+        Some(failed) => failed.and(force_cleanup(ctx, prefix).await),
+        None => force_cleanup(ctx, prefix).await,
     }
 }
 

@@ -155,12 +155,17 @@ impl Cluster {
         }
     }
 
-    /// Stops the components that [`Cluster::start`] started.
+    /// Whether the harness leaves the cluster running.
+    pub(super) fn outlives_run(&self) -> bool {
+        matches!(self.running, Running::Kubeconfig)
+    }
+
+    /// Stops the components that [`Cluster::start`] started. On a cluster that it found, deletes the objects that it created.
     pub async fn stop(&self) -> Result<()> {
         match &self.running {
             Running::Embedded(embedded) => embedded.stop().await,
             Running::ControlPlane(plane) => plane.stop().await?,
-            Running::Kubeconfig => {}
+            Running::Kubeconfig => self.uninstall().await?,
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ use ratatui::backend::Backend;
 use ratatui::crossterm::event::{self, Event};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
 
 use super::Script;
 use super::action::{Action, Command, command_of};
@@ -80,12 +81,17 @@ impl Write for Transcript {
 
 // === functions ===
 
-/// Reschedules pods and performs the user's actions until the user quits, then removes all objects. Without the
+/// Reschedules pods and performs the user's actions until the user quits or `stop`, then removes all objects. Without the
 /// terminal view it prints the timeline, and only the web page has the actions.
 ///
 /// # Errors
 /// The terminal cannot be used, or the test environment cannot be set up or removed.
-pub async fn explore(ctx: &TestContext, has_view: bool, page: Option<Page>) -> Result<()> {
+pub async fn explore(
+    ctx: &TestContext,
+    has_view: bool,
+    page: Option<Page>,
+    stop: &CancellationToken,
+) -> Result<()> {
     const PREFIX: &str = "playground";
     let narrator = match has_view {
         true => Narrator::for_view(Box::new(std::io::sink()), Duration::ZERO),
@@ -93,7 +99,11 @@ pub async fn explore(ctx: &TestContext, has_view: bool, page: Option<Page>) -> R
     };
     let explored = ctx.cluster().while_alive(async {
         let (config, attacher) = with_pages(pod_mover::CONFIG)?;
-        let mut env = TestEnv::set_up(ctx, PREFIX, Kind::Ours, config).await?;
+        let setting_up = TestEnv::set_up(ctx, PREFIX, Kind::Ours, config);
+        let Some(env) = stop.run_until_cancelled(setting_up).await else {
+            return Ok(());
+        };
+        let mut env = env?;
         let following = narrator.follow(&env)?;
         let (status_tx, status) = watch::channel(ActionStatus::default());
         let observer = Observer::new(&env, &narrator, Some(attacher), status)?;
@@ -109,6 +119,7 @@ pub async fn explore(ctx: &TestContext, has_view: bool, page: Option<Page>) -> R
         let explored = tokio::select! {
             ended = pod_mover.run(actions) => ended,
             shown = shown => shown,
+            () = stop.cancelled() => Ok(()),
         };
         let ended = pod_mover.end().await;
         following.end().await;
@@ -122,7 +133,12 @@ pub async fn explore(ctx: &TestContext, has_view: bool, page: Option<Page>) -> R
 ///
 /// # Errors
 /// The script failed, or the user quit before its end.
-pub async fn play(ctx: &TestContext, script: &Script, page: Option<Page>) -> Result<()> {
+pub async fn play(
+    ctx: &TestContext,
+    script: &Script,
+    page: Option<Page>,
+    stop: &CancellationToken,
+) -> Result<()> {
     let transcript = Transcript::default();
     let narrator = Narrator::for_view(Box::new(transcript.clone()), READING);
     let played = ctx.cluster().while_alive(async {
@@ -149,14 +165,15 @@ pub async fn play(ctx: &TestContext, script: &Script, page: Option<Page>) -> Res
         following.end().await;
         env.teardown().await
     });
-    let played = played.await;
+    let played = stop.run_until_cancelled(played).await;
     let text = std::mem::take(&mut *transcript.0.lock().unwrap_or_else(PoisonError::into_inner));
     let written = std::io::stdout()
         .write_all(&text)
         .context("write to the terminal");
     match played {
-        Ok(()) => written,
-        failed => failed.and(force_cleanup(ctx, script.name).await),
+        Some(Ok(())) => written,
+        Some(failed) => failed.and(force_cleanup(ctx, script.name).await),
+        None => force_cleanup(ctx, script.name).await,
     }
 }
 

@@ -7,6 +7,7 @@
     reason = "the test harness has no flags for tests"
 )]
 
+mod leftovers;
 mod page;
 #[path = "../../../mock-driver/tests/it/admin/browser/session.rs"]
 mod session;
@@ -14,9 +15,11 @@ mod session;
 use std::process::{Command, ExitCode, Output};
 
 use csi_e2e::playground::story::STORIES;
+use csi_e2e::process::reaper_main_if_requested;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 fn main() -> ExitCode {
+    reaper_main_if_requested();
     let mut trials: Vec<_> = STORIES
         .iter()
         .map(|story| Trial::test(format!("story::{}", story.name), || plays_to_its_end(story.name)))
@@ -29,6 +32,10 @@ fn main() -> ExitCode {
     trials.push(Trial::ignorable_test(
         "page::keys_inject_and_remove_faults",
         page::keys_inject_and_remove_faults,
+    ));
+    trials.push(Trial::ignorable_test(
+        "leftovers::existing_cluster_is_clean_afterwards",
+        leftovers::existing_cluster_is_clean_afterwards,
     ));
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }

@@ -153,12 +153,13 @@ impl TestEnv<'_> {
     }
 }
 
-/// Force-deletes the objects of a failed scenario, whose processes must have exited.
+/// Force-deletes the objects of a failed scenario, whose processes must have exited. A namespace of the same name that the
+/// harness did not create is left alone.
 pub async fn force_cleanup(ctx: &TestContext, prefix: &str) -> Result<()> {
     let client = ctx.cluster().client();
     let mine = ListParams::default().labels(&format!("{SCENARIO_LABEL}={prefix}"));
     let pods = Api::<Pod>::namespaced(client.clone(), prefix);
-    pods.delete_collection(&DeleteParams::default().grace_period(0), &ListParams::default())
+    pods.delete_collection(&DeleteParams::default().grace_period(0), &mine)
         .await?;
 
     let attachments = Api::<VolumeAttachment>::all(client.clone());
@@ -188,7 +189,8 @@ pub async fn force_cleanup(ctx: &TestContext, prefix: &str) -> Result<()> {
     delete_scope(ctx, prefix).await
 }
 
-/// Deletes the test environment's CSIDrivers, StorageClasses, ServiceAccounts and namespaces.
+/// Deletes the test environment's CSIDrivers, StorageClasses, ServiceAccounts and namespaces, and waits for the end of the
+/// namespaces, so that another run can create them again.
 async fn delete_scope(ctx: &TestContext, prefix: &str) -> Result<()> {
     let client = ctx.cluster().client();
     let delete = DeleteParams::default();
@@ -202,9 +204,11 @@ async fn delete_scope(ctx: &TestContext, prefix: &str) -> Result<()> {
     }
     let namespaces = Api::<Namespace>::all(client);
     for namespace in namespaces.list(&mine).await?.items {
-        ignore_not_found(namespaces.delete(&namespace.name_any(), &delete).await)?;
+        let name = namespace.name_any();
+        ignore_not_found(namespaces.delete(&name, &delete).await)?;
+        wait::for_absence(&namespaces, &name, CLEAN_UP, "the namespace to be deleted").await?;
     }
-    ignore_not_found(namespaces.delete(prefix, &delete).await)
+    Ok(())
 }
 
 // === functions ===
