@@ -31,8 +31,8 @@ use crate::scenario::TestEnv;
 const HOLD: Duration = Duration::from_millis(250);
 /// Interval at which due lines are printed.
 const PRINT: Duration = Duration::from_millis(50);
-/// Maximum lag of a watch behind components that act on the same change. It is subtracted from the time of a watch event, so
-/// that a cause is printed before its effect.
+/// Maximum lag of a watch behind components that act on the same change. It is subtracted from the time of a watch event that
+/// is a cause, so that it is printed before its effect.
 const WATCH_LAG: SignedDuration = SignedDuration::from_millis(20);
 /// Maximum number of printed lines in the timeline.
 const KEPT_LINES: usize = 1000;
@@ -71,6 +71,17 @@ pub struct Line {
     pub text: String,
 }
 
+/// A sentence about a watch event, without its time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Narration {
+    /// The component that changed the object.
+    pub actor: Actor,
+    /// The sentence.
+    pub text: String,
+    /// Whether other components act on the change, perhaps before this process sees it.
+    pub is_cause: bool,
+}
+
 /// A printed line.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -94,6 +105,8 @@ struct Buffer {
     began: Timestamp,
     buffered: BTreeMap<(Timestamp, u64), Line>,
     taken: u64,
+    /// Time of the last watch event of each volume that is no cause; of all volumes: of the empty name.
+    effects: BTreeMap<String, Timestamp>,
     printed: VecDeque<TimelineRow>,
     chapter: String,
     /// Pause after a heading.
@@ -133,6 +146,26 @@ impl Actor {
     }
 }
 
+// === impl Narration ===
+
+impl Narration {
+    pub(crate) fn cause(actor: Actor, text: String) -> Self {
+        Self {
+            actor,
+            text,
+            is_cause: true,
+        }
+    }
+
+    pub(crate) fn effect(actor: Actor, text: String) -> Self {
+        Self {
+            actor,
+            text,
+            is_cause: false,
+        }
+    }
+}
+
 // === impl Narrator ===
 
 impl Narrator {
@@ -154,6 +187,7 @@ impl Narrator {
             began,
             buffered: BTreeMap::new(),
             taken: 0,
+            effects: BTreeMap::new(),
             printed: VecDeque::new(),
             chapter: String::new(),
             reading_time: Duration::ZERO,
@@ -164,10 +198,26 @@ impl Narrator {
 
     /// Buffers a line until it is due.
     pub fn take(&self, line: Line) {
+        self.buffer().take(line);
+    }
+
+    /// Buffers a line about a watch event that arrived at `at`. A cause is moved back by [`WATCH_LAG`], but not before an
+    /// earlier watch event: the API server's order holds among watch events.
+    pub(crate) fn take_watched(&self, at: Timestamp, volumes: Vec<String>, narration: Narration) {
         let mut buffer = self.buffer();
-        let key = (line.at, buffer.taken);
-        buffer.taken += 1;
-        buffer.buffered.insert(key, line);
+        let at = match narration.is_cause {
+            true => buffer.last_effect(&volumes).max(at - WATCH_LAG),
+            false => at,
+        };
+        if !narration.is_cause {
+            buffer.record_effect(&volumes, at);
+        }
+        buffer.take(Line {
+            at,
+            actor: narration.actor,
+            volumes,
+            text: narration.text,
+        });
     }
 
     /// Adds a line about an action of the user.
@@ -191,17 +241,20 @@ impl Narrator {
         (buffer.chapter.clone(), buffer.printed.iter().cloned().collect())
     }
 
-    /// Prints all lines with timestamps up to `until`.
+    /// Prints all lines with timestamps up to `until`. The timeline also has the lines that could not be written.
     pub fn print(&self, until: Timestamp) -> Result<()> {
         let mut buffer = self.buffer();
         let later = buffer.buffered.split_off(&(until, u64::MAX));
         let due = std::mem::replace(&mut buffer.buffered, later);
+        let mut written = Ok(());
         for line in due.into_values() {
             let text = buffer.format(&line);
             buffer.keep(line);
-            writeln!(buffer.out, "{text}").context("write to the terminal")?;
+            written = written.and_then(|()| writeln!(buffer.out, "{text}"));
         }
-        buffer.out.flush().context("write to the terminal")
+        written
+            .and_then(|()| buffer.out.flush())
+            .context("write to the terminal")
     }
 
     /// Prints all buffered lines, then a heading.
@@ -225,8 +278,7 @@ impl Narrator {
             loop {
                 ticks.tick().await;
                 if let Err(error) = narrator.print(Timestamp::now() - HOLD) {
-                    tracing::warn!(error = %format!("{error:#}"), "cannot print the narration");
-                    return;
+                    tracing::debug!(error = %format!("{error:#}"), "cannot print the narration");
                 }
             }
         });
@@ -250,6 +302,26 @@ impl Following {
 // === impl Buffer ===
 
 impl Buffer {
+    fn take(&mut self, line: Line) {
+        self.buffered.insert((line.at, self.taken), line);
+        self.taken += 1;
+    }
+
+    fn last_effect(&self, volumes: &[String]) -> Timestamp {
+        let all = std::iter::once("");
+        let names = volumes.iter().map(String::as_str).chain(all);
+        let times = names.filter_map(|name| self.effects.get(name).copied());
+        times.max().unwrap_or(Timestamp::MIN)
+    }
+
+    fn record_effect(&mut self, volumes: &[String], at: Timestamp) {
+        if volumes.is_empty() {
+            self.effects.insert(String::new(), at);
+        }
+        self.effects
+            .extend(volumes.iter().map(|volume| (volume.clone(), at)));
+    }
+
     fn write_heading(&mut self, text: &str) -> Result<Duration> {
         text.clone_into(&mut self.chapter);
         let heading = if self.colour {
@@ -350,6 +422,61 @@ mod tests {
         let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
         let printed: String = text.lines().filter_map(|line| line.chars().last()).collect();
         assert_eq!(printed, "abc");
+    }
+
+    /// The texts of the timeline after watch events at these milliseconds.
+    fn narrated(events: &[(i64, Narration)]) -> Vec<String> {
+        let narrator = Narrator::new(false, Box::new(SharedOutput::default()), at(0));
+        for (millisecond, narration) in events {
+            narrator.take_watched(at(*millisecond), vec!["data".to_owned()], narration.clone());
+        }
+        narrator.print(at(10_000)).unwrap();
+        narrator.timeline().1.into_iter().map(|row| row.text).collect()
+    }
+
+    #[test]
+    fn watch_events_keep_their_order() {
+        let effect = |text: &str| Narration::effect(Actor::Attacher, text.to_owned());
+        let cause = |text: &str| Narration::cause(Actor::AttachDetach, text.to_owned());
+        let events = [
+            (1_000, effect("reports no volume in use")),
+            (1_005, cause("reports that data is about to be detached")),
+            (1_010, cause("deletes VolumeAttachment csi-1")),
+            (1_500, effect("removes its finalizer")),
+        ];
+        let expected: Vec<_> = events.iter().map(|(_, event)| event.text.clone()).collect();
+        assert_eq!(narrated(&events), expected);
+    }
+
+    #[test]
+    fn cause_is_printed_before_the_call_that_it_causes() {
+        let narrator = Narrator::new(false, Box::new(SharedOutput::default()), at(0));
+        narrator.take(line(1_000, "calls ControllerUnpublishVolume"));
+        let deleted = Narration::cause(Actor::AttachDetach, "deletes VolumeAttachment csi-1".to_owned());
+        narrator.take_watched(at(1_010), vec!["data".to_owned()], deleted);
+        narrator.print(at(10_000)).unwrap();
+        let (_, timeline) = narrator.timeline();
+        assert!(timeline[0].text.starts_with("deletes"), "{timeline:?}");
+    }
+
+    #[test]
+    fn timeline_continues_after_the_output_is_closed() {
+        struct Closed;
+        impl Write for Closed {
+            fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+                Err(std::io::ErrorKind::BrokenPipe.into())
+            }
+
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let narrator = Narrator::new(false, Box::new(Closed), at(0));
+        for text in ["a", "b", "c"] {
+            narrator.take(line(1_000, text));
+        }
+        assert!(narrator.print(at(2_000)).is_err());
+        assert_eq!(narrator.timeline().1.len(), 3);
     }
 
     #[test]

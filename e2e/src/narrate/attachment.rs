@@ -1,41 +1,24 @@
 //! VolumeAttachments: describes the change between two states and the component that made it.
 
-use jiff::Timestamp;
 use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeAttachmentStatus, VolumeError};
 use kube::ResourceExt;
 
-use super::{Actor, Line, Names, WATCH_LAG};
+use super::{Actor, Names, Narration};
 use crate::invariant::observations::WatchEvent;
 
 /// The annotation that holds the driver's id of the node.
 const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
 
 /// Describes how `now` differs from the state before it.
-pub fn describe(before: Option<&VolumeAttachment>, now: &WatchEvent, names: &Names) -> Vec<Line> {
+pub fn describe(before: Option<&VolumeAttachment>, now: &WatchEvent, names: &Names) -> Vec<Narration> {
     let attachment = &now.attachment;
     let name = names.short(&attachment.name_any());
-    let early = now.at - WATCH_LAG;
-    let pv = attachment.spec.source.persistent_volume_name.as_deref();
-    let volume = names.short(pv.unwrap_or("an inline volume"));
-    let mut lines = Vec::new();
-    let mut say = |at: Timestamp, actor: Actor, text: String| {
-        lines.push(Line {
-            at,
-            actor,
-            volumes: vec![volume.clone()],
-            text,
-        });
-    };
-
     let Some(before) = before else {
-        let place = format!("{volume} to {}", names.short(&attachment.spec.node_name));
-        say(
-            early,
-            Actor::AttachDetach,
-            format!("creates VolumeAttachment {name}: attach {place}"),
-        );
-        return lines;
+        let (volume, node) = (volume(attachment, names), names.short(&attachment.spec.node_name));
+        let text = format!("creates VolumeAttachment {name}: attach {volume} to {node}");
+        return vec![Narration::cause(Actor::AttachDetach, text)];
     };
+    let mut described = Vec::new();
     let (held, holds) = (before.finalizers().len(), attachment.finalizers().len());
     if holds > held {
         let node = attachment
@@ -43,11 +26,8 @@ pub fn describe(before: Option<&VolumeAttachment>, now: &WatchEvent, names: &Nam
             .get(NODE_ID)
             .map(String::as_str)
             .unwrap_or_default();
-        say(
-            early,
-            Actor::Attacher,
-            format!("adds its finalizer to {name}, records the driver's node id {node}"),
-        );
+        let text = format!("adds its finalizer to {name}, records the driver's node id {node}");
+        described.push(Narration::cause(Actor::Attacher, text));
     }
     if before.metadata.deletion_timestamp.is_none() && attachment.metadata.deletion_timestamp.is_some() {
         let pending = if holds > 0 {
@@ -55,38 +35,32 @@ pub fn describe(before: Option<&VolumeAttachment>, now: &WatchEvent, names: &Nam
         } else {
             ""
         };
-        say(
-            early,
-            Actor::AttachDetach,
-            format!("deletes VolumeAttachment {name}{pending}"),
-        );
+        let text = format!("deletes VolumeAttachment {name}{pending}");
+        described.push(Narration::cause(Actor::AttachDetach, text));
     }
+    let mut reports = |text: String| described.push(Narration::effect(Actor::Attacher, text));
     let (old, new) = (status(before), status(attachment));
     if !old.attached && new.attached {
-        say(now.at, Actor::Attacher, format!("reports {name} attached"));
+        reports(format!("reports {name} attached"));
     }
     if let Some(text) = news(old.attach_error.as_ref(), new.attach_error.as_ref()) {
-        say(
-            now.at,
-            Actor::Attacher,
-            format!("reports attachError on {name}: {text}"),
-        );
+        reports(format!("reports attachError on {name}: {text}"));
     }
     if let Some(text) = news(old.detach_error.as_ref(), new.detach_error.as_ref()) {
-        say(
-            now.at,
-            Actor::Attacher,
-            format!("reports detachError on {name}: {text}"),
-        );
+        reports(format!("reports detachError on {name}: {text}"));
     }
     if now.gone {
-        say(
-            now.at,
-            Actor::Attacher,
-            format!("removes its finalizer: {name} is deleted, the volume is detached"),
-        );
+        reports(format!(
+            "removes its finalizer: {name} is deleted, the volume is detached"
+        ));
     }
-    lines
+    described
+}
+
+/// Name of the attachment's volume.
+pub(super) fn volume(attachment: &VolumeAttachment, names: &Names) -> String {
+    let pv = attachment.spec.source.persistent_volume_name.as_deref();
+    names.short(pv.unwrap_or("an inline volume"))
 }
 
 fn status(attachment: &VolumeAttachment) -> VolumeAttachmentStatus {
@@ -101,6 +75,7 @@ fn news<'a>(old: Option<&VolumeError>, new: Option<&'a VolumeError>) -> Option<&
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     use super::*;

@@ -5,10 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::{Event, Node, PersistentVolume, Pod};
 use kube::ResourceExt;
 
-use super::{Actor, Names};
-
-/// A sentence about an object, without its timestamp.
-pub type Narration = (Actor, String);
+use super::{Actor, Names, Narration};
 
 /// Describes how a pod changed; `now` is `None` if it was deleted.
 pub fn pod(before: Option<&Pod>, now: Option<&Pod>, names: &Names) -> Vec<Narration> {
@@ -21,13 +18,18 @@ pub fn pod(before: Option<&Pod>, now: Option<&Pod>, names: &Names) -> Vec<Narrat
         return Vec::new();
     };
     let (name, node_name) = (pod.name_any(), names.short(&node_name));
-    let kubelet = |text: String| (Actor::Kubelet(node_name.clone()), text);
+    let kubelet = |text: String| Narration::effect(Actor::Kubelet(node_name.clone()), text);
     let Some(now) = now else {
-        return vec![kubelet(format!("removes pod {name}"))];
+        // kubelet removes a pod only after it has reported that the containers ended.
+        return match phase(pod).as_deref() {
+            Some("Succeeded" | "Failed") => vec![kubelet(format!("removes pod {name}"))],
+            _ => vec![Narration::effect(Actor::Api, format!("pod {name} is gone"))],
+        };
     };
     let mut described = Vec::new();
     if before.and_then(node).is_none() {
-        described.push((Actor::Scheduler, format!("binds pod {name} to node {node_name}")));
+        let text = format!("binds pod {name} to node {node_name}");
+        described.push(Narration::effect(Actor::Scheduler, text));
     }
     let (old, new) = (before.and_then(phase), phase(now));
     match new.as_deref() {
@@ -60,22 +62,20 @@ pub fn node(before: Option<&Node>, now: &Node, names: &Names) -> Vec<Narration> 
             true => "reports no volume in use".to_owned(),
             false => format!("reports in use: {}", volumes.join(", ")),
         };
-        described.push((Actor::Kubelet(name.clone()), text));
+        described.push(Narration::effect(Actor::Kubelet(name.clone()), text));
     }
     let (old, new) = (before.map(attached).unwrap_or_default(), attached(now));
-    let added = new.difference(&old).map(|handle| {
-        format!(
-            "reports to kubelet on {name} that {} is attached",
-            names.volume(handle)
-        )
-    });
-    let removed = old.difference(&new).map(|handle| {
-        format!(
-            "reports to kubelet on {name} that {} is about to be detached",
-            names.volume(handle)
-        )
-    });
-    described.extend(added.chain(removed).map(|text| (Actor::AttachDetach, text)));
+    let report = |handle: &str, what: &str| {
+        let volume = names.volume(handle);
+        format!("reports to kubelet on {name} that {volume} is {what}")
+    };
+    let added = new
+        .difference(&old)
+        .map(|handle| Narration::effect(Actor::AttachDetach, report(handle, "attached")));
+    let removed = old
+        .difference(&new)
+        .map(|handle| Narration::cause(Actor::AttachDetach, report(handle, "about to be detached")));
+    described.extend(added.chain(removed));
     described
 }
 
@@ -109,14 +109,14 @@ pub fn volume(
                     "adds its finalizer to volume {}, so that it is not removed while attached",
                     names.short(&now.name_any())
                 );
-                return vec![(Actor::Attacher, text)];
+                return vec![Narration::cause(Actor::Attacher, text)];
             }
             Vec::new()
         }
-        (Some(before), None) => vec![(
-            Actor::Api,
-            format!("volume {} is gone", names.short(&before.name_any())),
-        )],
+        (Some(before), None) => {
+            let text = format!("volume {} is gone", names.short(&before.name_any()));
+            vec![Narration::effect(Actor::Api, text)]
+        }
         (None, None) => Vec::new(),
     }
 }
@@ -127,7 +127,7 @@ pub fn event(event: &Event) -> Option<Narration> {
     let pod = event.involved_object.name.as_deref()?;
     let reason = event.reason.as_deref()?;
     (reason == "FailedAttachVolume").then(|| {
-        (
+        Narration::effect(
             Actor::AttachDetach,
             format!("emits an event for pod {pod}: {message}"),
         )
@@ -190,15 +190,19 @@ mod tests {
             described.extend(pod(Some(states[0]), Some(states[1]), &mk_names()));
         }
         described.extend(pod(Some(&ended), None, &mk_names()));
-        let kubelet = || Actor::Kubelet("a".to_owned());
+        let kubelet = |text: &str| Narration::effect(Actor::Kubelet("a".to_owned()), text.to_owned());
         assert_eq!(
             described,
             [
-                (Actor::Scheduler, "binds pod web to node a".to_owned()),
-                (kubelet(), "pod web runs".to_owned()),
-                (kubelet(), "ends the containers of pod web".to_owned()),
-                (kubelet(), "removes pod web".to_owned()),
+                Narration::effect(Actor::Scheduler, "binds pod web to node a".to_owned()),
+                kubelet("pod web runs"),
+                kubelet("ends the containers of pod web"),
+                kubelet("removes pod web"),
             ]
+        );
+        assert_eq!(
+            pod(Some(&running), None, &mk_names()),
+            [Narration::effect(Actor::Api, "pod web is gone".to_owned())]
         );
     }
 
@@ -212,7 +216,7 @@ mod tests {
             node.status.as_mut().unwrap().volumes_in_use = Some(names.collect());
             node
         };
-        let kubelet = |text: &str| (Actor::Kubelet("node-a".to_owned()), text.to_owned());
+        let kubelet = |text: &str| Narration::effect(Actor::Kubelet("node-a".to_owned()), text.to_owned());
         let (none, one) = (using(&[]), using(&["v1"]));
         assert_eq!(node(None, &none, &mk_names()), []);
         assert_eq!(
@@ -229,7 +233,7 @@ mod tests {
     #[test]
     fn describes_changes_of_volumes_attached() {
         let described = node(Some(&node_with(&["v1"])), &node_with(&["v2"]), &mk_names());
-        let texts: Vec<_> = described.iter().map(|(_, text)| text.as_str()).collect();
+        let texts: Vec<_> = described.iter().map(|line| line.text.as_str()).collect();
         assert_eq!(
             texts,
             [

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use anyhow::Result;
 use futures::StreamExt;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Node, PersistentVolume, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::runtime::WatchStreamExt;
@@ -14,8 +14,7 @@ use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
-use super::object::Narration;
-use super::{Line, Names, Narrator, WATCH_LAG, attachment, call, object};
+use super::{Line, Names, Narration, Narrator, attachment, call, object};
 use crate::driver::journal::{self, Journal};
 use crate::fixture::SCENARIO_LABEL;
 use crate::scenario::TestEnv;
@@ -35,7 +34,6 @@ pub(super) fn follow(narrator: &Narrator, env: &TestEnv<'_>, tasks: &mut JoinSet
         tasks,
         Api::<Pod>::namespaced(client.clone(), env.prefix()),
         mine.clone(),
-        SignedDuration::ZERO,
         |pod, _| object::claims(pod),
         move |old, new| object::pod(old, new, &seen_by),
     );
@@ -45,7 +43,6 @@ pub(super) fn follow(narrator: &Narrator, env: &TestEnv<'_>, tasks: &mut JoinSet
         tasks,
         Api::<Node>::all(client.clone()),
         mine.clone(),
-        SignedDuration::ZERO,
         move |_, text| mentions.mentioned(text),
         move |old, new| {
             new.map(|new| object::node(old, new, &seen_by))
@@ -57,7 +54,6 @@ pub(super) fn follow(narrator: &Narrator, env: &TestEnv<'_>, tasks: &mut JoinSet
         tasks,
         Api::<PersistentVolume>::all(client.clone()),
         mine,
-        WATCH_LAG,
         {
             let names = names.clone();
             move |volume, _| vec![names.short(&volume.name_any())]
@@ -78,7 +74,6 @@ pub(super) fn follow(narrator: &Narrator, env: &TestEnv<'_>, tasks: &mut JoinSet
         tasks,
         events,
         watcher::Config::default(),
-        SignedDuration::ZERO,
         move |_, text| names.mentioned(text),
         |old, new| match (old, new) {
             (None, Some(new)) => object::event(new).into_iter().collect(),
@@ -99,8 +94,9 @@ fn attachments(narrator: &Narrator, env: &TestEnv<'_>, names: &Names, tasks: &mu
             described += fresh.len();
             for event in fresh {
                 let uid = event.attachment.metadata.uid.clone().unwrap_or_default();
-                for line in attachment::describe(states.get(&uid), &event, &names) {
-                    narrator.take(line);
+                for narration in attachment::describe(states.get(&uid), &event, &names) {
+                    let volumes = vec![attachment::volume(&event.attachment, &names)];
+                    narrator.take_watched(event.at, volumes, narration);
                 }
                 states.insert(uid, event.attachment);
             }
@@ -156,14 +152,12 @@ fn journal(
 }
 
 /// Follows a watch and reports each change by `describe`, which gets the old and the new state; `volumes` returns the
-/// volumes of an object. Timestamps are moved back by `lag`, because components may act on a change before this watch
-/// reports it.
+/// volumes of an object.
 fn watched<K>(
     narrator: &Narrator,
     tasks: &mut JoinSet<()>,
     api: Api<K>,
     config: watcher::Config,
-    lag: SignedDuration,
     volumes: impl Fn(&K, &str) -> Vec<String> + Send + 'static,
     describe: impl Fn(Option<&K>, Option<&K>) -> Vec<Narration> + Send + 'static,
 ) where
@@ -191,13 +185,9 @@ fn watched<K>(
                     continue;
                 }
             };
-            for (actor, text) in described {
-                narrator.take(Line {
-                    at: Timestamp::now() - lag,
-                    actor,
-                    volumes: volumes(&object, &text),
-                    text,
-                });
+            for narration in described {
+                let volumes = volumes(&object, &narration.text);
+                narrator.take_watched(Timestamp::now(), volumes, narration);
             }
         }
     });
