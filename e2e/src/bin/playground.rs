@@ -16,7 +16,7 @@ use clap::{Parser, ValueEnum};
 use csi_e2e::attacher::Kind;
 use csi_e2e::cluster::{Backend, Cluster, ClusterSettings};
 use csi_e2e::narrate::Narrator;
-use csi_e2e::playground::{Script, TOUR, story, terminal, web};
+use csi_e2e::playground::{Script, TOUR, error_text, story, terminal, web};
 use csi_e2e::process::{Run, reaper_main_if_requested};
 use csi_e2e::scenario::test_env::force_cleanup;
 use csi_e2e::scenario::{TestContext, TestEnv};
@@ -32,8 +32,8 @@ struct Args {
     #[arg(long)]
     once: bool,
     /// Play an incident instead of the tour, check its end state, and exit. Without NAME: list the stories.
-    #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "", value_parser = story::named)]
-    story: Option<&'static Script>,
+    #[arg(long, value_name = "NAME", value_parser = story::named)]
+    story: Option<Option<&'static Script>>,
     /// Print lines instead of the terminal view. Without a terminal, and with --once, this is the default.
     #[arg(long)]
     plain: bool,
@@ -73,6 +73,10 @@ fn main() -> ExitCode {
     let started = Instant::now();
     reaper_main_if_requested();
     let args = Args::parse();
+    if matches!(args.story, Some(None)) {
+        say(&story::list());
+        return ExitCode::SUCCESS;
+    }
     let filter =
         EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("error,kube_client=off"));
     // Log lines would disturb the view on the same terminal.
@@ -95,7 +99,12 @@ fn main() -> ExitCode {
     match toured {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(&format!("\nplayground: {error:#}"));
+            // stderr may be closed.
+            drop(writeln!(
+                std::io::stderr(),
+                "\nplayground: {}",
+                error_text(&error)
+            ));
             ExitCode::FAILURE
         }
     }
@@ -107,6 +116,10 @@ impl Args {
     /// Whether the playground exits without Ctrl-C.
     fn ends(&self) -> bool {
         self.once || self.story.is_some()
+    }
+
+    fn story(&self) -> Option<&'static Script> {
+        self.story.flatten()
     }
 
     fn has_view(&self) -> bool {
@@ -242,7 +255,7 @@ async fn play(
         say(&format!("Web page: {}", page.url()));
     }
     let has_view = args.has_view();
-    match args.story {
+    match args.story() {
         Some(story) if has_view => terminal::play(&ctx, story, page, stop).await,
         None if has_view || page.is_some() => terminal::explore(&ctx, has_view, page, stop).await,
         Some(_) | None => print_rounds(&ctx, args, stop).await,
@@ -255,7 +268,7 @@ async fn print_rounds(ctx: &TestContext, args: &Args, stop: &CancellationToken) 
     let mut round = 1;
     loop {
         let prefix = format!("round-{round}");
-        play_round(ctx, &narrator, &prefix, args.story.unwrap_or(&TOUR), stop).await?;
+        play_round(ctx, &narrator, &prefix, args.story().unwrap_or(&TOUR), stop).await?;
         if args.ends() || stop.is_cancelled() {
             return Ok(());
         }

@@ -79,13 +79,15 @@ pub const STORIES: &[Script] = &[
 /// # Errors
 /// No story has this name; the error lists all stories.
 pub fn named(name: &str) -> Result<&'static Script, String> {
-    STORIES.iter().find(|story| story.name == name).ok_or_else(|| {
-        let mut list = "the stories are:".to_owned();
-        for Script { name, about, .. } in STORIES {
-            list.push_str(&format!("\n\n  {name}\n      {about}"));
-        }
-        list
-    })
+    let story = STORIES.iter().find(|story| story.name == name);
+    story.ok_or_else(list)
+}
+
+/// Name and description of all stories.
+pub fn list() -> String {
+    let story = |Script { name, about, .. }: &Script| format!("\n\n  {name}\n      {about}");
+    let stories: String = STORIES.iter().map(story).collect();
+    format!("the stories are:{stories}")
 }
 
 async fn multi_attach_after_node_loss(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> {

@@ -24,7 +24,11 @@ fn main() -> ExitCode {
         .iter()
         .map(|story| Trial::test(format!("story::{}", story.name), || plays_to_its_end(story.name)))
         .collect();
-    trials.push(Trial::test("unknown_story_lists_all", unknown_story_lists_all));
+    trials.push(Trial::test(
+        "missing_or_unknown_story_lists_all",
+        missing_or_unknown_story_lists_all,
+    ));
+    trials.push(Trial::test("errors_are_on_stderr", errors_are_on_stderr));
     trials.push(Trial::ignorable_test(
         "page::injects_and_removes_faults",
         page::injects_and_removes_faults,
@@ -51,14 +55,27 @@ fn plays_to_its_end(name: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-fn unknown_story_lists_all() -> Result<(), Failed> {
-    for arguments in [&["--story"][..], &["--story", "no-such-story"]] {
+fn missing_or_unknown_story_lists_all() -> Result<(), Failed> {
+    for (arguments, code) in [(&["--story"][..], 0), (&["--story", "no-such-story"], 2)] {
         let output = playground(arguments)?;
-        let errors = String::from_utf8_lossy(&output.stderr);
-        let listed = STORIES.iter().all(|story| errors.contains(story.name));
-        if output.status.code() != Some(2) || !listed {
-            return Err(format!("{arguments:?}: {}\n{errors}", output.status).into());
+        let text = if code == 0 { &output.stdout } else { &output.stderr };
+        let text = String::from_utf8_lossy(text);
+        let listed = STORIES.iter().all(|story| text.contains(story.name));
+        if output.status.code() != Some(code) || !listed {
+            return Err(format!("{arguments:?}: {}\n{text}", output.status).into());
         }
+    }
+    Ok(())
+}
+
+fn errors_are_on_stderr() -> Result<(), Failed> {
+    let output = Command::new(env!("CARGO_BIN_EXE_playground"))
+        .args(["--once", "--cluster", "kubeconfig"])
+        .env("KUBECONFIG", "/nonexistent")
+        .output()?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() || !errors.contains("playground: ") {
+        return Err(format!("{output:?}").into());
     }
     Ok(())
 }
