@@ -11,10 +11,10 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::LATENCY;
 use super::action::Action;
+use super::{LATENCY, error_text};
 use crate::control_plane::Component;
 use crate::driver::fault::{FaultRule, Method};
 use crate::fixture::Access;
@@ -23,6 +23,8 @@ use crate::scenario::test_env::{B, ScenarioConfig, TestEnv, TestVolume};
 
 /// Pause between two moves.
 const MOVE: Duration = Duration::from_secs(5);
+/// How long a notice stays, unless another one replaces it.
+const READING: Duration = Duration::from_secs(15);
 /// Latency of a slow driver.
 const SLOW: Duration = Duration::from_secs(6);
 const METHODS: [Method; 2] = [Method::ControllerPublishVolume, Method::ControllerUnpublishVolume];
@@ -41,6 +43,7 @@ pub(crate) const CONFIG: ScenarioConfig = ScenarioConfig {
 pub(crate) struct ActionStatus {
     pub(crate) broken: BTreeSet<Action>,
     pub(crate) notice: String,
+    noticed_at: Option<Instant>,
 }
 
 /// Moves the pods of a test environment, and performs the actions.
@@ -60,6 +63,21 @@ struct Workload {
     node: usize,
     /// None if it could not be created.
     pod: Option<String>,
+}
+
+// === impl ActionStatus ===
+
+impl ActionStatus {
+    /// Stores a result. An empty one clears a notice only after the user had time to read it.
+    fn report(&mut self, done: Result<String>, now: Instant) {
+        let notice = done.unwrap_or_else(|error| format!("failed: {}", error_text(&error)));
+        let is_read = self.noticed_at.is_none_or(|at| now.duration_since(at) >= READING);
+        if notice.is_empty() && !is_read {
+            return;
+        }
+        self.noticed_at = (!notice.is_empty()).then_some(now);
+        self.notice = notice;
+    }
 }
 
 // === impl PodMover ===
@@ -125,8 +143,8 @@ impl<'e, 'ctx> PodMover<'e, 'ctx> {
     }
 
     fn report(&self, done: Result<String>) {
-        let notice = done.unwrap_or_else(|error| format!("failed: {error:#}"));
-        self.status.send_modify(|status| status.notice = notice);
+        self.status
+            .send_modify(|status| status.report(done, Instant::now()));
     }
 
     fn set_broken(&self, action: Action, broken: bool) {
@@ -195,6 +213,8 @@ impl PodMover<'_, '_> {
     async fn lose_node(&mut self, breaks: bool) -> Result<&'static str> {
         if breaks {
             self.env.lose_node(B).await?;
+            // Also if the report fails, for example during an API outage.
+            self.set_broken(Action::LoseNode, true);
             self.env.report_not_ready(B, "the node was stopped").await?;
             return Ok("stop node b: its kubelet no longer unmounts or reports");
         }
@@ -213,7 +233,7 @@ impl PodMover<'_, '_> {
         }
         ensure!(
             self.is_broken(Action::LoseNode),
-            "node b is running, and the taint would force-detach its mounted volumes; stop the node first (n)"
+            "stop node b first (n): the taint would force-detach mounted volumes"
         );
         self.env.set_out_of_service(B, true).await?;
         // As the pod garbage collector would do in its next round.
@@ -303,5 +323,26 @@ impl PodMover<'_, '_> {
 
     fn pods(&self) -> Api<Pod> {
         Api::namespaced(self.env.client(), self.env.prefix())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    #[test]
+    fn move_does_not_clear_a_fresh_notice() {
+        let mut status = ActionStatus::default();
+        let start = Instant::now();
+        status.report(Err(anyhow!("stop node b first")), start);
+        status.report(Ok(String::new()), start + MOVE);
+        assert_eq!(status.notice, "failed: stop node b first");
+        status.report(Ok(String::new()), start + READING);
+        assert_eq!(status.notice, "");
+        status.report(Ok("kill -9 the attacher".to_owned()), start + READING);
+        status.report(Ok("no pod moves".to_owned()), start + READING);
+        assert_eq!(status.notice, "no pod moves");
     }
 }

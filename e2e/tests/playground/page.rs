@@ -149,6 +149,11 @@ async fn interrupt_the_api(browser: &Browser) {
     browser.until(&pressed("a", true)).await;
     browser.until(&shows("active", "API outage")).await;
     browser.until(&shows("notice", "no pod moves")).await;
+    // The node stops although its last status cannot be reported.
+    browser.press("n").await;
+    browser.until(&shows("active", "node b lost")).await;
+    browser.press("n").await;
+    browser.until(&pressed("n", false)).await;
     browser.press("a").await;
     browser.until(&pressed("a", false)).await;
     browser
