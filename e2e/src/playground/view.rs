@@ -6,7 +6,7 @@
 mod panel;
 
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::layout::{Constraint, Flex, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Clear, Paragraph};
@@ -26,6 +26,8 @@ const PLAIN: Style = Style::new();
 const TIMELINE: u16 = 7;
 /// Rows of panels above the timeline.
 const PANEL_ROWS: u16 = 3;
+/// Relative widths of the panels of each row.
+const PANEL_WIDTHS: [[u16; 2]; 3] = [[1, 1], [2, 3], [1, 1]];
 /// Minimum width at which the timeline shows the full names of the components.
 const WIDE: u16 = 110;
 
@@ -77,14 +79,16 @@ pub(crate) fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot, choice: &Choice) 
     frame.render_widget(title_line(snapshot, choice), title);
     let chapter: Vec<_> = chapter.into_iter().map(|line| Line::styled(line, BOLD)).collect();
     frame.render_widget(Paragraph::new(chapter), story);
-    for (row, panels) in [first, second, third].into_iter().zip(panels) {
-        let areas: [Rect; 2] = Layout::horizontal([Constraint::Fill(1); 2]).spacing(1).areas(row);
+    for ((row, widths), panels) in [first, second, third].into_iter().zip(PANEL_WIDTHS).zip(panels) {
+        let areas: [Rect; 2] = Layout::horizontal(widths.map(Constraint::Fill))
+            .spacing(1)
+            .areas(row);
         for (area, panel) in areas.into_iter().zip(panels) {
             panel.draw(frame, area);
         }
     }
     draw_timeline(frame, timeline, snapshot, choice);
-    frame.render_widget(footer_line(snapshot, choice), footer);
+    draw_footer(frame, footer, snapshot, choice);
     if choice.help {
         draw_help(frame, snapshot, choice);
     }
@@ -105,18 +109,28 @@ fn title_line(snapshot: &Snapshot, choice: &Choice) -> Line<'static> {
     Line::from(spans)
 }
 
-fn footer_line(snapshot: &Snapshot, choice: &Choice) -> Line<'static> {
+/// The notice or the keys; the keys for help and quitting are never cut.
+fn draw_footer(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot, choice: &Choice) {
     let keys = match choice.can_break {
-        true => "s slow  f fail  n node  o out-of-service  k kill  a API  c controllers  ? q",
-        false => "up/down volume  ? help  q quit",
+        true => "s slow  f fail  n node  o out-of-service  k kill  a API  c controllers",
+        false => "up/down volume",
     };
-    match snapshot.notice.as_str() {
-        "" => Line::styled(keys, DIM),
-        notice => Line::from(vec![
-            Span::styled(notice.to_owned(), CHANGING),
-            Span::styled("   ? help  q quit", DIM),
-        ]),
-    }
+    let text = match snapshot.notice.as_str() {
+        "" => Span::styled(keys, DIM),
+        notice => Span::styled(notice, CHANGING),
+    };
+    let last = match area.width < WIDE && choice.can_break {
+        true => "  ? q",
+        false => "  ? help  q quit",
+    };
+    let last = Span::styled(last, DIM);
+    let width = u16::try_from(last.width()).unwrap_or(0);
+    let fitted = u16::try_from(text.width()).unwrap_or(u16::MAX);
+    let [text_area, last_area] = Layout::horizontal([Constraint::Max(fitted), Constraint::Length(width)])
+        .flex(Flex::Start)
+        .areas(area);
+    frame.render_widget(text, text_area);
+    frame.render_widget(last, last_area);
 }
 
 fn draw_timeline(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot, choice: &Choice) {
@@ -172,21 +186,31 @@ fn colour_of(actor: &str) -> Style {
 }
 
 fn draw_help(frame: &mut Frame<'_>, snapshot: &Snapshot, choice: &Choice) {
-    let mut lines = vec![match choice.can_break {
-        true => Line::raw("Pods with volumes move. A key injects a fault; the same key removes it."),
-        false => Line::raw("A story runs; the keys for faults are disabled."),
-    }];
+    let area = frame.area();
+    let popup_width = area.width.min(90);
+    let width = usize::from(popup_width.saturating_sub(2)).max(1);
+    let about = match choice.can_break {
+        true => "Pods with volumes move. A key injects a fault; the same key removes it.",
+        false => "A story runs; the keys for faults are disabled.",
+    };
+    let mut lines: Vec<Line<'static>> = wrap(about, width).into_iter().map(Line::raw).collect();
     lines.extend(BINDINGS.iter().map(|binding| {
         Line::from(vec![
             Span::styled(format!("{:>5}  ", binding.key.to_string()), BOLD),
             Span::raw(binding.help),
         ])
     }));
-    lines.push(Line::raw(format!("export KUBECONFIG={}", snapshot.kubeconfig)));
-    let area = frame.area();
+    let export: Vec<char> = format!("export KUBECONFIG={}", snapshot.kubeconfig)
+        .chars()
+        .collect();
+    lines.extend(
+        export
+            .chunks(width)
+            .map(|part| Line::raw(part.iter().collect::<String>())),
+    );
     let height = u16::try_from(lines.len()).unwrap_or(0) + 2;
     let popup = area.centered(
-        Constraint::Length(area.width.min(90)),
+        Constraint::Length(popup_width),
         Constraint::Length(height.min(area.height)),
     );
     frame.render_widget(Clear, popup);

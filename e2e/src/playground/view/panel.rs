@@ -46,8 +46,14 @@ pub(super) fn panels(snapshot: &Snapshot) -> [[Panel; 2]; 3] {
             },
             Panel {
                 title: "State of world: desired | actual",
-                header: &["volume", "node", "desired", "actual"],
-                widths: vec![short, Constraint::Length(4), fill, Constraint::Length(17)],
+                header: &["volume", "node", "desired", "actual", "op"],
+                widths: vec![
+                    Constraint::Max(8),
+                    Constraint::Max(4),
+                    Constraint::Min(5),
+                    Constraint::Max(18),
+                    Constraint::Length(3),
+                ],
                 rows: snapshot
                     .worlds
                     .as_ref()
@@ -164,9 +170,6 @@ fn world(world: &WorldRow) -> Vec<Span<'static>> {
     if world.mounted {
         actual.push_str(", mounted");
     }
-    if world.pending {
-        actual.push_str(" ...");
-    }
     let agrees = world.desired_by.is_empty() == world.actual.is_none();
     let style = match world.actual {
         Some("uncertain") => BAD,
@@ -178,6 +181,7 @@ fn world(world: &WorldRow) -> Vec<Span<'static>> {
         Span::raw(world.node.clone()),
         Span::raw(or_dash(&world.desired_by.join(" "))),
         Span::styled(actual, style),
+        Span::styled(if world.pending { "..." } else { "-" }, style),
     ]
 }
 

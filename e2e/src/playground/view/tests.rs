@@ -152,7 +152,7 @@ fn every_panel_has_its_content_at_both_sizes() {
                 &[
                     "data",
                     "b",
-                    "detaching: the port is",
+                    "detaching: the",
                     "data",
                     "b",
                     "db-1",
@@ -171,7 +171,7 @@ fn every_panel_has_its_content_at_both_sizes() {
                     "k kill",
                     "a API",
                     "c controllers",
-                    "? q",
+                    "?",
                 ],
             ],
         );
@@ -180,6 +180,45 @@ fn every_panel_has_its_content_at_both_sizes() {
             "a line about another volume:\n{screen}"
         );
     }
+}
+
+#[test]
+fn state_of_world_has_all_columns_at_each_width() {
+    for (width, actual) in [
+        (60, "uncertain"),
+        (80, "uncertain, mounted"),
+        (160, "uncertain, mounted"),
+    ] {
+        let mut snapshot = mk_snapshot();
+        let world = &mut snapshot.worlds.as_mut().unwrap()[0];
+        (world.actual, world.pending) = (Some("uncertain"), true);
+        let screen = text_of(&drawn(width, 24, &snapshot, &mk_choice(1)));
+        assert_shows(&screen, &[&["data", "b", "data", "b", "db-1", actual, "..."]]);
+    }
+}
+
+#[test]
+fn narrow_view_keeps_help_and_quit_keys() {
+    let mut snapshot = mk_snapshot();
+    let screen = text_of(&drawn(60, 24, &snapshot, &mk_choice(1)));
+    assert_shows(&screen, &[&["s slow", "? q"]]);
+    snapshot.notice = "pod db-1 does not run yet ".repeat(8);
+    let screen = text_of(&drawn(60, 24, &snapshot, &mk_choice(1)));
+    assert_shows(&screen, &[&["pod db-1 does not run yet", "? q"]]);
+}
+
+#[test]
+fn narrow_help_has_the_whole_kubeconfig_path() {
+    let mut snapshot = mk_snapshot();
+    snapshot.kubeconfig = format!("/tmp/{}/admin.kubeconfig", "x".repeat(60));
+    let choice = Choice {
+        help: true,
+        ..mk_choice(0)
+    };
+    let screen = text_of(&drawn(60, 24, &snapshot, &choice));
+    let whole: String = screen.chars().filter(|c| !"│ \n".contains(*c)).collect();
+    assert!(whole.contains(&snapshot.kubeconfig), "{screen}");
+    assert_shows(&screen, &[&["key removes it."]]);
 }
 
 #[test]
