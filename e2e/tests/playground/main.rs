@@ -11,6 +11,7 @@ mod leftovers;
 mod page;
 #[path = "../../../mock-driver/tests/it/admin/browser/session.rs"]
 mod session;
+mod terminal;
 
 use std::process::{Command, ExitCode, Output};
 
@@ -36,6 +37,10 @@ fn main() -> ExitCode {
     trials.push(Trial::ignorable_test(
         "page::keys_inject_and_remove_faults",
         page::keys_inject_and_remove_faults,
+    ));
+    trials.push(Trial::test(
+        "terminal::keys_inject_a_fault_and_quit",
+        terminal::keys_inject_a_fault_and_quit,
     ));
     trials.push(Trial::ignorable_test(
         "leftovers::existing_cluster_is_clean_afterwards",

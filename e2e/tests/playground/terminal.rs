@@ -1,0 +1,111 @@
+//! The terminal view, in a pseudoterminal.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::Command;
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Failed;
+use rustix::fs::OFlags;
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+
+/// Timeout, with the build of driver and attacher; only reached on failure.
+const DEADLINE: Duration = Duration::from_secs(600);
+/// Escape sequence that leaves the alternate screen.
+const LEAVE: &str = "\x1b[?1049l";
+
+/// What a program wrote to its terminal.
+struct Output {
+    chunks: Receiver<Vec<u8>>,
+    text: String,
+}
+
+// === impl Output ===
+
+impl Output {
+    fn of(mut terminal: File) -> Self {
+        let (chunks_tx, chunks) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(length @ 1..) = terminal.read(&mut buffer) {
+                if chunks_tx.send(buffer[..length].to_vec()).is_err() {
+                    return;
+                }
+            }
+        });
+        Self {
+            chunks,
+            text: String::new(),
+        }
+    }
+
+    /// Waits for a text after the last one that was waited for.
+    fn until(&mut self, text: &str) -> Result<(), Failed> {
+        let end = Instant::now() + DEADLINE;
+        loop {
+            if let Some((_, rest)) = self.text.split_once(text) {
+                self.text = rest.to_owned();
+                return Ok(());
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            let chunk = self.chunks.recv_timeout(left);
+            let chunk = chunk.map_err(|_| format!("no {text:?} in {:?}", self.text))?;
+            self.text.push_str(&String::from_utf8_lossy(&chunk));
+        }
+    }
+}
+
+// === functions ===
+
+pub(crate) fn keys_inject_a_fault_and_quit() -> Result<(), Failed> {
+    let mut terminal = File::from(openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?);
+    grantpt(&terminal)?;
+    unlockpt(&terminal)?;
+    let name = ptsname(&terminal, Vec::new())?;
+    let slave = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(OFlags::NOCTTY.bits().cast_signed())
+        .open(std::ffi::OsStr::from_bytes(name.as_bytes()))?;
+    let size = Winsize {
+        ws_row: 40,
+        ws_col: 120,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    tcsetwinsize(&slave, size)?;
+    let mut output = Output::of(terminal.try_clone()?);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_playground"))
+        .env("TERM", "xterm")
+        .stdin(slave.try_clone()?)
+        .stdout(slave.try_clone()?)
+        .stderr(slave.try_clone()?)
+        .spawn()?;
+    let driven = drive(&mut terminal, &mut output);
+    if driven.is_err() {
+        child.kill()?;
+    }
+    let ended = child.wait()?;
+    driven?;
+    if !ended.success() {
+        return Err(format!("{ended}: {}", output.text).into());
+    }
+    let modes = tcgetattr(&slave)?.local_modes;
+    if !modes.contains(LocalModes::ICANON | LocalModes::ECHO) {
+        return Err(format!("the terminal is still in raw mode: {modes:?}").into());
+    }
+    Ok(())
+}
+
+fn drive(terminal: &mut File, output: &mut Output) -> Result<(), Failed> {
+    output.until("no faults active")?;
+    terminal.write_all(b"s")?;
+    output.until("slow driver")?;
+    terminal.write_all(b"q")?;
+    output.until(LEAVE)?;
+    output.until("Stopped; processes and files are removed.")
+}
