@@ -156,7 +156,7 @@ impl Cluster {
     }
 
     /// Whether the harness leaves the cluster running.
-    pub(super) fn outlives_run(&self) -> bool {
+    pub(crate) fn outlives_run(&self) -> bool {
         matches!(self.running, Running::Kubeconfig)
     }
 

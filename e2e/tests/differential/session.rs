@@ -233,12 +233,14 @@ async fn clean_up(server: &mut Server, kinds: &[&'static Kind]) -> Result<()> {
 async fn remove(client: &Client, path: &str, item: &Value) -> Result<()> {
     let finalizers = &item["metadata"]["finalizers"];
     if finalizers.is_array() {
-        // The API server validates a Node's addresses at updates, but not at its creation.
+        // The API server validates a Node's addresses not at its creation, and the annotation with mount options not at updates
+        // of a PersistentVolume's status, but at the update that removes the finalizers.
+        let metadata = json!({ "finalizers": null, "annotations": null });
         let (patch, part) = if path.starts_with("/api/v1/nodes/") {
-            let patch = json!({ "metadata": { "finalizers": null }, "status": { "addresses": null } });
+            let patch = json!({ "metadata": metadata, "status": { "addresses": null } });
             (patch, "/status")
         } else {
-            (json!({ "metadata": { "finalizers": null } }), "")
+            (json!({ "metadata": metadata }), "")
         };
         call(client, Method::PATCH, &format!("{path}{part}"), Some(patch)).await?;
     }

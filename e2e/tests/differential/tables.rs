@@ -69,6 +69,8 @@ pub(crate) async fn differences(real: Client) -> Result<Vec<String>> {
         let metadata = json!({ "metadata": { "annotations": class } });
         requests.push(patch_status(kind, "classy", metadata));
     }
+    let empty_class = json!({ "volumeAttributesClassName": "" });
+    requests.push(create(claims, "unclassed", empty_class));
     requests.push(create(leases, "a", json!({})));
     for (kind, namespace) in [(pods, "$ns"), (volumes, ""), (claims, "$ns"), (leases, "")] {
         for include in ["None", "Metadata"] {

@@ -241,11 +241,17 @@ fn persistent_volume(object: &Object, name: Value, age: Value) -> Vec<Value> {
         phase(object),
         claim.into(),
         object::storage_class(object).into(),
-        or(text(object, "/spec/volumeAttributesClassName"), "<unset>"),
+        attributes_class(object),
         text(object, "/status/reason").into(),
         age,
         or(text(object, "/spec/volumeMode"), "<unset>"),
     ]
+}
+
+/// A class that is set and empty is shown as empty.
+fn attributes_class(object: &Object) -> Value {
+    let class = at(object, "/spec/volumeAttributesClassName").as_str();
+    class.unwrap_or("<unset>").into()
 }
 
 fn claim(object: &Object, name: Value, age: Value) -> Vec<Value> {
@@ -263,7 +269,7 @@ fn claim(object: &Object, name: Value, age: Value) -> Vec<Value> {
         capacity,
         modes.into(),
         object::storage_class(object).into(),
-        or(text(object, "/spec/volumeAttributesClassName"), "<unset>"),
+        attributes_class(object),
         age,
         or(text(object, "/spec/volumeMode"), "<unset>"),
     ]
