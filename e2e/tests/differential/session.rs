@@ -235,7 +235,8 @@ async fn remove(client: &Client, path: &str, item: &Value) -> Result<()> {
     if finalizers.is_array() {
         // The API server validates a Node's addresses not at its creation, and the annotation with mount options not at updates
         // of a PersistentVolume's status, but at the update that removes the finalizers.
-        let metadata = json!({ "finalizers": null, "annotations": null });
+        let annotations = json!({ "volume.beta.kubernetes.io/mount-options": null });
+        let metadata = json!({ "finalizers": null, "annotations": annotations });
         let (patch, part) = if path.starts_with("/api/v1/nodes/") {
             let patch = json!({ "metadata": metadata, "status": { "addresses": null } });
             (patch, "/status")
