@@ -117,6 +117,11 @@ impl FaultInjector {
                 7 => {
                     // The attach/detach controller detects unexpected VolumeAttachments only at its start.
                     client = ATTACHER;
+                    // A late write may reach the next VolumeAttachment of the same name.
+                    for _ in 0..2 {
+                        let after = self.within(0, 30);
+                        self.plan(after, Step::MovePod);
+                    }
                     (updates, Fault::LateExecution(self.within(5, 60)))
                 }
                 _ => (watches, Fault::StaleWatch(self.within(0, 20))),

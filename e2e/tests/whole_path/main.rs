@@ -27,7 +27,7 @@ use injected_bug::{Bug, SidecarBug};
 /// Seeds of the histories in CI.
 const SEEDS: Range<u64> = 0..40;
 /// An injected bug must be found before this seed.
-const SEEDS_FOR_BUGS: u64 = 6_000;
+const SEEDS_FOR_BUGS: u64 = 3_000;
 /// Environment variable with the seeds, such as `7` or `0..1000`.
 const SEEDS_VARIABLE: &str = "WHOLE_PATH_SEEDS";
 
@@ -159,10 +159,10 @@ macro_rules! injected_bugs {
 injected_bugs! {
     finds_kubernetes_101791: Bug::Kubernetes(InjectedBug::StagedVolumeNotReconstructed), from 0;
     finds_kubernetes_115297: Bug::Kubernetes(InjectedBug::MigratedVolumeNotRecognized), from 0;
-    finds_sidecar_issue_12: Bug::Sidecar(SidecarBug::UnpublishesFromPresentNodeId), from 1_900;
+    finds_sidecar_issue_12: Bug::Sidecar(SidecarBug::UnpublishesFromPresentNodeId), from 1_880;
     finds_kubernetes_81078: Bug::Kubernetes(InjectedBug::DeletedPodStaysDesired), from 0;
     finds_kubernetes_106710: Bug::Kubernetes(InjectedBug::ForcedDetachFromHealthyNode), from 50;
     finds_kubernetes_120571: Bug::Kubernetes(InjectedBug::AttachedAfterFailedDetach), from 40;
     finds_sidecar_issue_4: Bug::Sidecar(SidecarBug::PvFinalizerAppended), from 0;
-    finds_sidecar_issue_3: Bug::Sidecar(SidecarBug::WritesWithoutUid), from 5_540;
+    finds_sidecar_issue_3: Bug::Sidecar(SidecarBug::WritesWithoutUid), from 1_200;
 }
