@@ -75,6 +75,15 @@ pub(crate) fn validate_update(
     resize(store, resource, object, old)
 }
 
+/// Validates an update of a pod's `ephemeralcontainers`.
+pub(crate) fn validate_ephemeral_containers(
+    store: &Store,
+    resource: &Resource,
+    pod: &Object,
+) -> Result<(), Status> {
+    service_account::account_of(store, resource, pod, object::namespace(pod)).map(drop)
+}
+
 /// Admits the deletion of an object.
 pub(crate) fn delete(resource: &Resource, name: &str) -> Result<(), Status> {
     if resource.kind == Kind::Namespace && IMMORTAL.contains(&name) {

@@ -269,10 +269,13 @@ impl Writer<'_> {
             ));
         }
         self.warnings = warnings::update(resource.kind, part, object, old);
-        if part == Part::Main {
-            admission::validate_update(self.store, resource, object, old)?;
+        match part {
+            Part::Main => admission::validate_update(self.store, resource, object, old),
+            Part::EphemeralContainers => {
+                admission::validate_ephemeral_containers(self.store, resource, object)
+            }
+            Part::Status | Part::Finalize => Ok(()),
         }
-        Ok(())
     }
 
     /// `EnsureObjectNamespaceMatchesRequestNamespace`.

@@ -50,6 +50,20 @@ async fn are_added_through_the_subresource_only() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn need_the_service_account() {
+    let server = mk_server_with_pod(json!({}), json!({})).await;
+    let account = "/api/v1/namespaces/default/serviceaccounts/default";
+    assert_eq!(call(&server, Method::DELETE, account, &Value::Null).await.0, 200);
+    let (code, response) = add(&server, json!([{ "name": "d", "image": "i" }])).await;
+    assert_eq!(code, 403, "{response}");
+    let message = response["message"].as_str().unwrap_or_default();
+    assert!(
+        message.ends_with("looking up service account default/default: serviceaccount \"default\" not found"),
+        "{message}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn are_not_changed_or_removed() {
     let server = mk_server_with_pod(json!({}), json!({})).await;
     add(&server, json!([{ "name": "d", "image": "i" }])).await;

@@ -1,5 +1,7 @@
 //! The admission plugin ServiceAccount. It does not enforce mountable Secrets.
 
+use std::sync::Arc;
+
 use fastrand::Rng;
 use serde_json::{Value, json};
 
@@ -31,15 +33,8 @@ pub(super) fn admit(
         set(object, "/spec/serviceAccountName", "default");
     }
     let account = text(object, "/spec/serviceAccountName").to_owned();
-    set(object, "/spec/serviceAccount", account.clone());
-    let table = store.table(Kind::ServiceAccount as usize);
-    let Some(found) = table.get(&key(namespace, &account)) else {
-        let why = format!(
-            "error looking up service account {namespace}/{account}: serviceaccount {account:?} not found"
-        );
-        return Err(Status::forbidden(resource, shown_name(object), &why));
-    };
-    let found = found.object();
+    set(object, "/spec/serviceAccount", account);
+    let found = account_of(store, resource, object, namespace)?;
     let wanted = |object: &Object, pointer: &str| at(object, pointer).as_bool();
     let mounts = wanted(object, "/spec/automountServiceAccountToken")
         .or_else(|| wanted(&found, "/automountServiceAccountToken"))
@@ -52,6 +47,24 @@ pub(super) fn admit(
         set(object, "/spec/imagePullSecrets", secrets);
     }
     Ok(())
+}
+
+/// The ServiceAccount of a pod, which must exist.
+pub(super) fn account_of(
+    store: &Store,
+    resource: &Resource,
+    pod: &Object,
+    namespace: &str,
+) -> Result<Arc<Object>, Status> {
+    let account = text(pod, "/spec/serviceAccountName");
+    let table = store.table(Kind::ServiceAccount as usize);
+    let found = table.get(&key(namespace, account)).map(|found| found.object());
+    found.ok_or_else(|| {
+        let why = format!(
+            "error looking up service account {namespace}/{account}: serviceaccount {account:?} not found"
+        );
+        Status::forbidden(resource, shown_name(pod), &why)
+    })
 }
 
 fn mount_token(rng: &mut Rng, object: &mut Object) {
