@@ -15,6 +15,7 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::{SetOnce, mpsc};
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
 /// Namespace (empty for cluster-scoped kinds) and name.
 pub(crate) type Key = (String, String);
@@ -42,6 +43,13 @@ struct Shared<K> {
     synced: SetOnce<()>,
 }
 
+/// Changes of objects, and the times of resyncs.
+#[derive(Debug)]
+pub(crate) struct Resync<K> {
+    changes: mpsc::UnboundedReceiver<Change<K>>,
+    ticks: Interval,
+}
+
 /// Exponential backoff without jitter: a run must be repeatable from its seed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WatchBackoff {
@@ -64,6 +72,26 @@ impl<K: Resource> Change<K> {
         match self {
             Self::Applied { old: Some(old), new } if old.meta().uid != new.meta().uid => Some(old),
             Self::Applied { .. } | Self::Deleted(_) => None,
+        }
+    }
+}
+
+// === impl Resync ===
+
+impl<K> Resync<K> {
+    /// The first resync is due at once.
+    pub(crate) fn new(changes: mpsc::UnboundedReceiver<Change<K>>, period: Duration) -> Self {
+        let mut ticks = interval(period);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { changes, ticks }
+    }
+
+    /// The next change; `None` if there is none and all objects are to be synced again.
+    pub(crate) async fn next(&mut self) -> Option<Change<K>> {
+        tokio::select! {
+            biased;
+            Some(change) = self.changes.recv() => Some(change),
+            _ = self.ticks.tick() => None,
         }
     }
 }

@@ -1,65 +1,33 @@
 //! The namespace controller of kube-controller-manager: deletes the content of a terminating namespace, then removes its own
 //! finalizer from it.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod remaining_content;
+
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::time::Duration;
 
 use jiff::SignedDuration;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{
-    Event, Namespace, NamespaceCondition, PersistentVolumeClaim, Pod, Secret, ServiceAccount,
-};
+use k8s_openapi::api::core::v1::{Event, Namespace, PersistentVolumeClaim, Pod, Secret, ServiceAccount};
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
-use tokio::time::{MissedTickBehavior, interval};
 
 use crate::api_error::{ignore_not_found, message_of};
 use crate::apiserver::Clock;
-use crate::informer::Change;
+use crate::informer::{Change, Resync};
 use crate::informers::Informers;
 use crate::pod;
+use remaining_content::RemainingContent;
 
 /// Delay before a namespace that still has content is requeued.
 const RETRY_PERIOD: Duration = Duration::from_secs(1);
 /// The controller's finalizer in the namespace's spec.
 const FINALIZER: &str = "kubernetes";
-
-/// The conditions of a terminating namespace: type, and reason and message if the condition is false.
-const CONDITIONS: [(&str, &str, &str); 5] = [
-    (
-        "NamespaceDeletionDiscoveryFailure",
-        "ResourcesDiscovered",
-        "All resources successfully discovered",
-    ),
-    (
-        "NamespaceDeletionGroupVersionParsingFailure",
-        "ParsedGroupVersions",
-        "All legacy kube types successfully parsed",
-    ),
-    (
-        CONTENT_FAILURE,
-        "ContentDeleted",
-        "All content successfully deleted, may be waiting on finalization",
-    ),
-    (
-        CONTENT_REMAINING,
-        "ContentRemoved",
-        "All content successfully removed",
-    ),
-    (
-        FINALIZERS_REMAINING,
-        "ContentHasNoFinalizers",
-        "All content-preserving finalizers finished",
-    ),
-];
-const CONTENT_FAILURE: &str = "NamespaceDeletionContentFailure";
-const CONTENT_REMAINING: &str = "NamespaceContentRemaining";
-const FINALIZERS_REMAINING: &str = "NamespaceFinalizersRemaining";
 
 /// The namespace controller.
 pub(crate) struct NamespaceController {
@@ -68,34 +36,19 @@ pub(crate) struct NamespaceController {
     pub informers: Informers,
 }
 
-/// The content that is left after the deletions in a namespace.
-#[derive(Debug, Default)]
-struct RemainingContent {
-    /// Number of objects by resource.
-    objects: BTreeMap<String, usize>,
-    /// Number of objects by finalizer.
-    finalizers: BTreeMap<String, usize>,
-    errors: BTreeSet<String>,
-}
-
 // === impl NamespaceController ===
 
 impl NamespaceController {
     /// Runs until the future is dropped. The call subscribes, so that the controller misses no change.
     pub(crate) fn run(self) -> impl Future<Output = ()> + Send + 'static {
-        let mut changes = self.informers.namespaces.subscribe();
+        let changes = self.informers.namespaces.subscribe();
         async move {
-            let mut ticks = interval(RETRY_PERIOD);
-            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut changes = Resync::new(changes, RETRY_PERIOD);
             loop {
-                tokio::select! {
-                    biased;
-                    Some(change) = changes.recv() => {
-                        if let Change::Applied { new, .. } = change {
-                            self.sync(&new).await;
-                        }
-                    }
-                    _ = ticks.tick() => {
+                match changes.next().await {
+                    Some(Change::Applied { new, .. }) => self.sync(&new).await,
+                    Some(Change::Deleted(_)) => {}
+                    None => {
                         for namespace in self.informers.namespaces.list() {
                             self.sync(&namespace).await;
                         }
@@ -181,8 +134,8 @@ impl NamespaceController {
         Ok(end.is_some_and(|end| self.clock.now() < end))
     }
 
-    /// Deletes all objects of a kind and adds those that remain to `content`, because of finalizers or, if the deletion
-    /// `awaits_grace_period`, because they are pods.
+    /// Deletes all objects of a kind and adds the remaining ones to `content`. Remaining objects without finalizers are an error,
+    /// unless they are pods within their grace period (`awaits_grace_period`).
     async fn delete_all<K>(&self, namespace: &str, awaits_grace_period: bool, content: &mut RemainingContent)
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
@@ -219,77 +172,6 @@ impl NamespaceController {
     }
 }
 
-// === impl RemainingContent ===
-
-impl RemainingContent {
-    /// Reason and message of a condition that is true.
-    fn failure(&self, condition: &str) -> Option<(&'static str, String)> {
-        let list = |counts: &BTreeMap<String, usize>, verb: &str| {
-            let texts: Vec<String> = counts
-                .iter()
-                .map(|(name, count)| format!("{name} {verb} {count} resource instances"))
-                .collect();
-            texts.join(", ")
-        };
-        match condition {
-            CONTENT_FAILURE if !self.errors.is_empty() => {
-                let errors: Vec<&str> = self.errors.iter().map(String::as_str).collect();
-                let message = format!(
-                    "Failed to delete all resource types, {} remaining: {}",
-                    errors.len(),
-                    errors.join(", ")
-                );
-                Some(("ContentDeletionFailed", message))
-            }
-            CONTENT_REMAINING if !self.objects.is_empty() => {
-                let message = format!("Some resources are remaining: {}", list(&self.objects, "has"));
-                Some(("SomeResourcesRemain", message))
-            }
-            FINALIZERS_REMAINING if !self.finalizers.is_empty() => {
-                let message = format!(
-                    "Some content in the namespace has finalizers remaining: {}",
-                    list(&self.finalizers, "in")
-                );
-                Some(("SomeFinalizersRemain", message))
-            }
-            _ => None,
-        }
-    }
-
-    /// Sets all conditions of a terminating namespace; returns whether one has changed.
-    fn update_conditions(&self, conditions: &mut Vec<NamespaceCondition>, clock: &Clock) -> bool {
-        let mut has_changed = false;
-        for (kind, ok_reason, ok_message) in CONDITIONS {
-            let (status, (reason, message)) = match self.failure(kind) {
-                Some(failure) => ("True", failure),
-                None => ("False", (ok_reason, ok_message.to_owned())),
-            };
-            let at = conditions.iter().position(|condition| condition.type_ == kind);
-            let old = at.map(|at| &conditions[at]);
-            let unchanged = old.filter(|old| old.status == status);
-            let new = NamespaceCondition {
-                type_: kind.to_owned(),
-                status: status.to_owned(),
-                reason: Some(reason.to_owned()),
-                message: Some(message),
-                last_transition_time: match unchanged {
-                    Some(old) => old.last_transition_time.clone(),
-                    None => Some(Time(clock.now())),
-                },
-            };
-            if old == Some(&new) {
-                continue;
-            }
-            has_changed = true;
-            match at {
-                Some(at) => conditions[at] = new,
-                None => conditions.push(new),
-            }
-        }
-        has_changed
-    }
-}
-
 // === functions ===
 
 /// Whether a namespace is terminating and has finalizers in its spec.
@@ -303,6 +185,7 @@ fn is_unfinalized(namespace: &Namespace) -> bool {
 mod tests {
     use serde_json::json;
 
+    use super::remaining_content::CONTENT_FAILURE;
     use super::*;
     use crate::apiserver::{ApiServer, Options};
 
@@ -401,7 +284,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn content_outlives_the_pods_that_use_it() {
+    async fn content_is_deleted_after_the_pods_that_use_it() {
         let client = ApiServer::new(&Options::default()).client();
         let namespaces = Api::<Namespace>::all(client.clone());
         create(&namespaces, json!({"metadata": {"name": "a"}})).await;

@@ -9,9 +9,8 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PostParams;
 use kube::{Api, Client};
-use tokio::time::{MissedTickBehavior, interval};
 
-use crate::informer::Change;
+use crate::informer::{Change, Resync};
 use crate::informers::Informers;
 
 const NAME: &str = "default";
@@ -29,23 +28,21 @@ pub(crate) struct ServiceAccountController {
 impl ServiceAccountController {
     /// Runs until the future is dropped. The call subscribes, so that the controller misses no change.
     pub(crate) fn run(self) -> impl Future<Output = ()> + Send + 'static {
-        let mut accounts = self.informers.service_accounts.subscribe();
+        let accounts = self.informers.service_accounts.subscribe();
         async move {
             self.informers.wait_for_sync().await;
-            let mut resync = interval(RESYNC_PERIOD);
-            resync.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut accounts = Resync::new(accounts, RESYNC_PERIOD);
             loop {
-                tokio::select! {
-                    biased;
-                    Some(change) = accounts.recv() => {
-                        if let Change::Deleted(account) = change {
-                            let namespace = account.metadata.namespace.as_deref();
-                            self.sync(namespace.unwrap_or_default()).await;
-                        }
+                match accounts.next().await {
+                    Some(Change::Deleted(account)) => {
+                        let namespace = account.metadata.namespace.as_deref();
+                        self.sync(namespace.unwrap_or_default()).await;
                     }
-                    _ = resync.tick() => {
+                    Some(Change::Applied { .. }) => {}
+                    None => {
                         for namespace in self.informers.namespaces.list() {
-                            self.sync(namespace.metadata.name.as_deref().unwrap_or_default()).await;
+                            self.sync(namespace.metadata.name.as_deref().unwrap_or_default())
+                                .await;
                         }
                     }
                 }

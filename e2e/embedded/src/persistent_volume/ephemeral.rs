@@ -6,11 +6,10 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::PostParams;
 use kube::{Api, Client};
-use tokio::time::{MissedTickBehavior, interval};
 
 use crate::api_error::message_of;
 use crate::event_recorder::{EventRecorder, EventType};
-use crate::informer::Change;
+use crate::informer::{Change, Resync};
 use crate::informers::Informers;
 use crate::pod;
 use crate::volume::claim_name;
@@ -30,20 +29,15 @@ pub(crate) struct EphemeralVolumeController {
 impl EphemeralVolumeController {
     /// Runs until the future is dropped. The call subscribes, so that the controller misses no change.
     pub(crate) fn run(self) -> impl Future<Output = ()> + Send + 'static {
-        let mut pods = self.informers.pods.subscribe();
+        let pods = self.informers.pods.subscribe();
         async move {
             self.informers.wait_for_sync().await;
-            let mut resync = interval(RESYNC_PERIOD);
-            resync.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut pods = Resync::new(pods, RESYNC_PERIOD);
             loop {
-                tokio::select! {
-                    biased;
-                    Some(change) = pods.recv() => {
-                        if let Change::Applied { new, .. } = change {
-                            self.make_claims(&new).await;
-                        }
-                    }
-                    _ = resync.tick() => {
+                match pods.next().await {
+                    Some(Change::Applied { new, .. }) => self.make_claims(&new).await,
+                    Some(Change::Deleted(_)) => {}
+                    None => {
                         for pod in self.informers.pods.list() {
                             self.make_claims(&pod).await;
                         }
