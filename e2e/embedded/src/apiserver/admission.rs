@@ -11,6 +11,7 @@ use super::object::{self, Object, at, list, set, text};
 use super::resource::{self, Kind, Resource};
 use super::status::Status;
 use super::storage::Store;
+use super::strategy::Part;
 use crate::node::{NOT_READY, UNREACHABLE};
 use crate::volume::ANN_BETA_STORAGE_CLASS;
 
@@ -66,22 +67,17 @@ pub(crate) fn mutate_update(resource: &Resource, object: &mut Object, old: &Obje
 pub(crate) fn validate_update(
     store: &Store,
     resource: &Resource,
+    part: Part,
     object: &Object,
     old: &Object,
 ) -> Result<(), Status> {
-    if resource.kind != Kind::PersistentVolumeClaim {
-        return Ok(());
+    match part {
+        Part::Main if resource.kind == Kind::PersistentVolumeClaim => resize(store, resource, object, old),
+        Part::EphemeralContainers => {
+            service_account::account_of(store, resource, object, object::namespace(object)).map(drop)
+        }
+        Part::Main | Part::Status | Part::Finalize => Ok(()),
     }
-    resize(store, resource, object, old)
-}
-
-/// Validates an update of a pod's `ephemeralcontainers`.
-pub(crate) fn validate_ephemeral_containers(
-    store: &Store,
-    resource: &Resource,
-    pod: &Object,
-) -> Result<(), Status> {
-    service_account::account_of(store, resource, pod, object::namespace(pod)).map(drop)
 }
 
 /// Admits the deletion of an object.

@@ -269,13 +269,7 @@ impl Writer<'_> {
             ));
         }
         self.warnings = warnings::update(resource.kind, part, object, old);
-        match part {
-            Part::Main => admission::validate_update(self.store, resource, object, old),
-            Part::EphemeralContainers => {
-                admission::validate_ephemeral_containers(self.store, resource, object)
-            }
-            Part::Status | Part::Finalize => Ok(()),
-        }
+        admission::validate_update(self.store, resource, part, object, old)
     }
 
     /// `EnsureObjectNamespaceMatchesRequestNamespace`.
