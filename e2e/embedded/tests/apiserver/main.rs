@@ -49,6 +49,15 @@ fn mk_attachment(name: &str) -> Value {
     })
 }
 
+/// A pod with these fields of the spec in addition to a container.
+fn mk_pod(name: &str, spec: Value) -> Value {
+    let mut pod =
+        json!({ "metadata": { "name": name }, "spec": { "containers": [{ "name": "c", "image": "i" }] } });
+    let fields = spec.as_object().cloned().unwrap();
+    pod["spec"].as_object_mut().unwrap().extend(fields);
+    pod
+}
+
 /// Code and body of a response.
 async fn send(
     server: &ApiServer,

@@ -3,20 +3,14 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use super::{ApiServer, assert_fails, call, mk_server, patch};
+use super::{ApiServer, assert_fails, call, mk_pod, mk_server, patch};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const STATUS: &str = "/api/v1/namespaces/default/pods/p/status";
 
 async fn mk_server_with_pod(spec: Value) -> ApiServer {
     let server = mk_server(1);
-    let mut pod =
-        json!({ "metadata": { "name": "p" }, "spec": { "containers": [{ "name": "c", "image": "i" }] } });
-    pod["spec"]
-        .as_object_mut()
-        .unwrap()
-        .extend(spec.as_object().cloned().unwrap());
-    let (code, response) = call(&server, Method::POST, PODS, &pod).await;
+    let (code, response) = call(&server, Method::POST, PODS, &mk_pod("p", spec)).await;
     assert_eq!(code, 201, "{response}");
     server
 }

@@ -6,20 +6,14 @@ use http_body_util::Full;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
-use super::{assert_fails, call, mk_server, patch};
+use super::{assert_fails, call, mk_pod, mk_server, patch};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
 /// The message of kube-apiserver about errors of a pod.
 pub(super) async fn assert_invalid(spec: Value, errors: &[&str]) {
     let server = mk_server(1);
-    let mut pod =
-        json!({ "metadata": { "name": "p" }, "spec": { "containers": [{ "name": "c", "image": "i" }] } });
-    pod["spec"]
-        .as_object_mut()
-        .unwrap()
-        .extend(spec.as_object().cloned().unwrap());
-    let response = call(&server, Method::POST, PODS, &pod).await;
+    let response = call(&server, Method::POST, PODS, &mk_pod("p", spec)).await;
     let errors = match errors {
         [error] => (*error).to_owned(),
         errors => format!("[{}]", errors.join(", ")),

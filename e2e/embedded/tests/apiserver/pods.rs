@@ -5,17 +5,9 @@ use std::time::Duration;
 use http::Method;
 use serde_json::{Value, json};
 
-use super::{assert_fails, call, mk_server, patch};
+use super::{assert_fails, call, mk_pod, mk_server, patch};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
-
-fn mk_pod(name: &str, spec: Value) -> Value {
-    let mut pod =
-        json!({ "metadata": { "name": name }, "spec": { "containers": [{ "name": "c", "image": "i" }] } });
-    let fields = spec.as_object().cloned().unwrap();
-    pod["spec"].as_object_mut().unwrap().extend(fields);
-    pod
-}
 
 #[tokio::test(start_paused = true)]
 async fn binding_checks_uid_version_and_scheduling_gates() {

@@ -6,7 +6,7 @@ use http_body_util::Full;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
-use super::{assert_fails, call, mk_server};
+use super::{assert_fails, call, mk_pod, mk_server};
 
 const BINDING: &str = "/api/v1/namespaces/default/pods/p/binding";
 const EVICTION: &str = "/api/v1/namespaces/default/pods/p/eviction";
@@ -140,8 +140,7 @@ async fn options_of_token_requests_are_validated() {
 async fn evictions_of_both_versions_are_accepted() {
     let server = mk_server(1);
     for (version, code) in [("policy/v1", 201), ("policy/v1beta1", 201), ("v1", 400)] {
-        let pod =
-            json!({ "metadata": { "name": "p" }, "spec": { "containers": [{ "name": "c", "image": "i" }] } });
+        let pod = mk_pod("p", json!({}));
         call(&server, Method::POST, "/api/v1/namespaces/default/pods", &pod).await;
         let body = json!({ "apiVersion": version, "kind": "Eviction", "metadata": { "name": "p" } });
         let response = call(&server, Method::POST, EVICTION, &body).await;

@@ -6,7 +6,7 @@ use http_body_util::Full;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
-use super::{ApiServer, mk_server};
+use super::{ApiServer, mk_pod, mk_server};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
@@ -32,14 +32,8 @@ async fn warnings(server: &ApiServer, method: Method, path: &str, body: &Value) 
 }
 
 async fn assert_pod_warns(spec: Value, expected: &[&str]) {
-    let mut pod =
-        json!({ "metadata": { "name": "p" }, "spec": { "containers": [{ "name": "c", "image": "i" }] } });
-    pod["spec"]
-        .as_object_mut()
-        .unwrap()
-        .extend(spec.as_object().cloned().unwrap());
     assert_eq!(
-        warnings(&mk_server(1), Method::POST, PODS, &pod).await,
+        warnings(&mk_server(1), Method::POST, PODS, &mk_pod("p", spec.clone())).await,
         expected,
         "{spec}"
     );

@@ -123,10 +123,7 @@ async fn block_volume_is_mapped() {
 
     world.delete_pod("web").await;
     world.until_gone("web").await;
-    world.until_attached(&[]).await;
-    assert!(world.driver.state().mounted.is_empty());
-    assert!(world.driver.state().staged.is_empty());
-    world.assert_no_violations();
+    world.until_nothing_is_left().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -82,10 +82,7 @@ async fn restarted_kubelet_keeps_running_pods() {
     assert_eq!(world.attached().await.len(), 1);
     world.delete_pod("web").await;
     world.until_gone("web").await;
-    world.until_attached(&[]).await;
-    assert!(world.driver.state().mounted.is_empty());
-    assert!(world.driver.state().staged.is_empty());
-    world.assert_no_violations();
+    world.until_nothing_is_left().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -101,10 +98,7 @@ async fn restarted_kubelet_unmounts_volumes_of_pods_deleted_meanwhile() {
         "still mounted in the controller's state"
     );
     world.cluster.start_node("a");
-    world.until_attached(&[]).await;
-    assert!(world.driver.state().mounted.is_empty());
-    assert!(world.driver.state().staged.is_empty());
-    world.assert_no_violations();
+    world.until_nothing_is_left().await;
 }
 
 #[tokio::test(start_paused = true)]

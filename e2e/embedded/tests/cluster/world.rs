@@ -258,6 +258,14 @@ impl World {
         .await;
     }
 
+    /// Waits until no volume is attached; then none may be mounted or staged, and no call may have violated a rule of CSI.
+    pub(crate) async fn until_nothing_is_left(&self) {
+        self.until_attached(&[]).await;
+        assert!(self.driver.state().mounted.is_empty());
+        assert!(self.driver.state().staged.is_empty());
+        self.assert_no_violations();
+    }
+
     /// Asserts that no call violated a rule of CSI.
     pub(crate) fn assert_no_violations(&self) {
         assert_eq!(self.driver.state().violations, [""; 0]);
