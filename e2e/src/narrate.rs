@@ -7,12 +7,12 @@
 //! components have acted on the change. The narrator therefore buffers lines for a short time and prints them by timestamp.
 
 pub mod attachment;
+mod buffer;
 pub mod call;
 mod names;
 pub mod object;
 mod source;
 
-use std::collections::{BTreeMap, VecDeque};
 use std::io::{IsTerminal, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -23,6 +23,7 @@ use serde::Serialize;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
+use buffer::Buffer;
 pub use names::Names;
 
 use crate::scenario::TestEnv;
@@ -34,11 +35,6 @@ const PRINT: Duration = Duration::from_millis(50);
 /// Maximum lag of a watch behind components that act on the same change. It is subtracted from the time of a watch event that
 /// is a cause, so that it is printed before its effect.
 const WATCH_LAG: SignedDuration = SignedDuration::from_millis(20);
-/// Maximum number of printed lines in the timeline.
-const KEPT_LINES: usize = 1000;
-/// Width of the column with the component's name.
-const ACTOR_WIDTH: usize = 24;
-
 /// The component that acts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Actor {
@@ -99,21 +95,6 @@ pub struct TimelineRow {
 /// Prints lines by timestamp.
 #[derive(Clone)]
 pub struct Narrator(Arc<Mutex<Buffer>>);
-
-/// The lines that are not printed yet, and the output.
-struct Buffer {
-    began: Timestamp,
-    buffered: BTreeMap<(Timestamp, u64), Line>,
-    taken: u64,
-    /// Time of the last watch event of each volume that is no cause; of all volumes: of the empty name.
-    effects: BTreeMap<String, Timestamp>,
-    printed: VecDeque<TimelineRow>,
-    chapter: String,
-    /// Pause after a heading.
-    reading_time: Duration,
-    colour: bool,
-    out: Box<dyn Write + Send>,
-}
 
 /// The tasks that follow one test environment. Dropping it ends them.
 pub struct Following(JoinSet<()>);
@@ -183,17 +164,7 @@ impl Narrator {
     }
 
     fn new(colour: bool, out: Box<dyn Write + Send>, began: Timestamp) -> Self {
-        Self(Arc::new(Mutex::new(Buffer {
-            began,
-            buffered: BTreeMap::new(),
-            taken: 0,
-            effects: BTreeMap::new(),
-            printed: VecDeque::new(),
-            chapter: String::new(),
-            reading_time: Duration::ZERO,
-            colour,
-            out,
-        })))
+        Self(Arc::new(Mutex::new(Buffer::new(colour, out, began))))
     }
 
     /// Buffers a line until it is due.
@@ -205,13 +176,12 @@ impl Narrator {
     /// earlier watch event: the API server's order holds among watch events.
     pub(crate) fn take_watched(&self, at: Timestamp, volumes: Vec<String>, narration: Narration) {
         let mut buffer = self.buffer();
-        let at = match narration.is_cause {
-            true => buffer.last_effect(&volumes).max(at - WATCH_LAG),
-            false => at,
-        };
-        if !narration.is_cause {
+        let at = if narration.is_cause {
+            buffer.last_effect(&volumes).max(at - WATCH_LAG)
+        } else {
             buffer.record_effect(&volumes, at);
-        }
+            at
+        };
         buffer.take(Line {
             at,
             actor: narration.actor,
@@ -299,71 +269,9 @@ impl Following {
     }
 }
 
-// === impl Buffer ===
-
-impl Buffer {
-    fn take(&mut self, line: Line) {
-        self.buffered.insert((line.at, self.taken), line);
-        self.taken += 1;
-    }
-
-    fn last_effect(&self, volumes: &[String]) -> Timestamp {
-        let all = std::iter::once("");
-        let names = volumes.iter().map(String::as_str).chain(all);
-        let times = names.filter_map(|name| self.effects.get(name).copied());
-        times.max().unwrap_or(Timestamp::MIN)
-    }
-
-    fn record_effect(&mut self, volumes: &[String], at: Timestamp) {
-        if volumes.is_empty() {
-            self.effects.insert(String::new(), at);
-        }
-        self.effects
-            .extend(volumes.iter().map(|volume| (volume.clone(), at)));
-    }
-
-    fn write_heading(&mut self, text: &str) -> Result<Duration> {
-        text.clone_into(&mut self.chapter);
-        let heading = if self.colour {
-            format!("\x1b[1m{text}\x1b[0m")
-        } else {
-            text.to_owned()
-        };
-        writeln!(self.out, "\n{heading}").context("write to the terminal")?;
-        Ok(self.reading_time)
-    }
-
-    fn keep(&mut self, line: Line) {
-        if self.printed.len() == KEPT_LINES {
-            self.printed.pop_front();
-        }
-        let row = TimelineRow {
-            at: self.since(line.at),
-            actor: line.actor.name(),
-            volumes: line.volumes,
-            text: line.text,
-        };
-        self.printed.push_back(row);
-    }
-
-    fn since(&self, at: Timestamp) -> f64 {
-        at.duration_since(self.began).as_secs_f64().max(0.0)
-    }
-
-    fn format(&self, line: &Line) -> String {
-        let since = self.since(line.at);
-        let name = line.actor.name();
-        let (on, off) = if self.colour {
-            (format!("\x1b[{}m", line.actor.colour()), "\x1b[0m")
-        } else {
-            (String::new(), "")
-        };
-        format!("{since:8.2}s  {on}{name:<ACTOR_WIDTH$}{off}  {}", line.text)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::buffer::KEPT_LINES;
     use super::*;
 
     /// An output that the test can read.
