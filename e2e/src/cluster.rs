@@ -57,7 +57,7 @@ pub struct Cluster {
     publish_secrets: Vec<DynamicObject>,
     /// The ServiceAccount and permissions of the driver's other sidecars.
     sidecars: Vec<DynamicObject>,
-    /// The objects that [`Cluster::install`] created on a cluster that outlives the run.
+    /// The objects that [`Cluster::install`] created on an existing cluster.
     created: OnceLock<Vec<DynamicObject>>,
 }
 
@@ -176,7 +176,7 @@ impl Cluster {
             .iter()
             .filter(|object| manifest::is_kind(object, "ClusterRole"));
         objects.extend(roles.cloned());
-        if self.outlives_run() {
+        if self.is_existing() {
             let absent = self.absent(&objects).await?;
             self.created.get_or_init(|| absent);
         }
@@ -186,7 +186,7 @@ impl Cluster {
         self.default_account("default").await
     }
 
-    /// Deletes the objects that [`Cluster::install`] created, and waits for the end of their namespaces.
+    /// Deletes the objects that [`Cluster::install`] created, and waits until their namespaces are deleted.
     async fn uninstall(&self) -> Result<()> {
         let created = self.created.get().into_iter().flatten().rev();
         for object in created.filter(|object| self.serves(object)) {

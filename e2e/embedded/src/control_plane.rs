@@ -100,7 +100,7 @@ pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, Bo
     (view, run_all(running).boxed())
 }
 
-/// The controllers that record no events. The call subscribes, as those of each `run` do.
+/// Runs the controllers that record no events. They subscribe when this function is called, and not when its future is polled.
 fn controllers_without_events(
     client: &Client,
     clock: &Clock,

@@ -1,5 +1,5 @@
-//! Backends of a cluster. Code outside this folder chooses a backend and does not ask for it later: to add one, add a variant
-//! of [`Backend`] and of [`Running`], and implement their methods.
+//! Backends of a cluster. Code outside this folder selects a backend and calls its methods, but does not match on its variants:
+//! to add one, add a variant of [`Backend`] and of [`Running`], and implement their methods.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -76,7 +76,8 @@ impl Backend {
         }
     }
 
-    /// Whether the cluster consists of processes that the harness starts, a few of which keep a machine busy.
+    /// Whether the harness starts the cluster's components as processes. A few such clusters keep a machine busy, so callers limit
+    /// how many run at once.
     pub fn starts_processes(&self) -> bool {
         matches!(self, Self::ControlPlane(_))
     }
@@ -155,8 +156,8 @@ impl Cluster {
         }
     }
 
-    /// Whether the harness leaves the cluster running.
-    pub(crate) fn outlives_run(&self) -> bool {
+    /// Whether the harness found the cluster, and leaves it running.
+    pub(crate) fn is_existing(&self) -> bool {
         matches!(self.running, Running::Kubeconfig)
     }
 

@@ -24,7 +24,7 @@ use crate::scenario::test_env::{B, ScenarioConfig, TestEnv, TestVolume};
 /// Pause between two moves.
 const MOVE: Duration = Duration::from_secs(5);
 /// How long a notice stays, unless another one replaces it.
-const READING: Duration = Duration::from_secs(15);
+const NOTICE_PERIOD: Duration = Duration::from_secs(15);
 /// Latency of a slow driver.
 const SLOW: Duration = Duration::from_secs(6);
 const METHODS: [Method; 2] = [Method::ControllerPublishVolume, Method::ControllerUnpublishVolume];
@@ -71,7 +71,9 @@ impl ActionStatus {
     /// Stores a result. An empty one clears a notice only after the user had time to read it.
     fn report(&mut self, done: Result<String>, now: Instant) {
         let notice = done.unwrap_or_else(|error| format!("failed: {}", error_text(&error)));
-        let is_read = self.noticed_at.is_none_or(|at| now.duration_since(at) >= READING);
+        let is_read = self
+            .noticed_at
+            .is_none_or(|at| now.duration_since(at) >= NOTICE_PERIOD);
         if notice.is_empty() && !is_read {
             return;
         }
@@ -213,7 +215,7 @@ impl PodMover<'_, '_> {
     async fn lose_node(&mut self, breaks: bool) -> Result<&'static str> {
         if breaks {
             self.env.lose_node(B).await?;
-            // Also if the report fails, for example during an API outage.
+            // Even if the report fails, for example during an API outage.
             self.set_broken(Action::LoseNode, true);
             self.env.report_not_ready(B, "the node was stopped").await?;
             return Ok("stop node b: its kubelet no longer unmounts or reports");
@@ -339,10 +341,10 @@ mod tests {
         status.report(Err(anyhow!("stop node b first")), start);
         status.report(Ok(String::new()), start + MOVE);
         assert_eq!(status.notice, "failed: stop node b first");
-        status.report(Ok(String::new()), start + READING);
+        status.report(Ok(String::new()), start + NOTICE_PERIOD);
         assert_eq!(status.notice, "");
-        status.report(Ok("kill -9 the attacher".to_owned()), start + READING);
-        status.report(Ok("no pod moves".to_owned()), start + READING);
+        status.report(Ok("kill -9 the attacher".to_owned()), start + NOTICE_PERIOD);
+        status.report(Ok("no pod moves".to_owned()), start + NOTICE_PERIOD);
         assert_eq!(status.notice, "no pod moves");
     }
 }

@@ -53,7 +53,8 @@ pub(crate) const ALL: &[Explained] = &[
             without_descriptions(&mut real.body);
         },
     },
-    // Before the next one, which removes events of kube-apiserver that a watch for metadata of both servers has.
+    // Must precede the next one, which removes events from the response of kube-apiserver only; a watch of metadata has them in both
+    // responses.
     Explained {
         reason: "a watch gets a bookmark before its timeout if kube-apiserver's cache heard from etcd since it began",
         hide: |request, ours, real| {

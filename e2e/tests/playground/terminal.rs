@@ -18,7 +18,7 @@ const DEADLINE: Duration = Duration::from_secs(600);
 /// Escape sequence that leaves the alternate screen.
 const LEAVE: &str = "\x1b[?1049l";
 
-/// What a program wrote to its terminal.
+/// Output of a program on its terminal.
 struct Output {
     chunks: Receiver<Vec<u8>>,
     text: String,
@@ -43,7 +43,7 @@ impl Output {
         }
     }
 
-    /// Waits for a text after the last one that was waited for.
+    /// Waits for a text in the output after the previous match.
     fn until(&mut self, text: &str) -> Result<(), Failed> {
         let end = Instant::now() + DEADLINE;
         loop {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::resource::{self, GROUPS, Resource};
 use super::schema::{self, FieldType, Presence, Shape, Struct, Type};
 
-/// Version of Kubernetes whose behavior the server has.
+/// Version of Kubernetes that API server and kubelet emulate.
 pub(crate) const KUBERNETES_VERSION: &str = "v1.36.3";
 
 /// The response for a path: content type and body.
@@ -63,8 +63,8 @@ const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGrou
 const OPENAPI_V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 /// Its form in responses: `@` is invalid in a media type.
 const OPENAPI_V2_CONTENT_TYPE: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
-/// A document with only the version of OpenAPI. kubectl reads the second version's document for kinds without a schema in the
-/// third version's ones, such as List, and does not validate them if they have none here, either.
+/// A document with only the version of OpenAPI. kubectl falls back to OpenAPI v2 for kinds without a schema in OpenAPI v3, such as
+/// List, and skips their validation if v2 has no schema either.
 const EMPTY_OPENAPI_V2: &[u8] = b"\x0a\x032.0";
 
 fn openapi_info() -> Value {
@@ -74,7 +74,7 @@ fn openapi_info() -> Value {
 fn version() -> Value {
     json!({
         "major": "1",
-        "minor": "36",
+        "minor": KUBERNETES_VERSION.split('.').nth(1),
         "gitVersion": format!("{KUBERNETES_VERSION}+embedded"),
         "gitCommit": "",
         "gitTreeState": "",

@@ -38,6 +38,9 @@ use super::resource::{Kind, Resource};
 use super::strategy::Part;
 use fields::Fields;
 
+/// Field of seccomp and AppArmor profiles with the path of a profile on the node.
+const LOCALHOST_PROFILE: &str = "localhostProfile";
+
 /// Validates a new object.
 pub(crate) fn create(resource: &Resource, object: &Object) -> Errors {
     collect(object, |object| match resource.kind {

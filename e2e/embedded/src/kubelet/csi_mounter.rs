@@ -140,7 +140,7 @@ impl CsiMounter {
         let capabilities = capabilities(&driver).await.map_err(|status| {
             // MountDevice adds nothing to the error of the call.
             let text = "blockMapper.stageVolumeForBlock failed to check STAGE_UNSTAGE_VOLUME capability";
-            failed(described(spec.block.then_some(text), &status))
+            failed(step_error(spec.block.then_some(text), &status))
         })?;
         if !capabilities.stages {
             return Ok(());
@@ -204,7 +204,7 @@ impl CsiMounter {
                     "mounter.SetUpAt failed to determine if the node service has VOLUME_MOUNT_GROUP capability",
                 ),
             };
-            failed(described(needed, &status))
+            failed(step_error(needed, &status))
         })?;
         let text = "blockMapper.publishVolumeForBlock ";
         let secrets = self.secrets(spec, text, "NodePublishSecretRef", spec.publish_secret.as_ref());
@@ -286,11 +286,12 @@ impl CsiMounter {
         ))
     }
 
-    /// The data of the Secret in this field of the volume's source. `step` is upstream's name of a step for block volumes.
+    /// The data of the Secret in this field of the volume's source. `block_step` is upstream's name of a step in the error for a
+    /// block volume.
     async fn secrets(
         &self,
         spec: &MountSpec,
-        step: &str,
+        block_step: &str,
         field: &str,
         reference: Option<&SecretReference>,
     ) -> Result<HashMap<String, String>, String> {
@@ -299,7 +300,7 @@ impl CsiMounter {
                 "kubernetes.io/csi: failed to find the secret {name} in the namespace {namespace} with error: {error}"
             );
             if spec.block {
-                format!("kubernetes.io/csi: {step}failed to get {field} {namespace}/{name}: {cause}")
+                format!("kubernetes.io/csi: {block_step}failed to get {field} {namespace}/{name}: {cause}")
             } else {
                 format!("fetching {field} {namespace}/{name} failed: {cause}")
             }
@@ -339,8 +340,8 @@ pub(super) async fn capabilities(driver: &DriverClient) -> Result<NodeCapabiliti
     })
 }
 
-/// The error of a call, after the text of the step that needs it.
-pub(super) fn described(text: Option<&str>, status: &tonic::Status) -> String {
+/// The error of a call, after the text of the step that failed.
+pub(super) fn step_error(text: Option<&str>, status: &tonic::Status) -> String {
     let status = describe(status);
     text.map_or_else(
         || status.clone(),

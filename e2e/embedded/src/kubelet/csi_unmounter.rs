@@ -2,7 +2,7 @@
 
 use csi_proto::v1;
 
-use super::csi_mounter::{CsiMounter, capabilities, described};
+use super::csi_mounter::{CsiMounter, capabilities, step_error};
 use super::mount_spec::MountSpec;
 use super::operation_result::Finished;
 use super::volume_manager::Outcome;
@@ -31,7 +31,7 @@ impl CsiMounter {
                 target_path: path.display().to_string(),
             };
             let response = driver.node().node_unpublish_volume(request).await;
-            response.map_err(|status| described(Some(step), &status))
+            response.map_err(|status| step_error(Some(step), &status))
         };
         if let Err(error) = unpublished.await {
             let step = if spec.block {
@@ -77,7 +77,7 @@ impl CsiMounter {
         };
         let driver = self.driver_of(spec, no_client)?;
         let capabilities = capabilities(&driver).await;
-        let capabilities = capabilities.map_err(|status| described(Some(no_capabilities), &status))?;
+        let capabilities = capabilities.map_err(|status| step_error(Some(no_capabilities), &status))?;
         if !capabilities.stages {
             return Ok(());
         }
@@ -88,6 +88,6 @@ impl CsiMounter {
         let response = driver.node().node_unstage_volume(request).await;
         response
             .map(drop)
-            .map_err(|status| described(Some(step), &status))
+            .map_err(|status| step_error(Some(step), &status))
     }
 }

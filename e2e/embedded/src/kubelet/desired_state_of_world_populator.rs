@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn volume_mode_is_that_of_its_use() {
+    fn volume_used_in_the_wrong_mode_is_rejected() {
         let mounted = VolumeNames {
             mounts: ["data"].into(),
             ..VolumeNames::default()

@@ -20,7 +20,7 @@ pub(super) struct CsiNodeUpdater {
     pub(super) drivers: BoxStream<'static, watcher::Result<Event<CSIDriver>>>,
     /// `nodeAllocatableUpdatePeriodSeconds`.
     period: Option<Duration>,
-    /// That of the list that is being read.
+    /// The period in the list that is in progress, between `Init` and `InitDone`.
     listed: Option<Duration>,
     /// Time of the next update.
     pub(super) due: Option<Instant>,

@@ -85,8 +85,8 @@ pub(crate) fn create_request(
     }
 }
 
-/// The accessibility requirements: the topologies of all nodes with the driver. Preferred are those from the selected
-/// node's on, or from one by the name of the claim.
+/// The accessibility requirements: the topologies of all nodes with the driver. The preferred list is rotated: it begins with
+/// the selected node's topology or, without a selected node, with one that the claim's name determines.
 pub(crate) fn topology_requirement<'a>(
     driver: &str,
     nodes: impl IntoIterator<Item = (&'a Node, &'a CSINode)>,
@@ -136,7 +136,7 @@ fn claim_number(claim: &str) -> u32 {
     let indexed = claim
         .rsplit_once('-')
         .and_then(|(name, index)| Some((name, index.parse::<u32>().ok()?)));
-    // Of a claim template's name and the StatefulSet's, only the latter counts: its claims are in one topology.
+    // Without the claim template's name, so that all claims of one replica begin with the same topology.
     let (hashed, index) = indexed.map_or((claim, 0), |(name, index)| {
         (name.rsplit_once('-').map_or(name, |(_, set)| set), index)
     });

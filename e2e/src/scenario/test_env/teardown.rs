@@ -153,8 +153,8 @@ impl TestEnv<'_> {
     }
 }
 
-/// Force-deletes the objects of a failed scenario, whose processes must have exited. A namespace of the same name that the
-/// harness did not create is left alone.
+/// Force-deletes the objects of a failed scenario, whose processes must have exited. Does not delete a namespace of
+/// this name that the harness did not create.
 pub async fn force_cleanup(ctx: &TestContext, prefix: &str) -> Result<()> {
     let client = ctx.cluster().client();
     let mine = ListParams::default().labels(&format!("{SCENARIO_LABEL}={prefix}"));
@@ -189,8 +189,8 @@ pub async fn force_cleanup(ctx: &TestContext, prefix: &str) -> Result<()> {
     delete_scope(ctx, prefix).await
 }
 
-/// Deletes the test environment's CSIDrivers, StorageClasses, ServiceAccounts and namespaces. On a cluster that outlives the
-/// run, waits for the end of the namespaces, so that another run can create them again.
+/// Deletes the test environment's CSIDrivers, StorageClasses, ServiceAccounts and namespaces. On an existing cluster,
+/// waits until the namespaces are deleted, so that another run can create them again.
 async fn delete_scope(ctx: &TestContext, prefix: &str) -> Result<()> {
     let client = ctx.cluster().client();
     let delete = DeleteParams::default();
@@ -206,7 +206,7 @@ async fn delete_scope(ctx: &TestContext, prefix: &str) -> Result<()> {
     for namespace in namespaces.list(&mine).await?.items {
         let name = namespace.name_any();
         ignore_not_found(namespaces.delete(&name, &delete).await)?;
-        if ctx.cluster().outlives_run() {
+        if ctx.cluster().is_existing() {
             wait::for_absence(&namespaces, &name, CLEAN_UP, "the namespace to be deleted").await?;
         }
     }

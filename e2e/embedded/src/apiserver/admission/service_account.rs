@@ -6,7 +6,7 @@ use fastrand::Rng;
 use serde_json::{Value, json};
 
 use super::super::names;
-use super::super::object::{self, CONTAINER_LISTS, MIRROR, Object, at, list, set, text};
+use super::super::object::{self, ANN_MIRROR_POD, CONTAINER_LISTS, Object, at, list, set, text};
 use super::super::resource::{Kind, Resource};
 use super::super::status::Status;
 use super::super::storage::Store;
@@ -23,7 +23,7 @@ pub(super) fn admit(
     object: &mut Object,
     namespace: &str,
 ) -> Result<(), Status> {
-    if at(object, "/metadata/annotations").get(MIRROR).is_some() {
+    if at(object, "/metadata/annotations").get(ANN_MIRROR_POD).is_some() {
         let why = mirror_pod(object::struct_at(object, "spec"));
         return why.map_or(Ok(()), |why| {
             Err(Status::forbidden(resource, shown_name(object), why))

@@ -30,7 +30,8 @@ pub(super) fn prepare_new_spec(schema: &Struct, object: &mut Object, old: &Objec
     }
 }
 
-/// Prepares a changed status.
+/// Prepares a changed status. Drops the fields of ImageVolumeWithDigest and DRANodeAllocatableResources, whose feature gates are
+/// off.
 pub(super) fn prepare_status(object: &mut Object, old: &Object) {
     set(object, "/metadata/deletionTimestamp", Value::Null);
     copy(object, old, "/metadata/ownerReferences");
@@ -57,7 +58,7 @@ pub(super) fn prepare_status(object: &mut Object, old: &Object) {
     }
 }
 
-/// An update that omits an observed generation keeps the old one; conditions of one type keep their order.
+/// An update that omits an observed generation keeps the old one; conditions of equal type are matched in order.
 fn keep_observed_generations(object: &mut Object, old: &Object) {
     const FIELD: &str = "observedGeneration";
     let is_missing = |owner: &Object| owner.get(FIELD).and_then(Value::as_i64).unwrap_or_default() == 0;
@@ -81,8 +82,7 @@ fn keep_observed_generations(object: &mut Object, old: &Object) {
 }
 
 /// Drops the fields of feature gates that are off: ContainerStopSignals, GenericWorkload, ClusterTrustBundleProjection and
-/// PodCertificateRequest (`DropDisabledPodFields`; those of the status are ImageVolumeWithDigest and
-/// DRANodeAllocatableResources).
+/// PodCertificateRequest (`DropDisabledPodFields`).
 fn drop_disabled(object: &mut Object) {
     set(object, "/spec/schedulingGroup", Value::Null);
     let spec = object::struct_mut(object, "/spec");

@@ -1,9 +1,8 @@
 //! Validation of AppArmor profiles.
 
 use super::super::app_armor::PATH_LIMIT;
+use super::LOCALHOST_PROFILE;
 use super::fields::Fields;
-
-const PATH: &str = "localhostProfile";
 
 /// The profile in a security context.
 pub(super) fn profile(context: &Fields<'_>) {
@@ -12,9 +11,9 @@ pub(super) fn profile(context: &Fields<'_>) {
     };
     match profile.text("type") {
         "Localhost" => localhost_profile(&profile),
-        "RuntimeDefault" | "Unconfined" if profile.has(PATH) => {
+        "RuntimeDefault" | "Unconfined" if profile.has(LOCALHOST_PROFILE) => {
             let why = "can only be set when AppArmor type is Localhost";
-            profile.invalid(PATH, profile.text(PATH), why);
+            profile.invalid(LOCALHOST_PROFILE, profile.text(LOCALHOST_PROFILE), why);
         }
         "" => profile.required("type", "type is required when appArmorProfile is set"),
         _ => profile.one_of("type", &["Localhost", "RuntimeDefault", "Unconfined"]),
@@ -22,13 +21,13 @@ pub(super) fn profile(context: &Fields<'_>) {
 }
 
 fn localhost_profile(profile: &Fields<'_>) {
-    let path = profile.text(PATH);
+    let path = profile.text(LOCALHOST_PROFILE);
     if path.trim() != path {
-        profile.invalid(PATH, path, "must not be padded with whitespace");
+        profile.invalid(LOCALHOST_PROFILE, path, "must not be padded with whitespace");
     } else if path.is_empty() {
-        profile.required(PATH, "must be set when AppArmor type is Localhost");
+        profile.required(LOCALHOST_PROFILE, "must be set when AppArmor type is Localhost");
     }
     if path.len() > PATH_LIMIT {
-        profile.too_long(PATH, PATH_LIMIT);
+        profile.too_long(LOCALHOST_PROFILE, PATH_LIMIT);
     }
 }

@@ -85,7 +85,7 @@ fn ephemeral_container(container: &Fields<'_>, spec: &Fields<'_>) {
         let path = container.path("targetContainerName");
         container.push(FieldError::not_found(&path, target));
     }
-    // Go compares with the zero value, and `resources` is no pointer.
+    // Go compares with the zero value, and `resources` is not a pointer.
     let is_set = |field: &&str| match *field {
         "resources" => !container.child(field).object.is_empty(),
         field => container.has(field),

@@ -87,7 +87,7 @@ fn pod_cidrs(spec: &Fields<'_>) {
     });
 }
 
-/// What is wrong with a CIDR.
+/// The validation error of a CIDR.
 fn cidr(text: &str) -> Option<&'static str> {
     let Some((address, bits)) = sloppy_cidr(text) else {
         return Some("must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)");

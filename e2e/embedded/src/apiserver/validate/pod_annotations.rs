@@ -1,20 +1,18 @@
-//! Validation of the annotations of pods that have a meaning.
+//! Validation of the annotations of pods that kube-apiserver interprets.
 
 use serde_json::{Value, json};
 
 use super::super::app_armor::{ANNOTATION_PREFIX, LOCALHOST_PREFIX};
 use super::super::field::FieldError;
-use super::super::object::{self, MIRROR, Object, SECCOMP_CONTAINER_PREFIX, SECCOMP_POD, at};
+use super::super::object::{self, ANN_MIRROR_POD, ANN_SECCOMP_CONTAINER_PREFIX, ANN_SECCOMP_POD, Object, at};
 use super::container::descending_path;
 use super::fields::Fields;
 use super::pod::tolerations;
-use super::{all_containers, metadata};
+use super::{LOCALHOST_PROFILE, all_containers, metadata};
 
 const TOLERATIONS: &str = "scheduler.alpha.kubernetes.io/tolerations";
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 const SECCOMP_RUNTIME_DEFAULT: [&str; 2] = ["runtime/default", "docker/default"];
-/// Field with the path of a profile on the node.
-const LOCALHOST: &str = "localhostProfile";
 
 /// Validates the annotations of a pod; `old` is the one that it replaces.
 pub(super) fn validate(pod: &Fields<'_>, old: Option<&Object>) {
@@ -24,9 +22,9 @@ pub(super) fn validate(pod: &Fields<'_>, old: Option<&Object>) {
         let path = metadata.path("annotations").key(key);
         metadata.push(FieldError::invalid(&path, value, why));
     };
-    if annotations.has(MIRROR) && spec.text("nodeName").is_empty() {
+    if annotations.has(ANN_MIRROR_POD) && spec.text("nodeName").is_empty() {
         let why = "must set spec.nodeName if mirror pod annotation is set";
-        invalid(MIRROR, annotations.text(MIRROR), why);
+        invalid(ANN_MIRROR_POD, annotations.text(ANN_MIRROR_POD), why);
     }
     metadata::structs_in_annotation(&metadata, TOLERATIONS, "core.Toleration", tolerations);
     let old = old.map(|old| at(old, "/metadata/annotations"));
@@ -35,11 +33,11 @@ pub(super) fn validate(pod: &Fields<'_>, old: Option<&Object>) {
         let why = "must be a 32bit integer";
         invalid(DELETION_COST, annotations.text(DELETION_COST), why);
     }
-    if annotations.has(SECCOMP_POD) {
-        seccomp_profile(&annotations, SECCOMP_POD);
+    if annotations.has(ANN_SECCOMP_POD) {
+        seccomp_profile(&annotations, ANN_SECCOMP_POD);
     }
     for (key, _) in metadata.entries("annotations") {
-        if key.starts_with(SECCOMP_CONTAINER_PREFIX) {
+        if key.starts_with(ANN_SECCOMP_CONTAINER_PREFIX) {
             seccomp_profile(&annotations, key);
         }
     }
@@ -87,7 +85,7 @@ pub(super) fn validate_update(pod: &Fields<'_>, old: &Object) {
     let before = object::struct_at(object::struct_at(old, "metadata"), "annotations");
     let forbid = |key: &str, changes: &str| {
         let what = match key {
-            MIRROR => "mirror pod annotation",
+            ANN_MIRROR_POD => "mirror pod annotation",
             key if key.starts_with(ANNOTATION_PREFIX) => "AppArmor annotations",
             _ => return,
         };
@@ -121,11 +119,11 @@ pub(super) fn match_fields(pod: &Fields<'_>) {
             );
         }
     };
-    seccomp(&spec, SECCOMP_POD);
+    seccomp(&spec, ANN_SECCOMP_POD);
     for container in all_containers(&spec) {
         seccomp(
             &container,
-            &format!("{SECCOMP_CONTAINER_PREFIX}{}", container.text("name")),
+            &format!("{ANN_SECCOMP_CONTAINER_PREFIX}{}", container.text("name")),
         );
     }
     if spec.child("os").text("name") == "windows" {
@@ -162,9 +160,9 @@ fn match_field(
     };
     if !is_same_type {
         shown.forbidden("type", format!("{what} type in annotation and field must match"));
-    } else if profile.text("type") == "Localhost" && profile.get(LOCALHOST).as_str() != path {
+    } else if profile.text("type") == "Localhost" && profile.get(LOCALHOST_PROFILE).as_str() != path {
         shown.forbidden(
-            LOCALHOST,
+            LOCALHOST_PROFILE,
             format!("{what} profile in annotation and field must match"),
         );
     }

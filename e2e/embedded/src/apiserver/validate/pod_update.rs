@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::super::field::{FieldError, Path};
-use super::super::object::{self, EPHEMERAL_CONTAINERS, MIRROR, Object, at, list};
+use super::super::object::{self, ANN_MIRROR_POD, EPHEMERAL_CONTAINERS, Object, at, list};
 use super::container::trimmed_image;
 use super::fields::{Fields, sorted};
 use super::pod::{metadata_and_spec, tolerations};
@@ -184,7 +184,7 @@ fn fixed_spec(object: &Object, old: &Object) -> Object {
 
 /// Validates an update of the `ephemeralcontainers` subresource, which only adds containers.
 pub(super) fn ephemeral_containers(object: &Fields<'_>, old: &Object) {
-    if at(old, "/metadata/annotations").get(MIRROR).is_some() {
+    if at(old, "/metadata/annotations").get(ANN_MIRROR_POD).is_some() {
         let why = "static pods do not support ephemeral containers";
         return object.push(FieldError::forbidden(&Path::default(), why));
     }

@@ -8,7 +8,7 @@ use super::super::field::FieldError;
 use super::super::object::{self, Object};
 use super::container::descending_path;
 use super::fields::Fields;
-use super::{app_armor, windows};
+use super::{LOCALHOST_PROFILE, app_armor, windows};
 
 /// Maximum length of a sysctl's name.
 const SYSCTL_LIMIT: usize = 253;
@@ -168,23 +168,23 @@ fn seccomp_profile(context: &Fields<'_>) {
         "" => profile.required("type", "type is required when seccompProfile is set"),
         _ => profile.one_of("type", &["Localhost", "RuntimeDefault", "Unconfined"]),
     }
-    let has_path = profile.has("localhostProfile");
+    let has_path = profile.has(LOCALHOST_PROFILE);
     match profile.text("type") {
-        "Localhost" if has_path => descending_path(&profile, "localhostProfile"),
+        "Localhost" if has_path => descending_path(&profile, LOCALHOST_PROFILE),
         "Localhost" => {
             let why = "must be set when seccomp type is Localhost";
-            profile.required("localhostProfile", why);
+            profile.required(LOCALHOST_PROFILE, why);
         }
         _ if has_path => {
             let why = "can only be set when seccomp type is Localhost";
-            profile.invalid("localhostProfile", shown_profile(&profile), why);
+            profile.invalid(LOCALHOST_PROFILE, shown_profile(&profile), why);
         }
         _ => {}
     }
 }
 
 fn shown_profile(profile: &Fields<'_>) -> Value {
-    json!({ "Type": profile.text("type"), "LocalhostProfile": profile.get("localhostProfile") })
+    json!({ "Type": profile.text("type"), "LocalhostProfile": profile.get(LOCALHOST_PROFILE) })
 }
 
 /// A container's security context as errors show it: as Go's internal type.

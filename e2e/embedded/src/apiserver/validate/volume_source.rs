@@ -35,7 +35,7 @@ pub(super) fn only_one(
     const WHY: &str = "may not specify more than 1 volume type";
     let mut is_first = true;
     for kind in kinds.iter().copied().filter(|kind| volume.has(kind)) {
-        // Errors have other names than the fields of these kinds.
+        // Kubernetes names these fields differently in its errors; `downwarAPI` is its typo.
         match kind {
             _ if is_first || kind == "flexVolume" && !in_pod => {
                 let path = if kind == "gcePersistentDisk" {
@@ -298,7 +298,8 @@ fn iscsi_name(source: &Fields<'_>, field: &str, shown: &str, pv: Option<&str>) {
 
 /// Whether the name has the format of its prefix; `None` if the prefix is unknown.
 fn has_iscsi_format(name: &str) -> Option<bool> {
-    let is_number = |rest: &str, length| {
+    // The dot in Kubernetes' regular expressions matches any character.
+    let is_identifier = |rest: &str, length| {
         let mut letters = rest.chars();
         letters.next().is_some()
             && letters.as_str().len() == length
@@ -311,8 +312,8 @@ fn has_iscsi_format(name: &str) -> Option<bool> {
             name.match_indices("iqn.")
                 .any(|(at, iqn)| is_after_iqn(&name[at + iqn.len()..])),
         ),
-        "eui" => Some(is_number(rest, 16)),
-        "naa" => Some(is_number(rest, 32)),
+        "eui" => Some(is_identifier(rest, 16)),
+        "naa" => Some(is_identifier(rest, 32)),
         _ => None,
     }
 }

@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 use super::super::names;
 use super::super::node_labels;
 use super::super::object::{
-    self, CONTAINER_LISTS, Object, SECCOMP_CONTAINER_PREFIX, SECCOMP_POD, at, entries, has, list, text,
+    self, ANN_SECCOMP_CONTAINER_PREFIX, ANN_SECCOMP_POD, CONTAINER_LISTS, Object, at, entries, has, list,
+    text,
 };
 use super::{address, annotations, claim_spec, fractional, node_selector_term, overlap, removed_volume};
 
@@ -72,9 +73,9 @@ pub(super) fn warnings(pod: &Object) -> Vec<String> {
             &format!("spec.overhead[{resource}]"),
         )
     }));
-    seccomp(pod, spec, SECCOMP_POD, &mut warnings);
+    seccomp(pod, spec, ANN_SECCOMP_POD, &mut warnings);
     for (path, container) in containers(spec) {
-        let key = format!("{SECCOMP_CONTAINER_PREFIX}{}", text(container, "/name"));
+        let key = format!("{ANN_SECCOMP_CONTAINER_PREFIX}{}", text(container, "/name"));
         seccomp(pod, container, &key, &mut warnings);
         for (resource, kind) in BYTES
             .iter()

@@ -40,7 +40,7 @@ pub(super) fn cells(clock: &Clock, object: &Object, name: Value, age: Value) -> 
     ]
 }
 
-/// What the statuses of a pod's containers show.
+/// Summary of a pod's container statuses.
 struct PodSummary {
     reason: String,
     /// Number of ready containers.
