@@ -44,6 +44,8 @@ fn write_all(dir: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use verdict::Requirement::Program;
+
     use super::*;
 
     fn read(path: &Path) -> String {
@@ -72,14 +74,17 @@ mod tests {
         ] {
             let script = bash.join(script);
             assert!(read(&script).contains(content), "{}", script.display());
-            let parsed = std::process::Command::new("bash").arg("-n").arg(&script).status();
-            assert!(parsed.unwrap().success(), "{}", script.display());
+            if verdict::is_met(Program("bash")) {
+                let parsed = verdict::command("bash").arg("-n").arg(&script).status();
+                assert!(parsed.unwrap().success(), "{}", script.display());
+            }
         }
         assert!(dir.path().join("completions/zsh/_csi-attacher").exists());
         assert!(dir.path().join("completions/fish/csi-mock-driver.fish").exists());
     }
     #[test]
     fn commands_of_the_document_show_the_files() {
+        verdict::require!(Program("bash"));
         let dir = tempfile::tempdir().unwrap();
         write_all(dir.path()).unwrap();
         let commands =
@@ -91,7 +96,7 @@ mod tests {
              command -v man >/dev/null || man() {{ cat \"$2/man1/$3.1\"; }}\n\
              {commands}complete -p csi-mock-driver"
         );
-        let output = std::process::Command::new("bash")
+        let output = verdict::command("bash")
             .args(["-euc", &script])
             .env("MANPAGER", "cat")
             .output()

@@ -33,7 +33,7 @@ pub use image::{BUSYBOX, GO_ATTACHER};
 pub use init::init_main_if_requested;
 pub use program::{program_main, say};
 pub use real_node::RealNode;
-pub use requirements::missing_requirement;
+pub use requirements::{REAL_KUBELETS, missing_requirement};
 pub use suite::{Family, Results, SUITE_OVERLAY, Selection};
 
 use crate::cluster::{Backend, Cluster};

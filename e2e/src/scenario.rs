@@ -59,6 +59,7 @@ use std::panic::AssertUnwindSafe;
 use anyhow::{Context, Result, anyhow};
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use verdict::Missing;
 
 pub use test_context::{Randomness, TestContext};
 pub use test_env::{ScenarioConfig, TestEnv};
@@ -202,12 +203,13 @@ impl Scenario {
         }
     }
 
-    /// The reason to skip the scenario on a cluster whose Kubernetes version is too old.
-    pub async fn unmet_version(&self, cluster: &Cluster) -> Result<Option<String>> {
+    /// # Errors
+    /// [`Missing`] if the cluster's Kubernetes version is too old for the scenario.
+    pub async fn require_version(&self, cluster: &Cluster) -> Result<()> {
         let Some(since) = self.config.since else {
-            return Ok(None);
+            return Ok(());
         };
-        Ok(since.unmet_by(cluster.git_version().await?.parse()?))
+        Ok(since.require(cluster.git_version().await?.parse()?)?)
     }
 
     /// Runs the scenario in its own test environment, whose names begin with `prefix`.
@@ -292,6 +294,9 @@ impl fmt::Display for KnownIssue {
 // === functions ===
 
 async fn dumped(env: &TestEnv<'_>, failure: anyhow::Error) -> anyhow::Error {
+    if failure.is::<Missing>() {
+        return failure;
+    }
     match dump::write(env, &failure).await {
         Ok(summary) => anyhow!("{summary}"),
         Err(error) => failure.context(format!("(no dump: {error:#})")),

@@ -22,13 +22,13 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail, ensure};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
+use verdict::Requirement;
 
 pub use validator::{Fields, Query, Selector, SidecarFlags, StorageSuite};
 
 use crate::process::Run;
 use cargo::named_program;
 use go::GoProgram;
-pub use go::MissingGo;
 pub use node_programs::{NodePrograms, SuitePrograms};
 pub use peer::Peer;
 use peer::SNAPSHOTTER;
@@ -49,8 +49,8 @@ pub struct Settings {
     /// `CSI_E2E_KUBECONFIG`: kubeconfig of an existing cluster for the scenarios, instead of starting a control
     /// plane.
     pub kubeconfig: Option<PathBuf>,
-    /// `CSI_E2E_BACKENDS`: backends of the scenarios, `embedded` (the default), `control-plane`, or both separated
-    /// by a comma.
+    /// `CSI_E2E_BACKENDS`: backends of the scenarios, `embedded`, `control-plane`, or both separated by a comma. Default: the
+    /// first, and with real components both.
     pub backends: Option<OsString>,
     /// `CSI_E2E_KEEP` is set: the run's files are kept.
     pub keep_files: bool,
@@ -62,16 +62,11 @@ pub struct Settings {
     pub path: Option<OsString>,
     /// `CSI_E2E_PYTHON`: a Python interpreter with grpcio, instead of `python3`.
     pub python: Option<PathBuf>,
-    /// `CSI_E2E_REQUIRE_GRPCIO` is set: a test that needs grpcio fails without it; otherwise it is skipped.
-    pub require_grpcio: bool,
-    /// `CSI_MOCK_REQUIRE_ROOT_TESTS` is set: a test that needs root fails without it; otherwise it is skipped.
-    pub need_privileges: bool,
-    /// `CSI_E2E_REQUIRE_NODES` is set: a test on real kubelets fails if they cannot run; otherwise it is skipped.
-    pub require_nodes: bool,
     /// `CSI_E2E_NODES_SHORT` is set: only some tests on real kubelets run.
     pub nodes_short: bool,
-    /// `CSI_E2E_SKIP_NODES`: reason to skip all tests on real kubelets.
-    pub skip_nodes: Option<String>,
+    /// The caller is a test: it runs Go programs only if the user asked for real components, and builds this workspace's
+    /// programs with the features of `cargo test`.
+    pub is_test: bool,
 }
 
 /// Finds and builds the programs of one run.
@@ -137,7 +132,7 @@ fn output_of(peer: Peer, input: &[u8]) -> Result<Vec<u8>> {
 pub fn without_run<T>(work: impl AsyncFnOnce(&Toolchain) -> Result<T>) -> Result<T> {
     let toolchain = Toolchain {
         run: None,
-        settings: Settings::from_env(),
+        settings: Settings::of_test(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -166,14 +161,19 @@ impl Settings {
             backends: read("CSI_E2E_BACKENDS"),
             keep_files: read("CSI_E2E_KEEP").is_some(),
             python: read("CSI_E2E_PYTHON").map(PathBuf::from),
-            require_grpcio: read("CSI_E2E_REQUIRE_GRPCIO").is_some(),
-            need_privileges: read("CSI_MOCK_REQUIRE_ROOT_TESTS").is_some(),
-            require_nodes: read("CSI_E2E_REQUIRE_NODES").is_some(),
             nodes_short: read("CSI_E2E_NODES_SHORT").is_some(),
-            skip_nodes: read("CSI_E2E_SKIP_NODES").map(|reason| reason.to_string_lossy().into_owned()),
+            is_test: false,
             seed: read("CSI_E2E_SEED"),
             attachments: read("CSI_E2E_ATTACHMENTS"),
             path: read("PATH"),
+        }
+    }
+
+    /// [`Settings::from_env`] for a test.
+    pub fn of_test() -> Self {
+        Self {
+            is_test: true,
+            ..Self::from_env()
         }
     }
 
@@ -187,7 +187,11 @@ impl Settings {
     /// # Errors
     /// A name is not a backend.
     pub fn backends(&self) -> Result<(bool, bool)> {
-        let names = self.backends.clone().unwrap_or("embedded".into());
+        let default = match Requirement::RealComponents.missing() {
+            Some(_) => "embedded",
+            None => "embedded,control-plane",
+        };
+        let names = self.backends.clone().unwrap_or(default.into());
         let names = names.to_string_lossy();
         let names: Vec<_> = names.split(',').collect();
         let known = ["embedded", "control-plane"];
@@ -279,6 +283,11 @@ impl Toolchain {
             Some(path) => named_program("CSI_MOCK_DRIVER_BIN", path),
             None => self.own_binary("csi-mock-driver").await,
         }
+    }
+
+    /// The playground, built from this tree.
+    pub async fn playground(&self) -> Result<PathBuf> {
+        self.own_binary("playground").await
     }
 
     /// The kubectl plugin that explains stuck volumes, like [`Toolchain::csi_attacher`].

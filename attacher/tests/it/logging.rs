@@ -104,7 +104,7 @@ async fn serves_healthz_and_ends_while_standard_error_is_blocked() {
     );
 
     let pid = attacher.process.id().to_string();
-    let killed = Command::new("kill").args(["-TERM", &pid]).status();
+    let killed = Command::new("sh").args(["-c", "kill -TERM $0", &pid]).status();
     assert!(killed.expect("kill").success());
     let begin = Instant::now();
     let status = loop {

@@ -48,7 +48,7 @@ async fn rows_have_their_figures(run: &Arc<Run>) -> Result<()> {
         earlier: None,
         csi_address: None,
     };
-    let toolchain = Toolchain::new(run, Settings::from_env());
+    let toolchain = Toolchain::new(run, Settings::of_test());
     let report = csi_bench::run(run, &toolchain, &plan).await?;
     ensure!(report.is_complete(), "{}", report.markdown());
     let ours = |row: Row, quantity| {

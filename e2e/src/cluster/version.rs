@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Context, Error, Result};
+use verdict::Missing;
 
 /// Major and minor version of Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,9 +18,15 @@ pub struct KubernetesVersion {
 // === impl KubernetesVersion ===
 
 impl KubernetesVersion {
-    /// The reason to skip a scenario that needs this version on a cluster with the version `server`.
-    pub fn unmet_by(self, server: Self) -> Option<String> {
-        (server < self).then(|| format!("needs Kubernetes {self}"))
+    /// # Errors
+    /// The version `server` of a cluster is older.
+    pub fn require(self, server: Self) -> Result<(), Missing> {
+        if server >= self {
+            return Ok(());
+        }
+        let reason =
+            format!("the cluster has Kubernetes {server}, and the tested feature exists since {self}");
+        Err(Missing::new("kubernetes-version", reason, ""))
     }
 }
 
@@ -62,9 +69,8 @@ mod tests {
             ("v1.37.0", false),
             ("v2.0.0", false),
         ] {
-            let reason = needed.unmet_by(server.parse().unwrap());
-            let expected = is_skipped.then(|| "needs Kubernetes 1.36".to_owned());
-            assert_eq!(reason, expected, "{server}");
+            let required = needed.require(server.parse().unwrap());
+            assert_eq!(required.is_err(), is_skipped, "{server}");
         }
     }
 

@@ -5,58 +5,70 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use verdict::{Missing, Requirement};
 
 use crate::process::{leftovers, stdout_of_blocking};
 use crate::toolchain::Settings;
 
-/// Programs, and their Debian packages.
-const PROGRAMS: [(&str, &str); 9] = [
-    ("unshare", "util-linux"),
-    ("nsenter", "util-linux"),
-    ("losetup", "mount"),
-    ("ip", "iproute2"),
-    ("tar", "tar"),
-    ("runc", "runc"),
-    ("busybox", "busybox-static"),
-    ("mkfs.ext4", "e2fsprogs"),
-    ("mkfs.xfs", "xfsprogs"),
+/// Name of what is missing in `ACCEPTED_SKIPS`.
+pub const REAL_KUBELETS: &str = "real-kubelets";
+
+const PROGRAMS: [&str; 9] = [
+    "unshare",
+    "nsenter",
+    "losetup",
+    "ip",
+    "tar",
+    "runc",
+    "busybox",
+    "mkfs.ext4",
+    "mkfs.xfs",
 ];
 
-/// Plugins of CNI, from containernetworking-plugins.
+/// Plugins of CNI.
 const PLUGINS: [&str; 3] = ["ptp", "host-local", "loopback"];
 
-/// The reason that real nodes cannot run on this machine, if any.
-pub fn missing_requirement(settings: &Settings) -> Option<String> {
-    if !rustix::process::geteuid().is_root() {
-        return Some("real nodes need root".to_owned());
+/// What real nodes lack on this machine, if anything.
+pub fn missing_requirement(settings: &Settings) -> Option<Missing> {
+    let missing = |reason: &str, cure: &str| {
+        Some(Missing::new(
+            REAL_KUBELETS,
+            format!("real kubelets cannot run: {reason}"),
+            cure,
+        ))
+    };
+    if let Err(go) = settings.go() {
+        return Some(go);
     }
-    missing_program(settings)
-        .or_else(|| failure("namespaces cannot be made", make_namespaces))
-        .or_else(|| failure("a loop device cannot be attached", attach_loop_device))
-        .or_else(|| failure("a cgroup cannot be made", make_cgroup))
-}
-
-fn failure(what: &str, probe: fn() -> Result<()>) -> Option<String> {
-    probe().err().map(|error| format!("{what}: {error:#}"))
-}
-
-fn missing_program(settings: &Settings) -> Option<String> {
-    if settings.require_go().is_err() {
-        return Some("`go` is not on PATH".to_owned());
+    let programs = PROGRAMS.map(Requirement::Program);
+    let unmet = [Requirement::Root]
+        .into_iter()
+        .chain(programs)
+        .find_map(Requirement::missing);
+    if let Some(unmet) = unmet {
+        return missing(unmet.reason(), unmet.cure());
     }
-    for (program, package) in PROGRAMS {
-        if settings.on_path(program).is_none() {
-            return Some(format!("{program} is not on PATH (Debian: {package})"));
-        }
+    if let Some(plugin) = PLUGINS
+        .iter()
+        .find(|plugin| !Path::new("/usr/lib/cni").join(plugin).exists())
+    {
+        let reason = format!("there is no /usr/lib/cni/{plugin}");
+        return missing(&reason, "apt-get install containernetworking-plugins");
     }
-    for plugin in PLUGINS {
-        if !Path::new("/usr/lib/cni").join(plugin).exists() {
-            return Some(format!(
-                "there is no /usr/lib/cni/{plugin} (Debian: containernetworking-plugins)"
-            ));
-        }
-    }
-    None
+    let probes: [(&str, fn() -> Result<()>); 3] = [
+        ("namespaces cannot be made", make_namespaces),
+        ("a loop device cannot be attached", attach_loop_device),
+        ("a cgroup cannot be made", make_cgroup),
+    ];
+    let failed = probes
+        .iter()
+        .find_map(|(what, probe)| Some((what, probe().err()?)));
+    failed.and_then(|(what, error)| {
+        missing(
+            &format!("{what}: {error:#}"),
+            "a machine, or a privileged container",
+        )
+    })
 }
 
 fn make_namespaces() -> Result<()> {

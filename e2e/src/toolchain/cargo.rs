@@ -13,6 +13,9 @@ use crate::process;
 /// Number of log lines in the error of a failed build.
 const TAIL_LINES: usize = 60;
 
+/// A test target that is built in a moment. With one among its targets, cargo enables the features that tests need.
+const SMALL_TEST: &str = "all_tests";
+
 /// The caller's profile, and its subdirectory of the target directory. Debug assertions distinguish the two
 /// profiles: only the release profile disables them.
 const PROFILE: (&str, &str) = if cfg!(debug_assertions) {
@@ -21,33 +24,18 @@ const PROFILE: (&str, &str) = if cfg!(debug_assertions) {
     ("release", "release")
 };
 
-/// The variables that cargo sets for a test or `cargo run`. If another cargo inherited them, build scripts that
-/// watch these variables (such as ring's) would run again, and cargo would recompile all dependents, here and again
-/// in the caller's next build.
-pub(super) const CALLERS_PACKAGE_VARIABLES: &[&str] = &[
-    "CARGO_MANIFEST_DIR",
-    "CARGO_MANIFEST_LINKS",
-    "CARGO_MANIFEST_PATH",
-    "CARGO_PKG_NAME",
-    "CARGO_PKG_VERSION",
-    "CARGO_PKG_VERSION_MAJOR",
-    "CARGO_PKG_VERSION_MINOR",
-    "CARGO_PKG_VERSION_PATCH",
-    "CARGO_PKG_VERSION_PRE",
-    "OUT_DIR",
-];
-
 impl Toolchain {
     /// Builds a program of the workspace, which takes a second if nothing has changed.
     ///
-    /// For tests cargo builds the whole workspace, because it then selects the same features of dependencies as for
-    /// the caller and rebuilds little. For benchmarks it builds only the program's package, as for a release.
+    /// In the dev profile cargo builds the program from the whole workspace, and for a test as if a test was built, too: so it
+    /// selects the same features of dependencies as for the caller, and compiles none of them again. For benchmarks it builds
+    /// only the program's package, as for a release.
     pub(super) async fn own_binary(&self, name: &str) -> Result<PathBuf> {
         let (profile, folder) = PROFILE;
-        let selected: &[&str] = if profile == "dev" {
-            &["--workspace"]
-        } else {
-            &["--package", name]
+        let selected: &[&str] = match (profile, self.settings.is_test) {
+            ("dev", true) => &["--workspace", "--test", SMALL_TEST],
+            ("dev", false) => &["--workspace"],
+            _ => &["--package", name],
         };
         let target = self.target_dir()?;
         let Some(cargo) = self.settings.on_path("cargo") else {
@@ -59,7 +47,7 @@ impl Toolchain {
         let log = logs.join(format!("{name}.log"));
         let since = Instant::now();
         let mut command = self.command(&cargo, workspace_root());
-        for name in CALLERS_PACKAGE_VARIABLES {
+        for name in verdict::CALLERS_PACKAGE_VARIABLES {
             command.env_remove(name);
         }
         let mut child = command

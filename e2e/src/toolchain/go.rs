@@ -2,14 +2,15 @@
 
 mod recipe;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::{fmt, fs};
 
 use anyhow::{Context, Result, bail, ensure};
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 use tokio::time::Instant;
+use verdict::{Missing, Requirement};
 
 use super::{Settings, Toolchain, is_executable, lock, progress, workspace_root};
 use crate::process;
@@ -18,40 +19,19 @@ use recipe::{BUILD_ENV, Go, Recipe, needed_version, release};
 /// Number of log lines in the error of a failed build.
 const TAIL_LINES: usize = 30;
 
-/// `go` is not installed, so Go programs cannot be built. Tests that need one are skipped.
-#[derive(Clone, Copy, Debug)]
-pub struct MissingGo;
-
-impl fmt::Display for MissingGo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("`go` is not on PATH")
-    }
-}
-
-impl std::error::Error for MissingGo {}
-
-impl MissingGo {
-    /// The reason to skip a test that failed because Go is missing.
-    ///
-    /// # Errors
-    /// The test's error, if it has another cause.
-    pub fn skips(outcome: Result<()>) -> Result<Option<String>> {
-        match outcome {
-            Err(error) if error.is::<Self>() => Ok(Some(format!("{Self}"))),
-            outcome => outcome.map(|()| None),
-        }
-    }
-}
-
 // === impl Settings ===
 
 impl Settings {
-    /// Checks that `go` is installed.
+    /// Go, unless the caller is a test and the user did not ask for real components.
     ///
     /// # Errors
-    /// [`MissingGo`].
-    pub fn require_go(&self) -> Result<(), MissingGo> {
-        self.on_path("go").map(drop).ok_or(MissingGo)
+    /// [`Missing`], which skips a test.
+    pub fn go(&self) -> Result<PathBuf, Missing> {
+        if self.is_test {
+            Requirement::RealComponents.check()?;
+        }
+        let missing = || Missing::new("go", "`go` is not on PATH", "https://go.dev/dl/");
+        self.on_path("go").ok_or_else(missing)
     }
 
     /// The program of this name on `PATH`.
@@ -128,9 +108,7 @@ impl Toolchain {
             "Go {needed} or newer is needed to build the real control plane and the Go peers: install it from \
              https://go.dev/dl/ (or `apt-get install golang`, if that is new enough) and have `go` on PATH"
         );
-        let Some(executable) = self.settings.on_path("go") else {
-            return Err(MissingGo).context(cure);
-        };
+        let executable = self.settings.go().with_context(|| cure.clone())?;
         let mut env = self.go_command(&executable, module);
         let variables = process::stdout_of(env.args(["env", "GOVERSION", "GOOS", "GOARCH"])).await;
         let identity = variables
@@ -247,7 +225,7 @@ impl Toolchain {
     }
 
     async fn downloaded(&self, folder: &Path, module: &str) -> Result<PathBuf> {
-        let go = self.settings.on_path("go").ok_or(MissingGo)?;
+        let go = self.settings.go()?;
         let output = self
             .go_command(&go, folder)
             .args(["mod", "download", "-json", module])

@@ -11,7 +11,6 @@ use anyhow::{Context, Result, ensure};
 use ring::digest::{SHA256, digest};
 use tokio::time::Instant;
 
-use super::cargo::CALLERS_PACKAGE_VARIABLES;
 use super::go::GoProgram;
 use super::{Peer, Toolchain, is_executable, lock, progress, workspace_root};
 use crate::process;
@@ -234,7 +233,7 @@ impl Toolchain {
         let script = workspace_root().join("deploy/images/binaries");
         let out = builds.join("images");
         let mut command = self.command(&script, workspace_root());
-        for name in CALLERS_PACKAGE_VARIABLES {
+        for name in verdict::CALLERS_PACKAGE_VARIABLES {
             command.env_remove(name);
         }
         command.arg(&out).env("CARGO_TARGET_DIR", &target);

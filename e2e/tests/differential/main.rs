@@ -23,15 +23,17 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use csi_e2e::control_plane::{Component, ControlPlane, Options};
 use csi_e2e::process::{Run, reaper_main_if_requested};
-use csi_e2e::toolchain::{MissingGo, Settings, Toolchain};
+use csi_e2e::toolchain::{Settings, Toolchain};
 use embedded_cluster::apiserver::{self, ApiServer};
 use libtest_mimic::{Arguments, Completion, Trial};
 use tokio::runtime::Runtime;
+use verdict::Requirement::RealComponents;
 
 use report::Report;
 use session::Session;
 
-/// Requests of `cargo test`.
+const NAME: &str = "API servers respond equally";
+/// Requests of a run without `DIFFERENTIAL_REQUESTS`.
 const REQUESTS: u64 = 2_000;
 /// Sequences with differences after which a run ends.
 const DIFFERENCES_LIMIT: usize = 20;
@@ -41,12 +43,13 @@ fn main() -> Result<ExitCode> {
     let arguments = Arguments::from_args();
     let run = Run::start()?;
     let runtime = Arc::new(Runtime::new()?);
-    let toolchain = Toolchain::new(&run, Settings::from_env());
+    let toolchain = Toolchain::new(&run, Settings::of_test());
     let trial = {
         let (run, runtime) = (Arc::clone(&run), Arc::clone(&runtime));
-        Trial::ignorable_test("API servers respond equally", move || {
-            let skipped = MissingGo::skips(runtime.block_on(api_servers_respond_equally(&run, &toolchain)));
-            let skipped = skipped.map_err(|error| format!("{error:#}"))?;
+        Trial::ignorable_test(NAME, move || {
+            let skipped = verdict::ran(NAME, &[RealComponents], || {
+                runtime.block_on(api_servers_respond_equally(&run, &toolchain))
+            })?;
             Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
         })
     };
@@ -56,7 +59,6 @@ fn main() -> Result<ExitCode> {
 }
 
 async fn api_servers_respond_equally(run: &Arc<Run>, toolchain: &Toolchain) -> Result<()> {
-    toolchain.settings().require_go()?;
     let requests = setting("DIFFERENTIAL_REQUESTS")?.unwrap_or(REQUESTS);
     let seed = setting("DIFFERENTIAL_SEED")?.unwrap_or(0);
     // By default kube-apiserver compacts etcd every five minutes, and responds to requests for older versions with 410 Gone.

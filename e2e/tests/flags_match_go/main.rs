@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use anyhow::{Context as _, Result, ensure};
-use csi_e2e::toolchain::{MissingGo, Peer, without_run};
+use anyhow::{Context as _, Error, Result, ensure};
+use csi_e2e::toolchain::{Peer, without_run};
 use libtest_mimic::{Arguments, Completion, Trial};
+use verdict::Requirement::RealComponents;
 
 /// Flags of the Go sidecar with another default, and the reason.
 const OTHER_DEFAULTS: &[(&str, &str)] = &[
@@ -105,14 +106,11 @@ fn main() -> ExitCode {
     });
     let trial = |name: &str, test: fn(&Binaries) -> Result<()>| {
         let binaries = binaries.as_ref().map(Binaries::clone);
-        let missing_go = binaries.as_ref().is_err_and(|error| error.is::<MissingGo>());
         let binaries = binaries.map_err(|error| format!("{error:#}"));
-        Trial::ignorable_test(name, move || match missing_go {
-            true => Ok(Completion::ignored_with(MissingGo)),
-            false => {
-                test(&binaries?)?;
-                Ok(Completion::Completed)
-            }
+        let trial = name.to_owned();
+        Trial::ignorable_test(name, move || {
+            let skipped = verdict::ran(&trial, &[RealComponents], || test(&binaries.map_err(Error::msg)?))?;
+            Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
         })
     };
     let trials = vec![

@@ -2,11 +2,10 @@
 //! as the sidecars do, and grpcio, which is gRPC's C core (Python, C++, Ruby, PHP). Both send the path of the
 //! socket as `:authority`.
 //!
-//! grpcio comes from PyPI: the test is skipped if `python3` has no module `grpc`, and fails then if
-//! `CSI_E2E_REQUIRE_GRPCIO` is set, as by `.ci/run`. `CSI_E2E_PYTHON` names the interpreter.
+//! grpcio comes from PyPI. `CSI_E2E_PYTHON` names an interpreter that has it, instead of `python3`.
 
 use std::path::{Path, PathBuf};
-use std::process::{ExitCode, Stdio};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,10 +13,12 @@ use anyhow::{Context, Result, ensure};
 use csi_e2e::process::{
     Process, Run, Spec, reaper_main_if_requested, stdout_of, stop_in_reverse, wait_until_listening,
 };
-use csi_e2e::toolchain::{MissingGo, Peer, Settings, Toolchain};
+use csi_e2e::toolchain::{Peer, Settings, Toolchain};
 use libtest_mimic::{Arguments, Completion, Trial};
 use tokio::process::Command;
 use tokio::runtime::Runtime;
+use verdict::Requirement;
+use verdict::Requirement::{Grpcio, RealComponents};
 
 /// Maximum time for a driver to listen, and to exit.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -46,30 +47,30 @@ fn main() -> Result<ExitCode> {
     reaper_main_if_requested();
     let arguments = Arguments::from_args();
     let run = Run::start()?;
-    let settings = Settings::from_env();
+    let settings = Settings::of_test();
     let python = settings.python.clone().unwrap_or_else(|| "python3".into());
-    let require_grpcio = settings.require_grpcio;
     let harness = Arc::new(Harness {
         runtime: Runtime::new()?,
         toolchain: Toolchain::new(&run, settings),
         run,
     });
-    let missing =
-        (!require_grpcio && !has_grpcio(&python)).then(|| format!("{} has no module grpc", python.display()));
     let trials = vec![
-        trial(&harness, "grpc_go_reaches_every_socket", None, async |harness| {
-            grpc_go(harness).await
-        }),
+        trial(
+            &harness,
+            "grpc_go_reaches_every_socket",
+            RealComponents,
+            async |harness| grpc_go(harness).await,
+        ),
         trial(
             &harness,
             "proxy_passes_calls_of_grpc_go_unchanged",
-            None,
+            RealComponents,
             async |harness| grpc_go_on_both_sides(harness).await,
         ),
         trial(
             &harness,
             "grpcio_reaches_every_socket",
-            missing,
+            Grpcio,
             async move |harness| grpcio(harness, &python).await,
         ),
     ];
@@ -81,16 +82,12 @@ fn main() -> Result<ExitCode> {
 fn trial(
     harness: &Arc<Harness>,
     name: &'static str,
-    missing: Option<String>,
+    requirement: Requirement,
     test: impl AsyncFnOnce(&Harness) -> Result<()> + Send + 'static,
 ) -> Trial {
     let harness = Arc::clone(harness);
     Trial::ignorable_test(name, move || {
-        if let Some(missing) = missing {
-            return Ok(Completion::ignored_with(missing));
-        }
-        let skipped = MissingGo::skips(harness.runtime.block_on(test(&harness)));
-        let skipped = skipped.map_err(|error| format!("{error:#}"))?;
+        let skipped = verdict::ran(name, &[requirement], || harness.runtime.block_on(test(&harness)))?;
         Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
     })
 }
@@ -168,14 +165,6 @@ async fn grpcio(harness: &Harness, python: &Path) -> Result<()> {
         );
     }
     stop_in_reverse(&drivers.processes, DEADLINE).await
-}
-
-fn has_grpcio(python: &Path) -> bool {
-    let import = std::process::Command::new(python)
-        .args(["-c", "import grpc"])
-        .stdin(Stdio::null())
-        .output();
-    import.is_ok_and(|output| output.status.success())
 }
 
 /// Output of a client.

@@ -26,6 +26,7 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
 }
 
 async fn the_go_test_passes(harness: Arc<Harness>) -> Result<()> {
+    let go = harness.toolchain.settings().go()?;
     let readme = std::fs::read_to_string(workspace_root().join("mock-driver/README.md"))?;
     let blocks: Vec<_> = readme.split("\n```go\n").skip(1).collect();
     let [block] = blocks.as_slice() else {
@@ -39,7 +40,7 @@ async fn the_go_test_passes(harness: Arc<Harness>) -> Result<()> {
     std::fs::write(dir.join("go.mod"), "module sidecar\n\ngo 1.26\n")?;
     std::fs::write(dir.join("driver_test.go"), format!("{example}\n"))?;
     std::fs::write(dir.join("subject.go"), SUBJECT)?;
-    let test = Command::new("go")
+    let test = Command::new(&go)
         .args(["test", "-count=1", "-v", "."])
         .current_dir(&dir)
         .env("CGO_ENABLED", "0")
@@ -60,7 +61,7 @@ async fn the_go_test_passes(harness: Arc<Harness>) -> Result<()> {
         output.status,
         String::from_utf8_lossy(&output.stderr)
     );
-    let unformatted = stdout_of(Command::new("gofmt").arg("-l").arg(&dir)).await?;
+    let unformatted = stdout_of(Command::new(go.with_file_name("gofmt")).arg("-l").arg(&dir)).await?;
     ensure!(unformatted.is_empty(), "gofmt would change {unformatted}");
     Ok(())
 }

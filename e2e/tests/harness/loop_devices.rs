@@ -11,6 +11,7 @@ use csi_e2e::process::{Run, stdout_of_blocking};
 use csi_e2e::wait::{self, Progress};
 use libtest_mimic::Trial;
 use tokio::sync::Mutex;
+use verdict::Requirement;
 
 use crate::{Harness, trial};
 
@@ -26,9 +27,6 @@ struct Device {
 }
 
 pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
-    if !rustix::process::geteuid().is_root() || !Path::new("/dev/loop-control").exists() {
-        return Vec::new();
-    }
     vec![
         trial(harness, "loop_devices::detaches_device_of_deleted_file", |_| {
             detaches_device_of_deleted_file(false)
@@ -47,6 +45,9 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
 }
 
 async fn detaches_device_of_deleted_file(other_namespace: bool) -> Result<()> {
+    for requirement in [Requirement::LoopDevices, Requirement::Program("unshare")] {
+        requirement.check()?;
+    }
     let _only = ONE_AT_A_TIME.lock().await;
     let run = Run::start()?;
     let file = backing_file(run.dir())?;
@@ -64,6 +65,9 @@ async fn detaches_device_of_deleted_file(other_namespace: bool) -> Result<()> {
 }
 
 async fn keeps_device_that_reuses_a_recorded_name() -> Result<()> {
+    for requirement in [Requirement::LoopDevices, Requirement::Program("unshare")] {
+        requirement.check()?;
+    }
     let _only = ONE_AT_A_TIME.lock().await;
     let run = Run::start()?;
     let file = backing_file(run.dir())?;
@@ -106,14 +110,14 @@ fn backing_file(dir: &Path) -> Result<PathBuf> {
 
 impl Device {
     fn attach(file: &Path) -> Result<Self> {
-        Self::from_output(Command::new("losetup").args(["--find", "--show"]).arg(file))
+        Self::from_output(verdict::command("losetup").args(["--find", "--show"]).arg(file))
     }
 
     /// Another process may have the device for a moment.
     async fn attach_as(name: &Path, file: &Path) -> Result<Self> {
         let what = format!("{} to be free", name.display());
         wait::poll(DEADLINE, &what, || async {
-            match stdout_of_blocking(Command::new("losetup").arg(name).arg(file)) {
+            match stdout_of_blocking(verdict::command("losetup").arg(name).arg(file)) {
                 Ok(_) => Ok(Progress::Reached(())),
                 Err(error) if format!("{error:#}").contains("busy") => {
                     Ok(Progress::Pending(format!("{error:#}")))
@@ -129,7 +133,7 @@ impl Device {
     fn attach_in_other_namespace(file: &Path) -> Result<Self> {
         let dir = file.parent().context("a file has a directory")?;
         let script = "mount --bind \"$1\" /mnt && losetup --find --show /mnt/volume.img";
-        let mut command = Command::new("unshare");
+        let mut command = verdict::command("unshare");
         command.args(["--mount", "sh", "-c", script, "sh"]).arg(dir);
         Self::from_output(&mut command)
     }
@@ -144,7 +148,7 @@ impl Device {
     }
 
     async fn detach(&self) -> Result<()> {
-        stdout_of_blocking(Command::new("losetup").arg("--detach").arg(&self.path))?;
+        stdout_of_blocking(verdict::command("losetup").arg("--detach").arg(&self.path))?;
         self.wait_until_detached().await
     }
 
@@ -169,7 +173,7 @@ impl Drop for Device {
     fn drop(&mut self) {
         if self.is_attached() {
             drop(stdout_of_blocking(
-                Command::new("losetup").arg("--detach").arg(&self.path),
+                verdict::command("losetup").arg("--detach").arg(&self.path),
             ));
         }
     }

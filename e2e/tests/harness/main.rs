@@ -19,7 +19,7 @@ use anyhow::{Result, anyhow};
 use csi_e2e::cluster::{Backend, Cluster};
 use csi_e2e::control_plane::Options;
 use csi_e2e::process::{Run, reaper_main_if_requested};
-use csi_e2e::toolchain::{MissingGo, Settings, Toolchain};
+use csi_e2e::toolchain::{Settings, Toolchain};
 use libtest_mimic::{Arguments, Completion, Trial};
 use tokio::runtime::Runtime;
 use tokio::sync::{OnceCell, RwLock};
@@ -42,7 +42,7 @@ fn main() -> Result<ExitCode> {
     let run = Run::start()?;
     let harness = Arc::new(Harness {
         runtime: Runtime::new()?,
-        toolchain: Toolchain::new(&run, Settings::from_env()),
+        toolchain: Toolchain::new(&run, Settings::of_test()),
         run,
         cluster: OnceCell::new(),
         control_plane_lock: RwLock::new(()),
@@ -70,7 +70,7 @@ fn main() -> Result<ExitCode> {
 
 impl Harness {
     async fn cluster(&self) -> Result<&Cluster> {
-        self.toolchain.settings().require_go()?;
+        self.toolchain.settings().go()?;
         let start = || async {
             let backend = Backend::ControlPlane(Options {
                 audit: true,
@@ -91,11 +91,10 @@ fn trial<F>(harness: &Arc<Harness>, name: &str, test: fn(Arc<Harness>) -> F) -> 
 where
     F: Future<Output = Result<()>> + 'static,
 {
-    let harness = Arc::clone(harness);
+    let (harness, trial) = (Arc::clone(harness), name.to_owned());
     Trial::ignorable_test(name, move || {
         let shared = Arc::clone(&harness);
-        let skipped = MissingGo::skips(harness.runtime.block_on(test(shared)));
-        let skipped = skipped.map_err(|error| format!("{error:#}"))?;
+        let skipped = verdict::ran(&trial, &[], || harness.runtime.block_on(test(shared)))?;
         Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
     })
 }

@@ -13,6 +13,7 @@ use csi_e2e::process::stdout_of_blocking;
 use csi_e2e::toolchain::workspace_root;
 use libtest_mimic::Trial;
 use serde::Deserialize;
+use verdict::Requirement;
 
 use crate::documents::documents;
 use crate::{Harness, trial};
@@ -103,8 +104,8 @@ const RECIPES: &[Recipe] = &[
     Recipe("docs/troubleshooting.md", "kubectl get volumeattachments", Test(NODES, "explain_a_stuck_volume")),
     Recipe("e2e/README.md", "cargo test -p csi-e2e --test scenarios", NotRun(SCHEDULED)),
     Recipe("e2e/README.md", "cargo test -p csi-e2e --test whole_path", NotRun(SCHEDULED)),
-    Recipe("e2e/README.md", "cargo test -p csi-e2e --test differential", NotRun(SCHEDULED)),
-    Recipe("e2e/README.md", "cargo test -p csi-e2e --test pod_schedules", NotRun(SCHEDULED)),
+    Recipe("e2e/README.md", "export CSI_E2E_REAL=1\ncargo test -p csi-e2e --test differential", NotRun(SCHEDULED)),
+    Recipe("e2e/README.md", "export CSI_E2E_REAL=1\ncargo test -p csi-e2e --test pod_schedules", NotRun(SCHEDULED)),
     Recipe("e2e/README.md", "cargo run --release -p csi-bench", NotRun("takes hours; the scheduled workflow runs it, and e2e/bench/tests its rows")),
     Recipe("e2e/README.md", "cargo run -p csi-e2e --bin nodes", NotRun("takes hours, and one command runs until Ctrl-C; the scheduled workflow runs the others, and .ci/run some of the tests")),
     Recipe("mock-driver/README.md", "cargo run", Test("mock-driver/tests/it/readme.rs", "readme_command_lines_work_in_order")),
@@ -134,6 +135,7 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
 }
 
 async fn each_is_run_or_listed(_harness: Arc<Harness>) -> Result<()> {
+    Requirement::Git.check()?;
     let nodes = node_sources()?;
     let mut unused: BTreeSet<_> = (0..RECIPES.len()).collect();
     for (document, text) in commands()? {
@@ -221,6 +223,7 @@ fn node_sources() -> Result<String> {
 
 /// Packages, binaries, examples and tests, and the names by which tests are chosen.
 async fn cargo_commands_name_targets(_harness: Arc<Harness>) -> Result<()> {
+    Requirement::Git.check()?;
     let packages = packages()?;
     let mut checked = 0;
     for (document, text) in commands()? {
@@ -346,7 +349,7 @@ fn commands() -> Result<Vec<(String, String)>> {
 }
 
 fn git(args: &[&str]) -> Result<String> {
-    stdout_of_blocking(Command::new("git").args(args).current_dir(workspace_root()))
+    stdout_of_blocking(verdict::command("git").args(args).current_dir(workspace_root()))
 }
 
 fn read(path: &Path) -> Result<String> {

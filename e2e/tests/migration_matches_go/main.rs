@@ -13,12 +13,13 @@ use anyhow::{Context as _, Result, ensure};
 use csi_attacher::migration::{self, Plugin};
 use csi_attacher::model::wire::VolumeObject;
 use csi_attacher::model::{Capabilities, Driver};
-use csi_e2e::toolchain::{MissingGo, csi_translations};
+use csi_e2e::toolchain::csi_translations;
 use fastrand::Rng;
 use k8s_openapi::api::core::v1::CSIPersistentVolumeSource;
 use libtest_mimic::{Arguments, Completion, Trial};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use verdict::Requirement::RealComponents;
 
 const SEED: u64 = 0x0a11_0c47;
 /// Number of volumes per plugin.
@@ -92,8 +93,9 @@ fn main() -> ExitCode {
 }
 
 fn trial(name: &str, test: impl FnOnce() -> Result<()> + Send + 'static) -> Trial {
+    let trial = name.to_owned();
     Trial::ignorable_test(name, move || {
-        let skipped = MissingGo::skips(test())?;
+        let skipped = verdict::ran(&trial, &[RealComponents], test)?;
         Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
     })
 }

@@ -20,7 +20,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[Scenario {
 }];
 
 async fn upgrade_with_volumes_attached(env: &Env<'_>) -> Result<()> {
-    let toolchain = Toolchain::new(env.nodes.run(), Settings::from_env());
+    let toolchain = Toolchain::new(env.nodes.run(), Settings::of_test());
     let shell = shell(env.nodes, &toolchain).await?;
     let shell = shell.replacing("my-driver.yaml", "~/values.yaml");
     // The cluster has roles of the same names for other tests.

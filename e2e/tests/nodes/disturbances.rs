@@ -177,7 +177,7 @@ async fn lost_node_is_taken_out_of_service(env: &Env<'_>) -> Result<()> {
     let node = env.nodes.node(lost)?;
     node.crash().await?;
     env.nodes.wait_until_not_ready(node).await?;
-    let toolchain = Toolchain::new(env.nodes.run(), Settings::from_env());
+    let toolchain = Toolchain::new(env.nodes.run(), Settings::of_test());
     let shell = shell(env.nodes, &toolchain).await?.replacing("<node>", lost);
     shell.run(&block(TROUBLESHOOTING, "kubectl taint node")?).await?;
     shell.ensure_all_replaced()?;

@@ -54,7 +54,7 @@ struct Swap {
 
 /// Three replicas and a rolling update, as upstream. The driver keeps running.
 async fn swap_in_attachers_deployment(env: &Env<'_>) -> Result<()> {
-    let toolchain = Toolchain::new(env.nodes.run(), Settings::from_env());
+    let toolchain = Toolchain::new(env.nodes.run(), Settings::of_test());
     let (objects, workload) = manifests::read(
         &toolchain,
         manifests::ATTACHERS_DEPLOYMENT,
@@ -93,7 +93,7 @@ async fn swap_in_attachers_deployment(env: &Env<'_>) -> Result<()> {
 
 /// All containers are in one pod: the driver is restarted with the attacher.
 async fn swap_in_hostpaths_stateful_set(env: &Env<'_>) -> Result<()> {
-    let toolchain = Toolchain::new(env.nodes.run(), Settings::from_env());
+    let toolchain = Toolchain::new(env.nodes.run(), Settings::of_test());
     let (objects, workload) = manifests::read(
         &toolchain,
         manifests::HOSTPATHS_STATEFUL_SET,

@@ -3,7 +3,7 @@
 //! driver and attacher.
 //!
 //! Skipped, with the reason, without root, namespaces, cgroups or loop devices, and unless all programs are built, which
-//! `cargo run -p csi-e2e --bin nodes -- --build` does. With `CSI_E2E_REQUIRE_NODES` a skip is an error.
+//! `cargo run -p csi-e2e --bin nodes -- --build` does, and real components are requested (`CSI_E2E_REAL=1`).
 
 mod attached;
 mod chart_upgrade;
@@ -32,6 +32,7 @@ use csi_e2e::scenario as path;
 use csi_e2e::toolchain::Settings;
 use libtest_mimic::{Arguments, Completion, Trial};
 use tracing_subscriber::EnvFilter;
+use verdict::Requirement::RealComponents;
 
 use crate::shared_nodes::SharedNodes;
 
@@ -47,6 +48,8 @@ const SHORT: [&str; 9] = [
     "path::killed-after-publish",
     "path::pods-share-volume",
 ];
+/// Needs no nodes.
+const CONTENTS: &str = "readme_lists_the_trials";
 /// See the trials of `scenarios`.
 const LOG_FILTER: &str = "warn,kube_client=off";
 
@@ -82,12 +85,22 @@ fn main() -> ExitCode {
     ];
     trials.extend(scenarios.map(|scenario| trial(scenario.name, &shared, |shared| shared.run(scenario))));
     let names: Vec<_> = trials.iter().map(|trial| trial.name().to_owned()).collect();
-    trials.push(Trial::test("readme_lists_the_trials", move || {
+    trials.push(Trial::test(CONTENTS, move || {
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         let listed = contents::readme_lists_the_trials(&names, &SHORT);
         listed.map_err(|error| format!("{error:#}").into())
     }));
-    trials.extend(path::ALL.iter().map(|scenario| path_trial(&shared, scenario)));
+    let on_real_nodes = path::ALL
+        .iter()
+        .filter(|scenario| scenario.needs_simulated_nodes().is_none());
+    trials.extend(on_real_nodes.map(|scenario| {
+        trial(&format!("path::{}", scenario.name), &shared, |shared| {
+            shared.run_path(scenario)
+        })
+    }));
+    if Settings::of_test().nodes_short {
+        trials.retain(|trial| SHORT.contains(&trial.name()) || trial.name() == CONTENTS);
+    }
     let conclusion = libtest_mimic::run(&arguments, trials);
     let shared = Arc::into_inner(shared).expect("no trial runs any more");
     match shared.close() {
@@ -96,33 +109,14 @@ fn main() -> ExitCode {
     }
 }
 
-fn path_trial(shared: &Arc<SharedNodes>, scenario: &'static path::Scenario) -> Trial {
-    trial(
-        &format!("path::{}", scenario.name),
-        shared,
-        |shared| match scenario.needs_simulated_nodes() {
-            Some(reason) => Ok(Some(reason.to_owned())),
-            None => shared.run_path(scenario),
-        },
-    )
-}
-
-/// A trial that `run` runs, or returns the reason why it is skipped.
 fn trial(
     name: &str,
     shared: &Arc<SharedNodes>,
-    run: impl FnOnce(&SharedNodes) -> Result<Option<String>> + Send + 'static,
+    run: impl FnOnce(&SharedNodes) -> Result<()> + Send + 'static,
 ) -> Trial {
-    let shared = Arc::clone(shared);
-    let settings = Settings::from_env();
-    let is_left_out = settings.nodes_short && !SHORT.contains(&name);
-    let left_out = is_left_out.then(|| "CSI_E2E_NODES_SHORT is set".to_owned());
-    let left_out = settings.skip_nodes.or(left_out);
+    let (shared, trial) = (Arc::clone(shared), name.to_owned());
     Trial::ignorable_test(name, move || {
-        if let Some(reason) = left_out {
-            return Ok(Completion::ignored_with(reason));
-        }
-        let skipped = run(&shared).map_err(|error| format!("{error:#}"))?;
+        let skipped = verdict::ran(&trial, &[RealComponents], || run(&shared))?;
         Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
     })
 }

@@ -83,7 +83,7 @@ pub(crate) type Recipe = for<'a> fn(Shell, &'a Toolchain) -> LocalBoxFuture<'a, 
 
 /// Runs a recipe on nodes without the driver.
 pub(crate) async fn alone(env: &Env<'_>, recipe: Recipe) -> Result<()> {
-    let toolchain = Toolchain::new(env.nodes.run(), Settings::from_env());
+    let toolchain = Toolchain::new(env.nodes.run(), Settings::of_test());
     let shell = shell(env.nodes, &toolchain).await?;
     shell.run(&format!("kubectl delete -k {OVERLAY}")).await?;
     recipe(shell, &toolchain).await?;
@@ -231,7 +231,7 @@ pub(crate) fn write_overlay(dir: &Path, overlay: &str, components: &[&str]) -> R
 
 /// The plugin's findings while the array refuses the attach, and once the pod runs.
 async fn explain_a_stuck_volume(env: &Env<'_>) -> Result<()> {
-    let toolchain = Toolchain::new(env.nodes.run(), Settings::from_env());
+    let toolchain = Toolchain::new(env.nodes.run(), Settings::of_test());
     let shell = shell(env.nodes, &toolchain).await?;
     let array = env.nodes.array()?;
     let rule = json!({

@@ -4,15 +4,16 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow};
 use csi_e2e::attacher::Kind;
-use csi_e2e::nodes::{OVERLAY, ROOT_DIR, RealNodes, missing_requirement};
+use csi_e2e::nodes::{OVERLAY, REAL_KUBELETS, ROOT_DIR, RealNodes, missing_requirement};
 use csi_e2e::process::Run;
 use csi_e2e::scenario::{self as path, TestContext};
 use csi_e2e::toolchain::{NodePrograms, Settings, Toolchain};
 use futures::future::LocalBoxFuture;
 use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
+use verdict::Missing;
 
 use crate::env::Env;
 use crate::restore::restore;
@@ -36,7 +37,7 @@ pub(crate) struct Prepared {
 }
 
 enum Start {
-    Skipped(String),
+    Skipped(Missing),
     Up(Box<Up>),
 }
 
@@ -57,13 +58,9 @@ impl SharedNodes {
         })
     }
 
-    /// Runs a scenario, or returns the reason why it is skipped.
-    pub(crate) fn run(&self, scenario: &Scenario) -> Result<Option<String>> {
+    pub(crate) fn run(&self, scenario: &Scenario) -> Result<()> {
         self.runtime.block_on(async {
-            let Up { run, nodes, .. } = match self.start().await? {
-                Start::Skipped(reason) => return Ok(Some(reason.clone())),
-                Start::Up(up) => up.as_ref(),
-            };
+            let Up { run, nodes, .. } = self.up().await?;
             let env = Env::set_up(nodes, scenario.name).await?;
             let ran = nodes.while_alive((scenario.run)(&env)).await;
             let ran = match ran {
@@ -80,31 +77,32 @@ impl SharedNodes {
                     Err(error) => format!("{state}\nthe nodes were not restored: {error:#}"),
                 };
                 let dir = run.dir().display();
-                return ran
-                    .with_context(|| format!("{state}\nall files are in {dir}"))
-                    .map(|()| None);
+                return ran.with_context(|| format!("{state}\nall files are in {dir}"));
             }
-            Ok(None)
+            Ok(())
         })
     }
 
-    /// Runs a scenario with its own driver and attacher, or returns the reason why it is skipped.
-    pub(crate) fn run_path(&self, scenario: &path::Scenario) -> Result<Option<String>> {
+    /// Runs a scenario with its own driver and attacher.
+    pub(crate) fn run_path(&self, scenario: &path::Scenario) -> Result<()> {
         self.runtime.block_on(async {
-            let Up { run, ctx, .. } = match self.start().await? {
-                Start::Skipped(reason) => return Ok(Some(reason.clone())),
-                Start::Up(up) => up.as_ref(),
-            };
-            if let Some(reason) = scenario.unmet_version(ctx.cluster()).await? {
-                return Ok(Some(reason));
-            }
+            let Up { run, ctx, .. } = self.up().await?;
+            scenario.require_version(ctx.cluster()).await?;
             let prefix = format!("nodes-{}", scenario.name);
             let executed = scenario.execute(ctx, &prefix, Kind::Ours).await;
             if executed.is_err() {
                 run.keep_files()?;
             }
-            executed.map(|()| None)
+            executed
         })
+    }
+
+    /// The started nodes. Fails with [`Missing`] if they cannot run here.
+    async fn up(&self) -> Result<&Up> {
+        match self.start().await? {
+            Start::Skipped(missing) => Err(missing.clone().into()),
+            Start::Up(up) => Ok(up),
+        }
     }
 
     async fn start(&self) -> Result<&Start> {
@@ -115,17 +113,9 @@ impl SharedNodes {
         started.await.as_ref().map_err(|error| anyhow!("{error}"))
     }
 
-    /// Runs a trial on separate nodes, or returns the reason why it is skipped.
-    pub(crate) fn run_alone(
-        &self,
-        trial: impl AsyncFnOnce(Prepared) -> Result<()>,
-    ) -> Result<Option<String>> {
-        self.runtime.block_on(async {
-            match prepare().await? {
-                Ok(prepared) => trial(prepared).await.map(|()| None),
-                Err(reason) => Ok(Some(reason)),
-            }
-        })
+    /// Runs a trial on separate nodes.
+    pub(crate) fn run_alone(&self, trial: impl AsyncFnOnce(Prepared) -> Result<()>) -> Result<()> {
+        self.runtime.block_on(async { trial(prepare().await??).await })
     }
 
     /// Stops everything and checks that nothing is left.
@@ -152,7 +142,7 @@ impl Start {
             programs,
         } = match prepare().await? {
             Ok(prepared) => prepared,
-            Err(reason) => return Ok(Self::Skipped(reason)),
+            Err(missing) => return Ok(Self::Skipped(missing)),
         };
         let since = Instant::now();
         let nodes = RealNodes::start(&run, &toolchain, programs, OVERLAY, ROOT_DIR).await?;
@@ -166,16 +156,11 @@ impl Start {
     }
 }
 
-/// Finds the programs, or the reason why there are none.
-async fn prepare() -> Result<Result<Prepared, String>> {
-    let settings = Settings::from_env();
-    let required = settings.require_nodes;
-    let skip = |reason: String| {
-        ensure!(!required, "CSI_E2E_REQUIRE_NODES is set, but {reason}");
-        Ok(Err(reason))
-    };
-    if let Some(reason) = missing_requirement(&settings) {
-        return skip(reason);
+/// Finds the programs, or what is missing.
+async fn prepare() -> Result<Result<Prepared, Missing>> {
+    let settings = Settings::of_test();
+    if let Some(missing) = missing_requirement(&settings) {
+        return Ok(Err(missing));
     }
     let run = Run::start()?;
     let toolchain = Toolchain::new(&run, settings);
@@ -187,10 +172,11 @@ async fn prepare() -> Result<Result<Prepared, String>> {
         })),
         None => {
             run.finish().await?;
-            skip(
-                "not all programs of the nodes are built: cargo run -p csi-e2e --bin nodes -- --build"
-                    .to_owned(),
-            )
+            let (reason, cure) = (
+                "the programs of real nodes are not built",
+                "cargo run -p csi-e2e --bin nodes -- --build",
+            );
+            Ok(Err(Missing::new(REAL_KUBELETS, reason, cure)))
         }
     }
 }

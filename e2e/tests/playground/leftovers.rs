@@ -10,26 +10,27 @@ use anyhow::{Context, Result, ensure};
 use csi_e2e::control_plane::{ControlPlane, Options};
 use csi_e2e::kubeconfig;
 use csi_e2e::process::Run;
-use csi_e2e::toolchain::{MissingGo, Settings, Toolchain};
+use csi_e2e::toolchain::{Settings, Toolchain};
 use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
 use kube::api::ListParams;
 use kube::{Api, Client, Resource, ResourceExt};
-use libtest_mimic::{Completion, Failed};
+use libtest_mimic::Failed;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::de::DeserializeOwned;
 
-pub(crate) fn existing_cluster_is_clean_afterwards() -> Result<Completion, Failed> {
+use super::program;
+
+pub(crate) fn existing_cluster_is_clean_afterwards() -> Result<(), Failed> {
     let runtime = tokio::runtime::Runtime::new()?;
-    let skipped = MissingGo::skips(runtime.block_on(on_control_plane()));
-    let skipped = skipped.map_err(|error| format!("{error:#}"))?;
-    Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
+    Ok(runtime
+        .block_on(on_control_plane())
+        .map_err(|error| format!("{error:#}"))?)
 }
 
 async fn on_control_plane() -> Result<()> {
-    let settings = Settings::from_env();
-    settings.require_go()?;
+    let settings = Settings::of_test();
     let run = Run::start()?;
     let options = Options {
         scheduler: true,
@@ -44,7 +45,7 @@ async fn on_control_plane() -> Result<()> {
     let left: Vec<_> = objects(&client).await?.difference(&before).cloned().collect();
     ensure!(left.is_empty(), "left after an interrupt: {left:?}");
 
-    let ended = playground(kubeconfig, "--once").status()?;
+    let ended = playground(kubeconfig, "--once")?.status()?;
     ensure!(ended.success(), "--once after an interrupted run: {ended}");
     let left: Vec<_> = objects(&client).await?.difference(&before).cloned().collect();
     ensure!(left.is_empty(), "left after --once: {left:?}");
@@ -55,7 +56,9 @@ async fn on_control_plane() -> Result<()> {
 
 /// Runs the playground, and interrupts it while a volume is mounted.
 fn interrupt(kubeconfig: &Path) -> Result<()> {
-    let mut child = playground(kubeconfig, "--plain").stdout(Stdio::piped()).spawn()?;
+    let mut child = playground(kubeconfig, "--plain")?
+        .stdout(Stdio::piped())
+        .spawn()?;
     let stdout = child.stdout.take().context("no stdout")?;
     let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
     ensure!(lines.any(|line| line.contains("pod web runs")), "no pod ran");
@@ -67,12 +70,12 @@ fn interrupt(kubeconfig: &Path) -> Result<()> {
     Ok(())
 }
 
-fn playground(kubeconfig: &Path, flag: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_playground"));
+fn playground(kubeconfig: &Path, flag: &str) -> Result<Command> {
+    let mut command = program()?;
     command
         .args([flag, "--cluster", "kubeconfig"])
         .env("KUBECONFIG", kubeconfig);
-    command
+    Ok(command)
 }
 
 /// Kind and name of the cluster-scoped objects.

@@ -13,40 +13,101 @@ mod page;
 mod session;
 mod terminal;
 
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Output};
+use std::sync::OnceLock;
 
+use anyhow::Error;
 use csi_e2e::playground::story::STORIES;
 use csi_e2e::process::reaper_main_if_requested;
-use libtest_mimic::{Arguments, Failed, Trial};
+use csi_e2e::toolchain::without_run;
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use verdict::Requirement;
+use verdict::Requirement::{OwnHostName, Program, RealComponents};
+
+const BROWSER: &[Requirement] = &[Program("chromium"), Program("chromedriver")];
+/// Stories with a second attacher.
+const WITH_REPLICAS: &[&str] = &["leader-hand-over"];
 
 fn main() -> ExitCode {
     reaper_main_if_requested();
     let mut trials: Vec<_> = STORIES
         .iter()
-        .map(|story| Trial::test(format!("story::{}", story.name), || plays_to_its_end(story.name)))
+        .map(|story| {
+            let needs: &[_] = if WITH_REPLICAS.contains(&story.name) {
+                &[OwnHostName]
+            } else {
+                &[]
+            };
+            trial(&format!("story::{}", story.name), needs, || {
+                plays_to_its_end(story.name)
+            })
+        })
         .collect();
-    trials.push(Trial::test(
-        "missing_or_unknown_story_lists_all",
-        missing_or_unknown_story_lists_all,
-    ));
-    trials.push(Trial::test("errors_are_on_stderr", errors_are_on_stderr));
-    trials.push(Trial::ignorable_test(
-        "page::injects_and_removes_faults",
-        page::injects_and_removes_faults,
-    ));
-    trials.push(Trial::ignorable_test(
-        "page::keys_inject_and_remove_faults",
-        page::keys_inject_and_remove_faults,
-    ));
-    trials.push(Trial::test(
-        "terminal::keys_inject_a_fault_and_quit",
-        terminal::keys_inject_a_fault_and_quit,
-    ));
-    trials.push(Trial::ignorable_test(
-        "leftovers::existing_cluster_is_clean_afterwards",
-        leftovers::existing_cluster_is_clean_afterwards,
-    ));
+    trials.extend([
+        trial(
+            "missing_or_unknown_story_lists_all",
+            &[],
+            missing_or_unknown_story_lists_all,
+        ),
+        trial("errors_are_on_stderr", &[], errors_are_on_stderr),
+        trial(
+            "page::injects_and_removes_faults",
+            BROWSER,
+            page::injects_and_removes_faults,
+        ),
+        trial(
+            "page::keys_inject_and_remove_faults",
+            BROWSER,
+            page::keys_inject_and_remove_faults,
+        ),
+        trial(
+            "terminal::keys_inject_a_fault_and_quit",
+            &[],
+            terminal::keys_inject_a_fault_and_quit,
+        ),
+        trial(
+            "leftovers::existing_cluster_is_clean_afterwards",
+            &[RealComponents],
+            leftovers::existing_cluster_is_clean_afterwards,
+        ),
+    ]);
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+fn trial(
+    name: &str,
+    needs: &'static [Requirement],
+    run: impl FnOnce() -> Result<(), Failed> + Send + 'static,
+) -> Trial {
+    let trial = name.to_owned();
+    Trial::ignorable_test(name, move || {
+        let run = || run().map_err(|failed| Error::msg(failed.message().unwrap_or_default().to_owned()));
+        let skipped = verdict::ran(&trial, needs, run)?;
+        Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
+    })
+}
+
+/// The playground, and in its environment the programs that it would build otherwise: with the features of `cargo run`, which are
+/// not those of the tests, so that cargo would compile all dependencies again.
+fn program() -> anyhow::Result<Command> {
+    static PROGRAMS: OnceLock<Result<[PathBuf; 3], String>> = OnceLock::new();
+    let built = PROGRAMS.get_or_init(|| {
+        let built = without_run(async |toolchain| {
+            let (attacher, driver) = (
+                toolchain.csi_attacher().await?,
+                toolchain.csi_mock_driver().await?,
+            );
+            Ok([toolchain.playground().await?, attacher, driver])
+        });
+        built.map_err(|error| format!("{error:#}"))
+    });
+    let [playground, attacher, driver] = built.as_ref().map_err(Error::msg)?;
+    let mut command = Command::new(playground);
+    command
+        .env("CSI_ATTACHER_BIN", attacher)
+        .env("CSI_MOCK_DRIVER_BIN", driver);
+    Ok(command)
 }
 
 fn plays_to_its_end(name: &str) -> Result<(), Failed> {
@@ -74,7 +135,7 @@ fn missing_or_unknown_story_lists_all() -> Result<(), Failed> {
 }
 
 fn errors_are_on_stderr() -> Result<(), Failed> {
-    let output = Command::new(env!("CARGO_BIN_EXE_playground"))
+    let output = program()?
         .args(["--once", "--cluster", "kubeconfig"])
         .env("KUBECONFIG", "/nonexistent")
         .output()?;
@@ -86,7 +147,5 @@ fn errors_are_on_stderr() -> Result<(), Failed> {
 }
 
 fn playground(arguments: &[&str]) -> Result<Output, Failed> {
-    Ok(Command::new(env!("CARGO_BIN_EXE_playground"))
-        .args(arguments)
-        .output()?)
+    Ok(program()?.args(arguments).output()?)
 }

@@ -1,15 +1,16 @@
 //! The web page in a real browser: by mouse and by keyboard, dark and light, wide and narrow.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
-use libtest_mimic::{Completion, Failed};
+use libtest_mimic::Failed;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use thirtyfour::prelude::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use super::program;
 use super::session::{Browser, CONTRAST};
 
 /// The playground without a terminal. Dropping it stops it.
@@ -22,7 +23,7 @@ struct Playground {
 
 impl Playground {
     fn start() -> Result<Self, Failed> {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_playground"))
+        let mut child = program()?
             .arg("--web")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -63,7 +64,7 @@ impl Drop for Playground {
 
 // === functions ===
 
-pub(crate) fn injects_and_removes_faults() -> Result<Completion, Failed> {
+pub(crate) fn injects_and_removes_faults() -> Result<(), Failed> {
     on_page(async |playground, browser| {
         refuses_other_sites(playground).await?;
         act(browser).await;
@@ -72,7 +73,7 @@ pub(crate) fn injects_and_removes_faults() -> Result<Completion, Failed> {
     })
 }
 
-pub(crate) fn keys_inject_and_remove_faults() -> Result<Completion, Failed> {
+pub(crate) fn keys_inject_and_remove_faults() -> Result<(), Failed> {
     on_page(async |_, browser| {
         fail_attaches(browser).await;
         take_node_out_of_service(browser).await;
@@ -82,18 +83,13 @@ pub(crate) fn keys_inject_and_remove_faults() -> Result<Completion, Failed> {
     })
 }
 
-/// Runs a test on the page of a new playground; skips it without a browser.
-fn on_page(
-    test: impl AsyncFnOnce(&Playground, &Browser) -> Result<(), Failed>,
-) -> Result<Completion, Failed> {
+/// Runs a test on the page of a new playground.
+fn on_page(test: impl AsyncFnOnce(&Playground, &Browser) -> Result<(), Failed>) -> Result<(), Failed> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let playground = Playground::start()?;
     runtime.block_on(async {
-        let Some(browser) = Browser::open(&format!("http://{}/", playground.address)).await else {
-            let reason =
-                "it needs chromium and chromedriver (Debian: apt-get install chromium chromium-driver)";
-            return Ok(Completion::ignored_with(reason));
-        };
+        let browser = Browser::open(&format!("http://{}/", playground.address)).await;
+        let browser = browser.ok_or("the browser disappeared")?;
         // Ready once the pods run and each panel has rows.
         browser
             .until("document.querySelector('#panel-pods .badge.good')")
@@ -107,7 +103,7 @@ fn on_page(
             .await;
         test(&playground, &browser).await?;
         browser.close().await;
-        Ok(Completion::Completed)
+        Ok(())
     })
 }
 

@@ -4,7 +4,6 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
-use std::process::Command;
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
@@ -12,6 +11,8 @@ use libtest_mimic::Failed;
 use rustix::fs::OFlags;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+
+use super::program;
 
 /// Timeout, with the build of driver and attacher; only reached on failure.
 const DEADLINE: Duration = Duration::from_secs(600);
@@ -79,7 +80,7 @@ pub(crate) fn keys_inject_a_fault_and_quit() -> Result<(), Failed> {
     };
     tcsetwinsize(&slave, size)?;
     let mut output = Output::of(terminal.try_clone()?);
-    let mut child = Command::new(env!("CARGO_BIN_EXE_playground"))
+    let mut child = program()?
         .env("TERM", "xterm")
         .stdin(slave.try_clone()?)
         .stdout(slave.try_clone()?)

@@ -19,7 +19,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, ensure};
 use csi_e2e::control_plane::{Component, ControlPlane, Options, Timers};
 use csi_e2e::process::{Run, reaper_main_if_requested};
-use csi_e2e::toolchain::{MissingGo, Settings, Toolchain};
+use csi_e2e::toolchain::{Settings, Toolchain};
 use csi_e2e::wait::{self, Progress};
 use embedded_cluster::injected_bug::InjectedBug;
 use futures::{StreamExt, stream};
@@ -28,13 +28,14 @@ use kube::Api;
 use libtest_mimic::{Arguments, Completion, Trial};
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
+use verdict::Requirement::RealComponents;
 
 use actor::Actor;
 use observer::{Observed, Observer};
 use recording::{LOOP_PERIOD, MAX_WAIT_FOR_UNMOUNT, Recording};
 use schedule::{Step, unique_name};
 
-/// Schedules of `cargo test`.
+/// Schedules of a run without `POD_SCHEDULES`.
 const SCHEDULES: u64 = 24;
 /// Seeds of the schedules that run with the injected bug; at least one must show a difference.
 const INJECTED_BUG_SEEDS: std::ops::Range<u64> = 0..8;
@@ -54,12 +55,14 @@ fn main() -> Result<ExitCode> {
     let arguments = Arguments::from_args();
     let run = Run::start()?;
     let runtime = Arc::new(Runtime::new()?);
-    let toolchain = Arc::new(Toolchain::new(&run, Settings::from_env()));
+    let toolchain = Arc::new(Toolchain::new(&run, Settings::of_test()));
     let trial = |name: &str, bug: Option<InjectedBug>| {
         let (run, runtime, toolchain) = (Arc::clone(&run), Arc::clone(&runtime), Arc::clone(&toolchain));
+        let trial = name.to_owned();
         Trial::ignorable_test(name, move || {
-            let compared = runtime.block_on(compare(&run, &toolchain, bug));
-            let skipped = MissingGo::skips(compared).map_err(|error| format!("{error:#}"))?;
+            let skipped = verdict::ran(&trial, &[RealComponents], || {
+                runtime.block_on(compare(&run, &toolchain, bug))
+            })?;
             Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
         })
     };
@@ -77,7 +80,6 @@ fn main() -> Result<ExitCode> {
 
 /// Compares the schedules. With a bug injected into the embedded controller, at least one of [`INJECTED_BUG_SEEDS`] must differ.
 async fn compare(run: &Arc<Run>, toolchain: &Toolchain, bug: Option<InjectedBug>) -> Result<()> {
-    toolchain.settings().require_go()?;
     let seeds = if bug.is_some() {
         INJECTED_BUG_SEEDS
     } else {

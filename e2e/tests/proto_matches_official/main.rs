@@ -9,13 +9,14 @@ mod kubernetes;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
-use csi_e2e::toolchain::{MissingGo, csi_descriptors};
+use csi_e2e::toolchain::csi_descriptors;
 use libtest_mimic::{Arguments, Completion, Trial};
 use prost_reflect::{DescriptorPool, FileDescriptor};
 use protox::{
     Compiler,
     file::{ChainFileResolver, File, FileResolver, GoogleFileResolver},
 };
+use verdict::Requirement::RealComponents;
 
 use crate::facts::Facts;
 
@@ -43,20 +44,19 @@ fn main() -> ExitCode {
     trials.push(Trial::test("built descriptors are those of csi.proto", || {
         Ok(built_matches_source()?)
     }));
-    trials.push(Trial::ignorable_test(
-        "csi.proto matches the official one",
-        || {
-            let skipped = MissingGo::skips(proto_matches_official())?;
+    let compared: [(&str, fn() -> Result<()>); 2] = [
+        ("csi.proto matches the official one", proto_matches_official),
+        (
+            "table of Kubernetes' types matches the official sources",
+            kubernetes::table_matches_official,
+        ),
+    ];
+    trials.extend(compared.map(|(name, compare)| {
+        Trial::ignorable_test(name, move || {
+            let skipped = verdict::ran(name, &[RealComponents], compare)?;
             Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
-        },
-    ));
-    trials.push(Trial::ignorable_test(
-        "table of Kubernetes' types matches the official sources",
-        || {
-            let skipped = MissingGo::skips(kubernetes::table_matches_official())?;
-            Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
-        },
-    ));
+        })
+    }));
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 

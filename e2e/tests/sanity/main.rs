@@ -1,8 +1,7 @@
 //! Runs csi-sanity, the conformance suite of CSI drivers, against the mock driver: all specs must pass in
 //! every set-up, with a new array and again after a restart with the state of the first round.
 //!
-//! `cargo test -p csi-e2e --test sanity`; a filter selects set-ups. Set-ups with loop devices need root:
-//! without it they report that they were skipped, or fail if `CSI_MOCK_REQUIRE_ROOT_TESTS` is set.
+//! `CSI_E2E_REAL=1 cargo test -p csi-e2e --test sanity`; a filter selects set-ups. Set-ups with loop devices need root.
 
 mod report;
 mod setup;
@@ -12,8 +11,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use csi_e2e::process::{Run, reaper_main_if_requested, stop_in_reverse};
-use csi_e2e::toolchain::{MissingGo, Settings, Toolchain};
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use csi_e2e::toolchain::{Settings, Toolchain};
+use libtest_mimic::{Arguments, Completion, Trial};
 use tokio::runtime::Runtime;
 
 use crate::setup::{ALL, DEADLINE, Devices, PLAIN, SetUp};
@@ -31,7 +30,7 @@ fn main() -> Result<ExitCode> {
     let run = Run::start()?;
     let harness = Arc::new(Harness {
         runtime: Runtime::new()?,
-        toolchain: Toolchain::new(&run, Settings::from_env()),
+        toolchain: Toolchain::new(&run, Settings::of_test()),
         run,
     });
     let mut trials = Vec::new();
@@ -47,23 +46,17 @@ fn main() -> Result<ExitCode> {
 fn trial(harness: &Arc<Harness>, setup: &'static SetUp, devices: Devices) -> Trial {
     let harness = Arc::clone(harness);
     let name = format!("{}::{}", devices.name(), setup.name);
-    let missing = devices.missing();
+    let trial = name.clone();
     Trial::ignorable_test(name, move || {
-        if let Some(missing) = missing {
-            return match harness.toolchain.settings().need_privileges {
-                true => Err(Failed::from(missing)),
-                false => Ok(Completion::ignored_with(missing)),
-            };
-        }
-        let skipped = MissingGo::skips(harness.runtime.block_on(passes_twice(&harness, setup, devices)));
-        let skipped = skipped.map_err(|error| format!("{error:#}"))?;
+        let skipped = verdict::ran(&trial, devices.requirements(), || {
+            harness.runtime.block_on(passes_twice(&harness, setup, devices))
+        })?;
         Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
     })
 }
 
 /// With a new array, and with its state after a restart.
 async fn passes_twice(harness: &Harness, setup: &SetUp, devices: Devices) -> Result<()> {
-    harness.toolchain.settings().require_go()?;
     let dir = harness
         .run
         .subdir(&format!("{}-{}", devices.name(), setup.name))?;

@@ -8,6 +8,8 @@ use csi_e2e::process::{Process, Spec, wait_until_listening};
 use csi_e2e::toolchain::Peer;
 use csi_e2e::wait::{self, Progress};
 use serde_json::{Map, Value, json};
+use verdict::Requirement;
+use verdict::Requirement::{LoopDevices, RealComponents};
 
 use crate::Harness;
 use crate::report::Report;
@@ -118,19 +120,11 @@ impl Devices {
         }
     }
 
-    /// The missing requirement of this machine.
-    pub(crate) fn missing(self) -> Option<String> {
-        if self == Self::Emulated {
-            return None;
+    pub(crate) fn requirements(self) -> &'static [Requirement] {
+        match self {
+            Self::Emulated => &[RealComponents],
+            Self::Loop => &[RealComponents, LoopDevices],
         }
-        let root = rustix::process::geteuid().is_root();
-        let control = Path::new("/dev/loop-control").exists();
-        let lacking = match (root, control) {
-            (false, _) => "root",
-            (true, false) => "/dev/loop-control",
-            (true, true) => return None,
-        };
-        Some(format!("loop devices need {lacking}"))
     }
 }
 

@@ -1,7 +1,7 @@
-//! All scenarios on the embedded cluster, and on the real control plane if `CSI_E2E_BACKENDS` contains it.
+//! All scenarios on the embedded cluster, and on the real control plane if real components are requested.
 //!
-//! `cargo test -p csi-e2e --test scenarios` runs them on the embedded cluster with our attacher, and a few with the Go one. With
-//! `CSI_E2E_BACKENDS=embedded,control-plane` they run on the control plane, too, with our attacher and with the Go one. A
+//! `cargo test -p csi-e2e --test scenarios` runs them on the embedded cluster with our attacher. With `CSI_E2E_REAL=1` they run
+//! on the control plane, too, with our attacher and with the Go one, and a few on the embedded cluster with the Go one. A
 //! filter selects trials: `embedded::`, `control-plane::`, `ours::`, `go::`, `pod-moves`. `kubeconfig::` trials access the
 //! control plane through the backend for existing clusters; with `CSI_E2E_KUBECONFIG` all scenarios run on that cluster.
 //! `attacher_process::` trials need no cluster.
@@ -17,13 +17,15 @@ mod shared_cluster;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Error, Result};
 use csi_e2e::attacher::Kind;
 use csi_e2e::process::reaper_main_if_requested;
 use csi_e2e::scenario::{self, Scenario};
 use csi_e2e::toolchain::Settings;
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Trial};
 use tracing_subscriber::EnvFilter;
+use verdict::Missing;
+use verdict::Requirement::EarlierAttacher;
 
 use crate::shared_cluster::{Access, SharedCluster};
 
@@ -49,7 +51,7 @@ fn main() -> ExitCode {
 
     let mut arguments = Arguments::from_args();
     let prepared = SharedCluster::new().map(Arc::new).and_then(|shared| {
-        let settings = Settings::from_env();
+        let settings = Settings::of_test();
         let trials = trials(&shared, &settings)?;
         Ok((shared, trials, trials_at_a_time(&settings)?))
     });
@@ -79,33 +81,35 @@ fn trials(shared: &Arc<SharedCluster>, settings: &Settings) -> Result<Vec<Trial>
     let mut trials = attacher_process::trials(shared);
     if settings.kubeconfig.is_some() {
         for kind in [Kind::Ours, Kind::Go] {
-            trials.extend(Scenario::all(kind).map(|scenario| {
-                let skipped = missing_setting(scenario, settings);
-                trial(shared, scenario, kind, Access::Kubeconfig, skipped)
-            }));
+            // A cluster that the harness did not start keeps its components.
+            let possible = Scenario::all(kind).filter(|scenario| !scenario.needs_own_control_plane());
+            trials.extend(possible.map(|scenario| trial(shared, scenario, kind, Access::Kubeconfig, None)));
         }
         trials.push(secrets::trial(shared, Access::Kubeconfig, None));
         return Ok(trials);
     }
     let (embedded, control_plane) = settings.backends()?;
-    let not_chosen = |chosen: bool, why| (!chosen).then_some(why);
-    let no_embedded = not_chosen(embedded, "CSI_E2E_BACKENDS has no embedded");
-    let no_go = settings.require_go().err().map(|_| "`go` is not on PATH");
-    let no_control_plane = not_chosen(control_plane, "CSI_E2E_BACKENDS has no control-plane").or(no_go);
+    let not_chosen = |chosen: bool, backend: &str| {
+        let reason = format!("CSI_E2E_BACKENDS has no {backend}");
+        (!chosen).then(|| Missing::new("backend", reason, "unset CSI_E2E_BACKENDS"))
+    };
+    let no_embedded = not_chosen(embedded, "embedded");
+    let no_go = settings.go().err();
+    let no_control_plane = no_go.clone().or(not_chosen(control_plane, "control-plane"));
     let mut own_control_plane = Vec::new();
     for (access, skipped) in [
         (Access::Embedded, no_embedded),
-        (Access::ControlPlane, no_control_plane),
+        (Access::ControlPlane, no_control_plane.clone()),
     ] {
-        trials.push(secrets::trial(shared, access, skipped));
+        trials.push(secrets::trial(shared, access, skipped.clone()));
         for kind in [Kind::Ours, Kind::Go] {
             let scenarios = Scenario::all(kind);
-            let chosen =
-                scenarios.filter(|scenario| access != Access::Embedded || scenario.is_for_embedded(kind));
-            for scenario in chosen {
+            let on_embedded =
+                |scenario: &Scenario| scenario.is_for_embedded(kind) && scenario.not_embedded().is_none();
+            for scenario in scenarios.filter(|scenario| access != Access::Embedded || on_embedded(scenario)) {
                 let skipped = skipped
-                    .or(no_go.filter(|_| scenario.starts_go(kind)))
-                    .or_else(|| missing_setting(scenario, settings));
+                    .clone()
+                    .or(no_go.clone().filter(|_| scenario.starts_go(kind)));
                 let trial = trial(shared, scenario, kind, access, skipped);
                 let own_cluster = access.own_cluster(scenario);
                 if own_cluster.is_some_and(|backend| backend.starts_processes()) {
@@ -119,7 +123,13 @@ fn trials(shared: &Arc<SharedCluster>, settings: &Settings) -> Result<Vec<Trial>
     for name in THROUGH_KUBECONFIG {
         let scenario = Scenario::named(name).expect("the scenario must exist");
         let access = Access::Kubeconfig;
-        trials.push(trial(shared, scenario, Kind::Ours, access, no_control_plane));
+        trials.push(trial(
+            shared,
+            scenario,
+            Kind::Ours,
+            access,
+            no_control_plane.clone(),
+        ));
     }
     Ok(spread(trials, own_control_plane))
 }
@@ -140,49 +150,40 @@ fn spread(trials: Vec<Trial>, few: Vec<Trial>) -> Vec<Trial> {
     all
 }
 
-/// Missing setting that the scenario needs.
-fn missing_setting(scenario: &Scenario, settings: &Settings) -> Option<&'static str> {
-    let is_upgrade = scenario::UPGRADES
-        .iter()
-        .any(|upgrade| upgrade.name == scenario.name);
-    (is_upgrade && settings.previous_attacher.is_none())
-        .then_some("CSI_ATTACHER_PREVIOUS_BIN names no earlier build of our attacher")
-}
-
 fn trial(
     shared: &Arc<SharedCluster>,
     scenario: &'static Scenario,
     kind: Kind,
     access: Access,
-    skipped: Option<&'static str>,
+    missing: Option<Missing>,
 ) -> Trial {
-    // A cluster that the harness did not start keeps its components.
-    let untouchable = access == Access::Kubeconfig && scenario.needs_own_control_plane();
-    let name = format!("{kind}::{}", scenario.name);
-    let not_embedded = match access {
-        Access::Embedded => scenario.not_embedded(),
-        Access::ControlPlane | Access::Kubeconfig => None,
-    };
-    let skipped = skipped
-        .or(untouchable.then_some("it needs a cluster of its own"))
-        .or(not_embedded);
+    let is_upgrade = scenario::UPGRADES
+        .iter()
+        .any(|upgrade| upgrade.name == scenario.name);
+    let missing = missing.or_else(|| is_upgrade.then(|| EarlierAttacher.missing()).flatten());
     let shared = Arc::clone(shared);
-    unless(skipped, format!("{access}::{name}"), move || {
-        shared.run(scenario, kind, access)
-    })
+    unless(
+        missing,
+        format!("{access}::{kind}::{}", scenario.name),
+        move || shared.run(scenario, kind, access),
+    )
 }
 
-/// A trial. It is skipped for the reason `skipped`, or the one that `run` returns.
+/// A trial. It is skipped if something is missing from the start, or if `run` fails with [`Missing`].
 fn unless(
-    skipped: Option<&'static str>,
+    missing: Option<Missing>,
     name: String,
-    run: impl FnOnce() -> Result<Option<String>> + Send + 'static,
+    run: impl FnOnce() -> Result<()> + Send + 'static,
 ) -> Trial {
+    let trial = name.clone();
     Trial::ignorable_test(name, move || {
-        if let Some(reason) = skipped {
-            return Ok(Completion::ignored_with(reason));
-        }
-        let skipped = run().map_err(|error| Failed::from(format!("{error:#}")))?;
+        let run = || {
+            missing
+                .map_or(Ok(()), Err)
+                .map_err(Error::new)
+                .and_then(|()| run())
+        };
+        let skipped = verdict::ran(&trial, &[], run)?;
         Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
     })
 }

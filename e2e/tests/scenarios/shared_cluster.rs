@@ -15,6 +15,7 @@ use csi_e2e::scenario::{self, ExpectedOutcome, Scenario, TestContext, dump};
 use csi_e2e::toolchain::{Settings, Toolchain};
 use tokio::runtime::Runtime;
 use tokio::sync::{OnceCell, Semaphore};
+use verdict::Missing;
 
 use crate::permissions;
 
@@ -64,17 +65,9 @@ impl SharedCluster {
         })
     }
 
-    /// Runs a scenario and compares the outcome with the expected one of the attacher, or returns the reason why it is
-    /// skipped.
-    pub(crate) fn run(
-        &self,
-        scenario: &'static Scenario,
-        kind: Kind,
-        access: Access,
-    ) -> Result<Option<String>> {
-        if let Some(reason) = self.runtime.block_on(self.unmet_version(scenario, access))? {
-            return Ok(Some(reason));
-        }
+    /// Runs a scenario and compares the outcome with the expected one of the attacher.
+    pub(crate) fn run(&self, scenario: &'static Scenario, kind: Kind, access: Access) -> Result<()> {
+        self.runtime.block_on(self.require_version(scenario, access))?;
         let prefix = match access {
             Access::Embedded => format!("em-{kind}-{}", scenario.name),
             Access::ControlPlane => format!("{kind}-{}", scenario.name),
@@ -101,16 +94,16 @@ impl SharedCluster {
             let mut passed = self.passed.lock().unwrap_or_else(PoisonError::into_inner);
             passed.insert(scenario.name);
         }
-        Ok(None)
+        Ok(())
     }
 
-    /// The reason to skip a scenario because of the Kubernetes version. A scenario's own cluster has the version of the shared one.
-    async fn unmet_version(&self, scenario: &Scenario, access: Access) -> Result<Option<String>> {
+    /// A scenario's own cluster has the Kubernetes version of the shared one.
+    async fn require_version(&self, scenario: &Scenario, access: Access) -> Result<()> {
         if scenario.config.since.is_none() {
-            return Ok(None);
+            return Ok(());
         }
         let ctx = self.context(access).await?;
-        scenario.unmet_version(ctx.cluster()).await
+        scenario.require_version(ctx.cluster()).await
     }
 
     fn run_on_own_cluster(
@@ -172,7 +165,7 @@ impl SharedCluster {
             .tools
             .get_or_init(|| async {
                 let run = Run::start().map_err(|error| format!("{error:#}"))?;
-                let toolchain = Toolchain::new(&run, Settings::from_env());
+                let toolchain = Toolchain::new(&run, Settings::of_test());
                 Ok((run, toolchain))
             })
             .await;
@@ -246,6 +239,7 @@ impl fmt::Display for Access {
 /// wrong.
 fn verify(outcome: Result<()>, expected_outcome: ExpectedOutcome, prefix: &str) -> Result<()> {
     match (expected_outcome, outcome) {
+        (_, Err(error)) if error.is::<Missing>() => Err(error),
         (ExpectedOutcome::Passes, outcome) => outcome,
         (
             ExpectedOutcome::Fails {

@@ -4,7 +4,6 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use csi_mock_driver::fault::DeviceFault;
 use csi_mock_driver::node::device::{Device, Devices, Error, Kind};
 
 use rustix::process::Signal;
+use verdict::Requirement;
 
 use crate::privilege;
 use crate::program::{Program, command};
@@ -151,7 +151,7 @@ fn read_only_loop_device_rejects_writes_and_stale_links_are_replaced() {
 }
 
 fn losetup(args: &[&Path]) -> String {
-    let output = Command::new("losetup").args(args).output().unwrap();
+    let output = verdict::command("losetup").args(args).output().unwrap();
     assert!(output.status.success(), "losetup {args:?}: {output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
@@ -204,7 +204,11 @@ fn file_numbers(file: &Path) -> String {
 
 /// Attaches this device to a file; `false` if another process uses the device meanwhile.
 fn take(device: &Path, file: &Path) -> bool {
-    let output = Command::new("losetup").arg(device).arg(file).output().unwrap();
+    let output = verdict::command("losetup")
+        .arg(device)
+        .arg(file)
+        .output()
+        .unwrap();
     assert!(
         output.status.success()
             || made_of(device).is_some()
@@ -298,13 +302,11 @@ const BARE_DEV: &str = "mount -t tmpfs none /dev && mknod /dev/null c 1 3 && mkn
 
 #[tokio::test]
 async fn loop_device_without_a_file_in_dev_gets_one() {
-    if !privilege::is_there() {
-        return;
-    }
+    verdict::require!(Requirement::LoopDevices, Requirement::Program("unshare"));
     let directory = tempfile::tempdir().unwrap();
     let (socket, media) = (directory.path().join("csi.sock"), directory.path().join("media"));
     let driver = command(&socket);
-    let mut bare = Command::new("unshare");
+    let mut bare = verdict::command("unshare");
     bare.args(["--mount", "--propagation=private", "sh", "-c", BARE_DEV])
         .arg(driver.get_program())
         .args(driver.get_args())

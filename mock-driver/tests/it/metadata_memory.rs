@@ -2,12 +2,11 @@
 
 use std::fs::{self, File};
 use std::path::PathBuf;
-use std::process::Command;
 
 use csi_proto::v1::snapshot_metadata_client::SnapshotMetadataClient;
 use csi_proto::v1::{CapacityRange, CreateSnapshotRequest, GetMetadataAllocatedRequest};
+use verdict::Requirement;
 
-use crate::privilege;
 use crate::program::{Program, command};
 use crate::server::mk_create;
 
@@ -40,15 +39,13 @@ impl Drop for Ramfs {
 }
 
 fn run(program: &str, args: &[&str]) {
-    let output = Command::new(program).args(args).output().unwrap();
+    let output = verdict::command(program).args(args).output().unwrap();
     assert!(output.status.success(), "{program} {args:?}: {output:?}");
 }
 
 #[tokio::test]
 async fn memory_for_the_metadata_of_a_full_volume_is_bounded() {
-    if !privilege::is_there() {
-        return;
-    }
+    verdict::require!(Requirement::LoopDevices, Requirement::Program("prlimit"));
     let directory = tempfile::tempdir().unwrap();
     let media = Ramfs::mount(directory.path().join("media"));
     let flags = [
@@ -59,7 +56,7 @@ async fn memory_for_the_metadata_of_a_full_volume_is_bounded() {
     let socket = directory.path().join("csi.sock");
     let driver = command(&socket);
     // The limit of the address space makes a driver that collects all entries fail before the host runs out of memory.
-    let mut limited = Command::new("prlimit");
+    let mut limited = verdict::command("prlimit");
     limited
         .arg("--as=2147483648")
         .arg(driver.get_program())

@@ -16,6 +16,7 @@ use csi_proto::v1::volume_capability::AccessType;
 use csi_proto::v1::volume_capability::access_mode::Mode;
 use tonic::Code;
 use tonic::transport::Channel;
+use verdict::Requirement::{LoopDevices, Program};
 
 use crate::privilege;
 use crate::server::{Server, mk_block, mk_create, mk_map, mk_mount, mk_publish, mk_unpublish};
@@ -338,10 +339,15 @@ fn assert_nothing_left(directory: &Path) {
 /// The kinds of devices that are available here.
 fn kinds() -> Vec<Choice> {
     let mut kinds = vec![Choice::Emulated];
-    if privilege::is_there() {
+    if verdict::is_met(LoopDevices) {
         kinds.push(Choice::Loop);
     }
     kinds
+}
+
+/// Whether the driver can make this filesystem; the kernel's needs programs.
+fn can_make(fs_type: &str, devices: Choice) -> bool {
+    devices == Choice::Emulated || fs_type != "xfs" || verdict::is_met(Program("mkfs.xfs"))
 }
 
 fn text(path: &Path) -> String {

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use csi_mock_driver::store::volume_files::{FileId, VolumeFiles};
@@ -50,7 +49,7 @@ impl Drop for Machine {
     fn drop(&mut self) {
         // A child process that another test is starting has copies of our descriptors until its exec.
         let is_unmounted = (0..250).any(|_| {
-            let ended = Command::new("umount").arg(&self.root).status();
+            let ended = verdict::command("umount").arg(&self.root).status();
             let is_done = ended.is_ok_and(|status| status.success());
             if !is_done {
                 std::thread::sleep(Duration::from_millis(20));
@@ -62,7 +61,7 @@ impl Drop for Machine {
 }
 
 fn run(program: &str, args: &[&Path]) {
-    let output = Command::new(program).args(args).output().unwrap();
+    let output = verdict::command(program).args(args).output().unwrap();
     assert!(output.status.success(), "{program} {args:?}: {output:?}");
 }
 

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use tokio::io::copy_bidirectional;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
+use verdict::Requirement;
 
 use super::super::test_context::Build;
 use super::TestEnv;
@@ -83,6 +84,7 @@ impl TestEnv<'_> {
     }
 
     async fn replica_spec(&self, build: Build, name: &str) -> Result<AttacherSpec> {
+        Requirement::OwnHostName.check()?;
         Ok(AttacherSpec {
             kind: build.kind(),
             binary: self.ctx.attacher_build(build).await?,

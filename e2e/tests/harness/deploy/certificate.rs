@@ -19,6 +19,7 @@ use kube::ResourceExt;
 use kube::api::DynamicObject;
 use libtest_mimic::Trial;
 use tokio::process::Command;
+use verdict::Requirement::Program;
 
 use super::driver::kind;
 use super::shape::Shape;
@@ -55,6 +56,9 @@ struct Made {
 impl Made {
     /// Runs the script as in the README, in its own directory.
     async fn by_the_script(args: &[&str]) -> Result<(Self, String)> {
+        for program in ["bash", "openssl"] {
+            Program(program).check()?;
+        }
         let script = workspace_root()
             .join("deploy/overlays")
             .join(OVERLAY)
@@ -214,7 +218,7 @@ async fn certificate_is_valid(harness: Arc<Harness>) -> Result<()> {
         std::fs::write(&certificate, made.file("tls.crt")?)?;
         std::fs::write(&key, made.file("tls.key")?)?;
         let verify = |host: &str| {
-            let mut command = Command::new("openssl");
+            let mut command = Command::from(verdict::command("openssl"));
             command.args([
                 "verify",
                 "-x509_strict",
@@ -230,9 +234,9 @@ async fn certificate_is_valid(harness: Arc<Harness>) -> Result<()> {
         let elsewhere = stdout_of(&mut verify("elsewhere.svc")).await;
         ensure!(elsewhere.is_err(), "the certificate is valid for any host");
 
-        let mut x509 = Command::new("openssl");
+        let mut x509 = Command::from(verdict::command("openssl"));
         x509.args(["x509", "-noout", "-pubkey", "-in"]).arg(&certificate);
-        let mut pkey = Command::new("openssl");
+        let mut pkey = Command::from(verdict::command("openssl"));
         pkey.args(["pkey", "-pubout", "-in"]).arg(&key);
         ensure!(
             stdout_of(&mut x509).await? == stdout_of(&mut pkey).await?,

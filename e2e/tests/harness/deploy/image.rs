@@ -11,6 +11,7 @@ use libtest_mimic::Trial;
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 use tokio::process::Command;
+use verdict::Requirement;
 
 use crate::{Harness, trial};
 
@@ -181,6 +182,7 @@ fn mk_binaries(dir: &Path, note: &str) -> Result<()> {
 }
 
 async fn pack(binaries: &Path, out: &Path) -> Result<()> {
+    Requirement::Program("bash").check()?;
     let mut pack = Command::new(workspace_root().join("deploy/images/oci-layout"));
     pack.args([binaries, out]).env("SOURCE_DATE_EPOCH", "1700000000");
     stdout_of(&mut pack).await.map(drop)

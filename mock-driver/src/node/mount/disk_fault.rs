@@ -101,6 +101,7 @@ mod tests {
 
     #[test]
     fn errors_are_noted_where_there_is_an_ext_filesystem_to_repair() {
+        verdict::require!(verdict::Requirement::Program("mkfs.ext4"));
         // A filesystem whose rules can be tested without mounting it.
         let (_directory, mut disk) = mk_blank_disk(320 << 20);
         let mark_dirty = |disk: &Disk| Mounter::Kernel.mark_dirty(disk).unwrap();
@@ -126,6 +127,7 @@ mod tests {
 
     #[test]
     fn xfs_is_not_marked_dirty() {
+        verdict::require!(verdict::Requirement::Program("mkfs.xfs"));
         let (_directory, disk) = mk_blank_disk(320 << 20);
         super::super::formatting::prepare(&disk, Some(Filesystem::Xfs)).unwrap();
         let before = filesystem::head(&disk.file).unwrap();

@@ -210,6 +210,7 @@ mod tests {
 
     #[test]
     fn data_written_after_disk_lookup_is_never_formatted() {
+        verdict::require!(verdict::Requirement::Program("mkfs.ext4"));
         for rest in [&[][..], b"half a filesystem"] {
             let (_directory, disk) = mk_blank_disk(16 << 20);
             let failing = Program {
@@ -235,6 +236,7 @@ mod tests {
 
     #[test]
     fn mark_beside_a_whole_or_used_filesystem_goes_and_the_filesystem_stays() {
+        verdict::require!(verdict::Requirement::Program("mkfs.ext4"));
         // (case, what is changed after mkfs)
         let mounted = (0x434, [1, 0]);
         for (case, change) in [("whole", None), ("mounted once, and dirty since", Some(mounted))] {

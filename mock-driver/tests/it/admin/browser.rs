@@ -1,7 +1,4 @@
 //! The dashboard in a real browser: Debian's chromium and chromium-driver, headless.
-//!
-//! Without these programs the tests print that they are skipped; if `REQUIRE_BROWSER_TESTS` is set they fail, so that CI
-//! cannot skip them unnoticed.
 
 mod session;
 

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use csi_mock_driver::array::CreateGroupParams;
 use csi_mock_driver::driver::{Driver, OpenError, Settings};
@@ -73,7 +72,7 @@ impl SmallDisk {
     }
 
     fn run(&self, program: &str, args: &[&str]) {
-        let status = Command::new(program).args(args).arg(self.0.path()).status();
+        let status = verdict::command(program).args(args).arg(self.0.path()).status();
         assert!(status.unwrap().success(), "{program} {args:?}");
     }
 }

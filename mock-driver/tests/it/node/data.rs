@@ -1,7 +1,6 @@
 //! Data persists, read-only volumes reject writes, and foreign data is never formatted.
 
 use std::os::unix::fs::MetadataExt;
-use std::process::Command;
 
 use csi_mock_driver::store::volume_files::FileId;
 use csi_proto::v1::group_controller_client::GroupControllerClient;
@@ -14,6 +13,9 @@ use crate::server::line_in;
 async fn data_survives_detach_and_attach() {
     for devices in kinds() {
         for fs_type in ["ext4", "xfs", ""] {
+            if !can_make(fs_type, devices) {
+                continue;
+            }
             let mut env = TestEnv::start(devices).await;
             let capability = mk_mount(fs_type, Mode::SingleNodeWriter);
             let mut volume = env.attached("a", 320 * MIB, capability).await;
@@ -162,6 +164,9 @@ async fn blank_read_only_volume_is_not_formatted() {
 #[tokio::test]
 async fn staging_with_another_fs_type_is_refused() {
     for devices in kinds() {
+        if !can_make("xfs", devices) {
+            continue;
+        }
         let mut env = TestEnv::start(devices).await;
         let volume = env
             .attached("a", 320 * MIB, mk_mount("xfs", Mode::SingleNodeWriter))
@@ -295,7 +300,7 @@ const NEVER: u32 = 1;
 /// Sets the check time of an unmounted filesystem to [`NEVER`].
 fn never_checked(disk: &Path) {
     let request = format!("set_super_value lastcheck {NEVER}");
-    let done = Command::new("/usr/sbin/debugfs")
+    let done = verdict::command("debugfs")
         .args(["-w", "-R", &request])
         .arg(disk)
         .output()
@@ -490,7 +495,7 @@ async fn copies_of_mounted_filesystems_are_consistent_and_pods_continue() {
     for (medium, content) in copies {
         let disk = media.disk(&medium).unwrap();
         assert!(!needs_recovery(&disk), "{medium:?} is consistent");
-        let read = Command::new("debugfs")
+        let read = verdict::command("debugfs")
             .args(["-R", "cat /file"])
             .arg(&disk)
             .output();
@@ -512,9 +517,7 @@ async fn copies_of_mounted_filesystems_are_consistent_and_pods_continue() {
 
 #[tokio::test]
 async fn restart_thaws_filesystems_that_a_killed_driver_froze() {
-    if !privilege::is_there() {
-        return;
-    }
+    verdict::require!(LoopDevices, Program("fsfreeze"));
     let mut env = TestEnv::start_with(Choice::Loop, |directory, settings| {
         settings.state_dir = Some(directory.join("state"));
     })
@@ -526,7 +529,10 @@ async fn restart_thaws_filesystems_that_a_killed_driver_froze() {
     let mark = env.server.driver().volume_files.frozen_mark(&medium).unwrap();
     // The state after a kill during the copy.
     fs::write(&mark, text(&staging)).unwrap();
-    let frozen = Command::new("fsfreeze").arg("--freeze").arg(&staging).status();
+    let frozen = verdict::command("fsfreeze")
+        .arg("--freeze")
+        .arg(&staging)
+        .status();
     assert!(frozen.unwrap().success());
     let mut env = env.again(Choice::Loop, |_| ()).await;
     assert!(!mark.exists());
@@ -599,7 +605,11 @@ async fn block_volume_waits_for_a_mkfs_of_another_node_and_keeps_its_filesystem(
             tokio::task::yield_now().await;
         }
         assert!(!call.is_finished(), "{step}: does not wait for the lock");
-        let made = Command::new("mkfs.ext4").arg("-q").arg("-F").arg(&disk).status();
+        let made = verdict::command("mkfs.ext4")
+            .arg("-q")
+            .arg("-F")
+            .arg(&disk)
+            .status();
         assert!(made.unwrap().success());
         std::os::unix::fs::FileExt::write_all_at(&file, b"precious", 0x478).unwrap();
         fs::remove_file(&mark).unwrap();

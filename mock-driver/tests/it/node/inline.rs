@@ -209,7 +209,7 @@ struct LoopDevice(String);
 
 impl LoopDevice {
     fn of(file: &Path) -> Self {
-        let output = std::process::Command::new("losetup")
+        let output = verdict::command("losetup")
             .args(["--find", "--show"])
             .arg(file)
             .output()
@@ -221,10 +221,7 @@ impl LoopDevice {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        let detached = std::process::Command::new("losetup")
-            .arg("--detach")
-            .arg(&self.0)
-            .status();
+        let detached = verdict::command("losetup").arg("--detach").arg(&self.0).status();
         assert!(detached.is_ok_and(|status| status.success()) || std::thread::panicking());
     }
 }

@@ -140,10 +140,7 @@ async fn devices_and_mounts_are_restored_after_a_reboot() {
                 if !device.is_absolute() {
                     continue;
                 }
-                let freed = std::process::Command::new("losetup")
-                    .arg("--detach")
-                    .arg(device)
-                    .status();
+                let freed = verdict::command("losetup").arg("--detach").arg(device).status();
                 assert!(freed.unwrap().success());
             }
         })

@@ -57,12 +57,16 @@ fn disks_are_blank_known_or_unknown_and_never_blank_by_mistake() {
 
 #[test]
 fn what_mkfs_makes_is_known_again() {
+    verdict::require!(verdict::Requirement::Program("mkfs.ext4"));
     for (fs, bytes) in [
         (Filesystem::Ext2, 16 << 20),
         (Filesystem::Ext3, 16 << 20),
         (Filesystem::Ext4, 16 << 20),
         (Filesystem::Xfs, 320 << 20),
     ] {
+        if fs == Filesystem::Xfs && !verdict::is_met(verdict::Requirement::Program("mkfs.xfs")) {
+            continue;
+        }
         let (_directory, path) = disk_with(&[]);
         File::options()
             .write(true)
@@ -87,6 +91,7 @@ fn what_mkfs_makes_is_known_again() {
 
 #[test]
 fn disk_is_formatted_only_if_blank_or_if_we_were_interrupted() {
+    verdict::require!(verdict::Requirement::Program("mkfs.ext4"));
     let (_directory, path) = disk_with(&[(5 << 20, b"other data")]);
     let mut disk = mk_disk(&path);
     let refused = prepare(&disk, None).unwrap_err();
@@ -125,6 +130,10 @@ fn debugfs(disk: &Path, request: &str) {
 
 #[test]
 fn dirty_filesystem_is_repaired_and_a_damaged_one_is_reported_and_left() {
+    verdict::require!(
+        verdict::Requirement::Program("mkfs.ext4"),
+        verdict::Requirement::Program("debugfs")
+    );
     const STATE: u64 = 0x43A;
     let state = |disk: &Path| {
         let mut state = [0; 2];

@@ -1,7 +1,7 @@
 //! A headless Chromium with a page, driven through chromedriver. The playground's test uses it, too.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use thirtyfour::prelude::*;
 use thirtyfour::session::http::{Body, HttpClient};
 use tokio::net::TcpStream;
 use tokio::time;
+use verdict::Requirement;
 
 /// Timeout of a condition.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -160,26 +161,13 @@ impl Browser {
 
 impl Program {
     fn start() -> Option<Self> {
-        let found = |name: &str| {
-            let paths = std::env::var_os("PATH").unwrap_or_default();
-            std::env::split_paths(&paths).any(|directory| directory.join(name).is_file())
-        };
-        let missing: Vec<&str> = ["chromium", "chromedriver"]
-            .into_iter()
-            .filter(|name| !found(name))
-            .collect();
-        if !missing.is_empty() {
-            let text = format!(
-                "{} not found: apt-get install chromium chromium-driver",
-                missing.join(" and ")
-            );
-            assert!(std::env::var_os("REQUIRE_BROWSER_TESTS").is_none(), "{text}");
-            // Bypasses the test harness, which hides the output of tests that pass.
-            let notice = format!("\n!!! THE WEB PAGE IS NOT TESTED: {text}\n\n");
-            std::io::stderr().write_all(notice.as_bytes()).unwrap();
+        if !verdict::are_met(&[
+            Requirement::Program("chromium"),
+            Requirement::Program("chromedriver"),
+        ]) {
             return None;
         }
-        let mut child = Command::new("chromedriver")
+        let mut child = verdict::command("chromedriver")
             .arg("--port=0")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
