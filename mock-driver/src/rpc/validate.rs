@@ -21,6 +21,9 @@ const COLLECTION_LIMIT: usize = 4096;
 /// `serviceAccountTokenInSecrets` (KEP-5538).
 pub(crate) const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
+/// Prefix of the keys that kubelet adds to the volume context.
+pub(crate) const KUBELET: &str = "csi.storage.k8s.io/";
+
 /// Maximum number of characters of each part of a topology key, and of a value.
 const SEGMENT_LIMIT: usize = 63;
 
@@ -81,11 +84,20 @@ pub(crate) fn map(field: &str, map: &HashMap<String, String>) -> Result<Map, Inv
         .collect())
 }
 
-/// Validates keys and size of secrets. Errors show no value.
+/// A volume context. Its limit does not concern what kubelet adds: attributes of the pod, and tokens.
+pub(crate) fn volume_context(context: &HashMap<String, String>) -> Result<Map, Invalid> {
+    let of_volume = context.iter().filter(|(key, _)| !key.starts_with(KUBELET));
+    bounded_collection("volume_context", of_volume.flat_map(|(key, value)| [key, value]))?;
+    let owned = |(key, value): (&String, &String)| (key.clone(), value.clone());
+    Ok(context.iter().map(owned).collect())
+}
+
+/// Validates keys and size of secrets, without the tokens that kubelet adds. Errors show no value.
 ///
 /// The CSI spec allows no `/` in a key, but kubelet's key for tokens has one.
 pub(crate) fn secrets(secrets: &HashMap<String, String>) -> Result<(), Invalid> {
-    bounded_collection("secrets", secrets.iter().flat_map(|(key, value)| [key, value]))?;
+    let of_volume = secrets.iter().filter(|(key, _)| *key != TOKENS);
+    bounded_collection("secrets", of_volume.flat_map(|(key, value)| [key, value]))?;
     let proper = |key: &str| {
         let mut chars = key.chars();
         key == TOKENS || chars.all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
@@ -300,7 +312,7 @@ pub(crate) fn capability(
         Ok(Mode::SingleNodeSingleWriter) => AccessMode::SingleNodeSingleWriter,
         Ok(Mode::SingleNodeMultiWriter) => AccessMode::SingleNodeMultiWriter,
         Ok(Mode::Unknown) => return must_be_set(".access_mode.mode"),
-        Err(_) => return invalid(".access_mode.mode", format!("{} is no access mode", mode.mode)),
+        Err(_) => return invalid(".access_mode.mode", format!("unknown access mode {}", mode.mode)),
     };
     Ok(Capability { access, mode })
 }

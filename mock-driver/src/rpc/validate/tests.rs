@@ -71,3 +71,17 @@ fn secrets_may_have_kubelets_key_for_tokens() {
         assert_eq!(with_key(key).unwrap_err().field, "secrets", "{key}");
     }
 }
+
+#[test]
+fn pod_info_and_tokens_of_kubelet_do_not_count_as_volume_context_or_secrets() {
+    let own = ("key".to_owned(), "x".repeat(COLLECTION_LIMIT - 3));
+    let tokens = (TOKENS.to_owned(), "x".repeat(COLLECTION_LIMIT));
+    let pod = ("csi.storage.k8s.io/pod.name".to_owned(), "x".repeat(253));
+    let context = HashMap::from([own.clone(), tokens.clone(), pod]);
+    assert_eq!(volume_context(&context).unwrap().len(), 3);
+    assert_eq!(secrets(&HashMap::from([own, tokens.clone()])), Ok(()));
+    let own = ("key".to_owned(), "x".repeat(COLLECTION_LIMIT - 2));
+    let invalid = volume_context(&HashMap::from([own.clone()])).unwrap_err();
+    assert_eq!(invalid.field, "volume_context");
+    assert_eq!(secrets(&HashMap::from([own])).unwrap_err().field, "secrets");
+}

@@ -5,16 +5,13 @@ use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::node::{Map, View};
 use crate::rpc::capabilities::{self, LiveCapabilities};
-use crate::rpc::validate::{self, Invalid};
+use crate::rpc::validate::{self, Invalid, KUBELET};
 
 /// Maximum number of bytes of a path, the kernel's PATH_MAX.
 const PATH_LIMIT: usize = 4095;
 
 /// Field of the group of a volume's files.
 const MOUNT_GROUP: &str = "volume_capability.mount.volume_mount_group";
-
-/// Prefix of the keys that kubelet adds to the volume context; their values may change between two calls.
-const KUBELET: &str = "csi.storage.k8s.io/";
 
 /// A required absolute path, without trailing slashes.
 pub(super) fn required(field: &str, text: &str) -> Result<String, Invalid> {
@@ -78,7 +75,7 @@ pub(super) fn needs(offered: &LiveCapabilities, capability: &Capability) -> Resu
     validate::needs(offered, by_group, MOUNT_GROUP, has_group)
 }
 
-/// The volume context without kubelet's keys.
+/// The volume context without kubelet's keys, whose values may change between two calls.
 pub(super) fn lasting(context: Map) -> Map {
     context
         .into_iter()

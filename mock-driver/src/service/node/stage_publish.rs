@@ -38,7 +38,7 @@ impl Rpc for NodeStageVolumeRequest {
         path::group(&capability)?;
         Ok(Record {
             publish_context: validate::map("publish_context", &self.publish_context)?,
-            volume_context: path::lasting(validate::map("volume_context", &self.volume_context)?),
+            volume_context: path::lasting(validate::volume_context(&self.volume_context)?),
             ..Record::new(volume, staging, Role::Staged, capability)
         })
     }
@@ -80,7 +80,7 @@ impl Rpc for NodePublishVolumeRequest {
         let staging = path::optional("staging_target_path", &self.staging_target_path)?;
         let capability = validate::capability("volume_capability", self.volume_capability.as_ref())?;
         path::group(&capability)?;
-        let context = validate::map("volume_context", &self.volume_context)?;
+        let context = validate::volume_context(&self.volume_context)?;
         let inline = inline_bytes(&context)?;
         if staging.as_ref() == Some(&target) {
             return Err(Invalid::new("target_path", "must not be the staging_target_path"));
