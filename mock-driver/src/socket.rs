@@ -40,7 +40,7 @@ pub struct Endpoint(PathBuf);
 /// A malformed endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "\"{text}\" is no endpoint: write unix:///path/csi.sock, unix:/path/csi.sock or /path/csi.sock{hint}"
+    "invalid endpoint \"{text}\": write unix:///path/csi.sock, unix:/path/csi.sock or /path/csi.sock{hint}"
 )]
 pub struct InvalidEndpoint {
     text: String,
@@ -54,7 +54,7 @@ pub enum BindError {
     #[error("another process serves {}: stop it or choose another path", path.display())]
     InUse { path: PathBuf },
     /// Another kind of file, which the driver does not remove.
-    #[error("{} exists and is no socket: remove it or choose another path", path.display())]
+    #[error("{} exists and is not a socket: remove it or choose another path", path.display())]
     NotASocket { path: PathBuf },
     #[error("directory {} does not exist: create it first", directory.display())]
     NoDirectory { directory: PathBuf },

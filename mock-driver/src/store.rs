@@ -63,6 +63,11 @@ impl Store {
         Self::of(array, None)
     }
 
+    /// A copy of the array, in memory.
+    pub(crate) fn copy(&self) -> Self {
+        Self::of(self.peek(Array::clone), None)
+    }
+
     /// An array restored from a database. `epoch` is used at the first start.
     pub fn open(
         database: Arc<Database>,
@@ -116,7 +121,12 @@ impl Store {
             Legacy::remove(&directory)?;
             database.replace(&[], Rows::from([((META, MIGRATION.to_owned()), None)]))?;
         }
-        tracing::info!(dir = %directory.display(), volumes = array.volumes().len(), "state restored");
+        let volumes = array.volumes().len();
+        if stored.is_some() || is_migrating {
+            tracing::info!(dir = %directory.display(), volumes, "state restored");
+        } else {
+            tracing::info!(dir = %directory.display(), volumes, "state directory initialized");
+        }
         Ok(Self::of(array, Some(database)))
     }
 

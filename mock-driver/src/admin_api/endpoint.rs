@@ -28,7 +28,7 @@ pub enum Endpoint {
 /// A malformed endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "\"{text}\" is no endpoint: write 127.0.0.1:9810, [::1]:9810, example.org:9810, unix:///path/admin.sock or /path/admin.sock"
+    "invalid endpoint \"{text}\": write 127.0.0.1:9810, [::1]:9810, example.org:9810, unix:///path/admin.sock or /path/admin.sock"
 )]
 pub struct InvalidEndpoint {
     text: String,

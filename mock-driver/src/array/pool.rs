@@ -255,7 +255,7 @@ impl Array {
         }
         Err(Error::Illegal {
             field: "parameters".to_owned(),
-            reason: format!("there is no pool \"{name}\", only {}", self.pool_names()),
+            reason: format!("unknown pool \"{name}\": use one of {}", self.pool_names()),
         })
     }
 }

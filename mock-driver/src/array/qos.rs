@@ -81,7 +81,7 @@ impl QosRule {
         asked.iter().find_map(
             |(key, value)| match self.0.get(key).or_else(|| self.0.get(Self::ANY_KEY)) {
                 None => Some(format!(
-                    "\"{key}\" is no mutable parameter, only {}",
+                    "unknown mutable parameter \"{key}\": use one of {}",
                     listed(self.0.keys().cloned())
                 )),
                 Some(values) if values.contain(value) => None,

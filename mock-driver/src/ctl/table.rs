@@ -53,7 +53,7 @@ pub(super) fn shown(text: &str) -> String {
 
 /// A size with a binary unit.
 pub(super) fn size(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let (mut whole, mut unit) = (bytes, 0);
     while whole >= 1024 && whole % 1024 == 0 && unit < UNITS.len() - 1 {
         whole /= 1024;
@@ -95,6 +95,7 @@ mod tests {
             (0, "0 B"),
             (1023, "1023 B"),
             (1 << 30, "1 GiB"),
+            (1 << 60, "1 EiB"),
             ((1 << 30) + 512, "1073742336 B"),
         ] {
             assert_eq!(size(bytes), text);

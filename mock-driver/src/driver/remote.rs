@@ -257,7 +257,7 @@ fn no_array(error: &client::Error) -> node::Error {
 
 fn read_attachment(attachment: &resource::Attachment) -> Result<Attachment, node::Error> {
     let capability = Capability::read(&attachment.capability).ok_or_else(|| node::Error::NoArray {
-        reason: format!("\"{}\" is no capability", attachment.capability),
+        reason: format!("unknown capability \"{}\"", attachment.capability),
     })?;
     Ok(Attachment {
         number: attachment.number,

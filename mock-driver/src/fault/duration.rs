@@ -10,7 +10,9 @@ const MAX: Duration = Duration::from_secs(876_000 * 3600);
 
 /// A malformed or too long duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("\"{text}\" is no duration of at most 876000h: write it like 250ms, 2s or 1m30s")]
+#[error(
+    "invalid duration \"{text}\": write a number with a unit, such as 250ms, 2s or 1m30s, at most 876000h"
+)]
 pub(crate) struct InvalidDuration {
     text: String,
 }

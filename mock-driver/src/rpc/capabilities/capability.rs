@@ -30,7 +30,7 @@ pub(crate) enum ReportedIn {
 pub enum CapabilitySetError {
     #[error("\"{0}\" must begin with + or -")]
     NoSign(String),
-    #[error("\"{name}\" is no capability of this driver; it has {}", Capability::ALL.map(Capability::name).join(", "))]
+    #[error("unknown capability \"{name}\": use one of {}", Capability::ALL.map(Capability::name).join(", "))]
     Unknown { name: String },
 }
 
