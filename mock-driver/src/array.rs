@@ -147,6 +147,14 @@ pub struct Array {
     premade: u64,
 }
 
+/// The objects that have a name beside their id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Named {
+    Volume,
+    Snapshot,
+    Group,
+}
+
 type MadeFrom = BTreeMap<Source, BTreeSet<VolumeId>>;
 
 // === impl Settings ===
@@ -211,7 +219,9 @@ impl Array {
             attached: 0,
             premade: 0,
         };
-        for (number, id) in registered.into_iter().enumerate() {
+        for id in registered {
+            // That of its first entry for a node that is listed twice, such as the one of `--node-id=node-0`.
+            let number = array.number(&id);
             let entry = array.node_entry(id.clone());
             (entry.registered, entry.number) = (true, number);
             array.derive_node(&id);
@@ -258,6 +268,25 @@ impl Array {
     /// The volume created under this name, if any.
     pub(crate) fn volume_named(&self, name: &str) -> Option<&Volume> {
         self.names.get(name).and_then(|id| self.volumes.get(id))
+    }
+
+    /// The id of an object by its id or its name; the text itself for neither.
+    pub(crate) fn id_of(&self, kind: Named, text: &str) -> String {
+        let (is_id, named) = match kind {
+            Named::Volume => (
+                self.volumes.contains_key(text),
+                self.names.get(text).map(VolumeId::as_str),
+            ),
+            Named::Snapshot => {
+                let named = self.snapshot_names.get(text).map(SnapshotId::as_str);
+                (self.snapshots.contains_key(text), named)
+            }
+            Named::Group => (
+                self.groups.contains_key(text),
+                self.group_names.get(text).map(GroupId::as_str),
+            ),
+        };
+        named.filter(|_| !is_id).unwrap_or(text).to_owned()
     }
 
     /// All volumes, sorted by id.

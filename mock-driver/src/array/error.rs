@@ -51,10 +51,16 @@ pub enum Error {
     Online { volume: VolumeId, nodes: Vec<NodeId> },
     #[error("the volumes cannot be grouped: they lie in different pools, {pools}")]
     CannotGroup { pools: String },
-    #[error("volume \"{volume}\" is not accessible from node \"{node}\": its topology is {topology}")]
+    #[error(
+        "volume \"{volume}\" is not accessible from node \"{node}\": the volume is in {required}, the node in {topology}; \
+         publish it to a node in its topology"
+    )]
     OutOfReach {
         volume: VolumeId,
         node: NodeId,
+        /// That of the volume's pool.
+        required: String,
+        /// That of the node.
         topology: String,
     },
     #[error("capacity_range: {reason}")]

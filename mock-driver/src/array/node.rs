@@ -249,7 +249,7 @@ impl Array {
     }
 
     /// The index of a node, also of one that does not exist yet or any more.
-    fn number(&self, id: &NodeId) -> usize {
+    pub(super) fn number(&self, id: &NodeId) -> usize {
         let known = self.nodes.get(id).map(|entry| entry.number);
         known
             .or_else(|| {

@@ -40,7 +40,8 @@ impl Array {
             return Err(Error::OutOfReach {
                 volume: id,
                 node,
-                topology: segments.to_string(),
+                required: segments.to_string(),
+                topology: entry.segments.to_string(),
             });
         }
         let rival = held

@@ -1,5 +1,7 @@
 //! The admin API's resources as tables.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::output::{Done, Failure, Output};
@@ -139,6 +141,7 @@ impl Row for Node {
     const HEAD: &[&str] = &[
         "NODE",
         "STATE",
+        "TOPOLOGY",
         "STORAGE",
         "ATTACHED",
         "LIMIT",
@@ -152,6 +155,7 @@ impl Row for Node {
         vec![
             self.id.clone(),
             either(self.registered, "registered", "deregistered"),
+            topology(&self.topology),
             health(self.health.iter().map(|issue| issue.status.as_str())),
             self.attached.to_string(),
             limit(self.limit),
@@ -306,15 +310,19 @@ impl Row for Pool {
     const HEAD: &[&str] = &["POOL", "CAPACITY", "USED", "AVAILABLE", "WHERE"];
 
     fn row(&self) -> Vec<String> {
-        let topology = self.topology.iter().map(|(key, value)| format!("{key}={value}"));
         vec![
             self.name.clone(),
             size(self.capacity_bytes),
             size(self.used_bytes),
             size(self.available_bytes),
-            topology.collect::<Vec<_>>().join(","),
+            topology(&self.topology),
         ]
     }
+}
+
+fn topology(segments: &BTreeMap<String, String>) -> String {
+    let segments = segments.iter().map(|(key, value)| format!("{key}={value}"));
+    segments.collect::<Vec<_>>().join(",")
 }
 
 /// Health issues as the text of a cell.

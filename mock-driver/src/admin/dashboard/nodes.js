@@ -12,7 +12,7 @@ export function nodes(panel, refresh) {
   const held = make("select", { onchange: () => { pager.reset(); refresh(); } },
     make("option", { value: "" }, "all"), make("option", { value: "true" }, "with volumes"), make("option", { value: "false" }, "without"));
   const add = make("button", { type: "button", onclick: () => register(refresh) }, "Register a node…");
-  const list = table("Nodes and the volumes on them", "Node", "State", "Attached", "Volumes", ["", "acts"]);
+  const list = table("Nodes and the volumes on them", "Node", "State", "Topology", "Attached", "Volumes", ["", "acts"]);
   panel.append(make("div", { class: "bar" }, field("Search", search, "grow"), field("Show", held), add, pager.whole), list.whole);
 
   return async () => {
@@ -29,6 +29,7 @@ async function register(refresh) {
 
 function row(id, refresh) {
   const state = make("span");
+  const where = make("td", { class: "quiet" });
   const meter = make("meter", { min: 0, "aria-hidden": "true" });
   const count = make("span", { class: "number" });
   const chips = make("div", { class: "chips" });
@@ -36,7 +37,7 @@ function row(id, refresh) {
   const lose = make("button", { type: "button" });
   const limit = make("button", { type: "button", "aria-label": `Change the limit of ${id}` }, "Limit…");
   const line = make("tr", {},
-    make("th", { scope: "row", class: "id" }, id), make("td", {}, state),
+    make("th", { scope: "row", class: "id" }, id), make("td", {}, state), where,
     make("td", {}, make("div", { class: "fill" }, meter, count)),
     make("td", { class: "wide" }, make("div", { class: "chips" }, chips, more)),
     make("td", { class: "acts" }, limit, " ", lose));
@@ -49,6 +50,9 @@ function row(id, refresh) {
     say(state, word);
     dress(state, `badge ${style}`);
     state.title = issues;
+    const topology = Object.entries(node.topology ?? {});
+    say(where, topology.map(([key, value]) => `${key.split("/").pop()}=${value}`).join(", "));
+    where.title = topology.map(([key, value]) => `${key}=${value}`).join(", ");
     meter.hidden = node.limit === undefined;
     meter.max = node.limit || 1;
     meter.optimum = 0;

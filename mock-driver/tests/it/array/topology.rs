@@ -115,7 +115,16 @@ async fn node_outside_the_topology_does_not_get_the_volume() {
     let mut world = World::start_with(two_zones).await;
     let a = world.create(mk_in("a", "zone-1")).await.unwrap().volume_id;
     let outcome = world.publish(&a, "node-0").await;
-    assert_refused("node-0", outcome, Code::FailedPrecondition, &["node-0", "zone-1"]);
+    assert_refused(
+        "node-0",
+        outcome,
+        Code::FailedPrecondition,
+        &[
+            "node-0",
+            "the volume is in {zone=zone-1}",
+            "the node in {zone=zone-0}",
+        ],
+    );
     world.publish(&a, "node-1").await.unwrap();
 }
 
