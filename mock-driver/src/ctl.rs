@@ -26,7 +26,8 @@ mod state;
 mod storage;
 mod table;
 
-/// Inspects a running csi-mock-driver and injects faults.
+/// Inspects a running csi-mock-driver and injects faults. The name of a resource alone lists it; so does `volumes list`.
+/// Volumes, snapshots and group snapshots can be given by id or by name.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "csi-mock-driver ctl",
@@ -60,7 +61,7 @@ pub fn is_ctl(args: &[OsString]) -> bool {
 
 /// Runs a command line whose second word is `ctl`.
 pub async fn run(args: &[OsString]) -> io::Result<ExitCode> {
-    let matches = Ctl::command().try_get_matches_from(args.iter().skip(1));
+    let matches = Ctl::command().try_get_matches_from(without_list(&args[1..]));
     let ctl = match matches.and_then(|matches| Ctl::from_arg_matches(&matches)) {
         Ok(ctl) => ctl,
         Err(text) => {
@@ -72,8 +73,7 @@ pub async fn run(args: &[OsString]) -> io::Result<ExitCode> {
     match ctl.command.run(&client, ctl.output).await {
         Ok(Done::Printed) => Ok(ExitCode::SUCCESS),
         Ok(Done::Text(text, as_asserted)) => {
-            let mut out = io::stdout().lock();
-            unless_seen_enough(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?;
+            print_text(&text)?;
             Ok(ExitCode::from(u8::from(!as_asserted)))
         }
         Err(failure) => {
@@ -85,6 +85,30 @@ pub async fn run(args: &[OsString]) -> io::Result<ExitCode> {
             Ok(ExitCode::from(failure.code()))
         }
     }
+}
+
+/// Removes the word `list` behind the name of a resource, which lists it anyway.
+fn without_list(args: &[OsString]) -> Vec<OsString> {
+    let command = Ctl::command();
+    let subcommand = |word: &OsString| command.find_subcommand(word);
+    let mut args = args.to_vec();
+    let resource = args.iter().position(|word| subcommand(word).is_some());
+    if let Some(next) = resource.map(|resource| resource + 1)
+        && args.get(next).is_some_and(|word| word == "list")
+        && subcommand(&args[next - 1]).is_some_and(|resource| {
+            matches!(resource.get_name(), "journal" | "storage") || resource.get_name().ends_with('s')
+        })
+    {
+        args.remove(next);
+    }
+    args
+}
+
+/// Prints a text on standard output.
+pub fn print_text(text: &str) -> io::Result<ExitCode> {
+    let mut out = io::stdout().lock();
+    unless_seen_enough(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Prints help, the version or a usage error.

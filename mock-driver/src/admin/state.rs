@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::problem::Refusal;
 use super::request::{Json, Reply};
-use crate::array::{self, Array, Done};
+use crate::array::{self, Array, Done, Named};
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::error_chain;
@@ -35,6 +35,15 @@ impl Admin {
     /// Responds with what the array has.
     pub(super) async fn read<T>(&self, look: impl FnOnce(&Array) -> Result<T, array::Error>) -> Reply<T> {
         Ok(Json(self.driver.store.read(look).await?))
+    }
+
+    /// The id of an object that a request names by its id or its name.
+    pub(super) async fn id_of(&self, kind: Named, text: &str) -> Result<String, Refusal> {
+        Ok(self
+            .driver
+            .store
+            .read(|array| Ok(array.id_of(kind, text)))
+            .await?)
     }
 
     /// Changes the array.

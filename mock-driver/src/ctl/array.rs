@@ -2,6 +2,7 @@
 
 use clap::Subcommand;
 
+use super::command::size;
 use super::output::{Done, Failure, Output};
 use super::print::{done, print};
 use crate::admin_api::client::Client;
@@ -18,8 +19,8 @@ pub(super) enum VolumeCommand {
     Create {
         /// Its name.
         name: String,
-        /// Its size in bytes.
-        #[arg(long)]
+        /// Its size, in bytes or with a unit (1Gi).
+        #[arg(long, value_parser = size)]
         bytes: Option<u64>,
         /// As a raw block volume.
         #[arg(long)]
@@ -37,7 +38,8 @@ pub(super) enum VolumeCommand {
     Expand {
         /// Its id.
         volume: String,
-        /// The new size in bytes.
+        /// The new size, in bytes or with a unit (2Gi).
+        #[arg(value_parser = size)]
         bytes: u64,
     },
     /// Set a health issue of a volume (VolumeHealth).

@@ -15,6 +15,7 @@ use super::state::StateCommand;
 use super::storage::{PoolCommand, StorageCommand, storage};
 use crate::admin_api::client::Client;
 use crate::admin_api::resource::Attach;
+use crate::array::quantity;
 
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum Command {
@@ -221,14 +222,17 @@ impl Command {
             Self::Capabilities { changes } => capabilities(client, changes, output).await,
             Self::Faults { what } => faults(client, what.as_ref(), output).await,
             Self::BackendFaults { what } => backend_faults(client, what.as_ref(), output).await,
-            Self::Scenarios { what } => {
-                match what {
-                    None => return print(&client.scenarios().await?, output),
-                    Some(ScenarioCommand::Start { scenario }) => client.set_scenario(scenario, true).await?,
-                    Some(ScenarioCommand::Stop { scenario }) => client.set_scenario(scenario, false).await?,
-                };
-                print(&client.scenarios().await?, output)
-            }
+            Self::Scenarios { what } => match what {
+                None => print(&client.scenarios().await?, output),
+                Some(ScenarioCommand::Start { scenario }) => {
+                    let started = client.set_scenario(scenario, true).await?;
+                    done(format!("started {scenario}: {}", started.about), output)
+                }
+                Some(ScenarioCommand::Stop { scenario }) => {
+                    client.set_scenario(scenario, false).await?;
+                    done(format!("stopped {scenario}"), output)
+                }
+            },
             Self::Journal(journal) => journal.run(client, output).await,
             Self::Calls => print(&client.running().await?, output),
             Self::State { what } => what.run(),
@@ -290,6 +294,11 @@ impl Choice {
             ))),
         }
     }
+}
+
+/// Parses a number of bytes.
+pub(super) fn size(text: &str) -> Result<u64, &'static str> {
+    quantity::bytes(text).ok_or("must be a number of bytes, with or without a unit such as Mi or Gi")
 }
 
 fn limits() -> RangedU64ValueParser<usize> {

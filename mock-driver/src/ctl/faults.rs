@@ -104,10 +104,15 @@ pub(super) async fn capabilities(
             "there is no capability \"{name}\", so nothing is changed: `ctl capabilities` lists them"
         )));
     }
+    if wanted.is_empty() {
+        return print(&known, output);
+    }
+    let mut changed = Vec::new();
     for (name, enabled) in wanted {
         client.set_capability(name, enabled).await?;
+        changed.push(format!("{name} {}", if enabled { "on" } else { "off" }));
     }
-    print(&client.capabilities().await?, output)
+    done(changed.join(", "), output)
 }
 
 /// Lists and changes fault rules.
@@ -116,26 +121,38 @@ pub(super) async fn faults(
     what: Option<&FaultCommand>,
     output: Output,
 ) -> Result<Done, Failure> {
-    match what {
-        None => {}
-        Some(FaultCommand::Add { file }) => {
-            client.put_fault_file(&fault_file(file, "rules")?).await?;
+    let text = match what {
+        None => {
+            let faults = client.faults().await?;
+            let text = match output {
+                Output::Table => faults.rules.table(),
+                Output::Json => json(&faults),
+            };
+            return Ok(Done::Text(text, true));
         }
-        Some(FaultCommand::Remove { rule }) => client.remove_fault(rule).await?,
-        Some(FaultCommand::Enable { rule }) => drop(client.set_fault(rule, true).await?),
-        Some(FaultCommand::Disable { rule }) => drop(client.set_fault(rule, false).await?),
+        Some(FaultCommand::Add { file }) => added(client, &fault_file(file, "rules")?).await?,
+        Some(FaultCommand::Remove { rule }) => {
+            client.remove_fault(rule).await?;
+            format!("removed {rule}")
+        }
+        Some(FaultCommand::Enable { rule }) => {
+            client.set_fault(rule, true).await?;
+            format!("enabled {rule}")
+        }
+        Some(FaultCommand::Disable { rule }) => {
+            client.set_fault(rule, false).await?;
+            format!("disabled {rule}")
+        }
         Some(FaultCommand::Release { rule }) => {
             let released = client.release_fault(rule).await?;
-            return done(format!("{rule} released {} calls", released.calls), output);
+            format!("{rule} released {} calls", released.calls)
         }
-        Some(FaultCommand::Reset) => drop(client.reset_faults().await?),
-    }
-    let faults = client.faults().await?;
-    let text = match output {
-        Output::Table => faults.rules.table(),
-        Output::Json => json(&faults),
+        Some(FaultCommand::Reset) => {
+            client.reset_faults().await?;
+            "reset the counters and the state of all rules".to_owned()
+        }
     };
-    Ok(Done::Text(text, true))
+    done(text, output)
 }
 
 /// Lists and changes backend faults.
@@ -144,18 +161,37 @@ pub(super) async fn backend_faults(
     what: Option<&BackendFaultCommand>,
     output: Output,
 ) -> Result<Done, Failure> {
-    match what {
-        None => {}
+    let text = match what {
+        None => return print(&client.backend_faults().await?, output),
         Some(BackendFaultCommand::Add { file }) => {
-            client
-                .put_fault_file(&fault_file(file, "backend-faults")?)
-                .await?;
+            added(client, &fault_file(file, "backend-faults")?).await?
         }
-        Some(BackendFaultCommand::Remove { fault }) => client.remove_backend_fault(fault).await?,
-        Some(BackendFaultCommand::Enable { fault }) => drop(client.set_backend_fault(fault, true).await?),
-        Some(BackendFaultCommand::Disable { fault }) => drop(client.set_backend_fault(fault, false).await?),
-    }
-    print(&client.backend_faults().await?, output)
+        Some(BackendFaultCommand::Remove { fault }) => {
+            client.remove_backend_fault(fault).await?;
+            format!("removed {fault}")
+        }
+        Some(BackendFaultCommand::Enable { fault }) => {
+            client.set_backend_fault(fault, true).await?;
+            format!("enabled {fault}")
+        }
+        Some(BackendFaultCommand::Disable { fault }) => {
+            client.set_backend_fault(fault, false).await?;
+            format!("disabled {fault}")
+        }
+    };
+    done(text, output)
+}
+
+/// Applies a fault file, and names its rules and backend faults.
+async fn added(client: &Client, file: &Value) -> Result<String, Failure> {
+    client.put_fault_file(file).await?;
+    let lists = ["rules", "backend-faults"].map(|part| file[part].as_array());
+    let ids = lists
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|item| item["id"].as_str());
+    Ok(format!("added {}", ids.collect::<Vec<_>>().join(", ")))
 }
 
 /// The content of a fault file. A bare list or item is of the kind `part`.

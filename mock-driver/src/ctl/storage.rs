@@ -2,6 +2,7 @@
 
 use clap::Subcommand;
 
+use super::command::size;
 use super::output::{Done, Failure, Output};
 use super::print::print;
 use crate::admin_api::client::Client;
@@ -18,7 +19,8 @@ pub(super) enum PoolCommand {
     Resize {
         /// Its name.
         pool: String,
-        /// The new capacity in bytes; at least the allocated bytes.
+        /// The new capacity, in bytes or with a unit (10Gi); at least the allocated bytes.
+        #[arg(value_parser = size)]
         bytes: u64,
     },
 }

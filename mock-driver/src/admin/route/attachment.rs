@@ -12,14 +12,14 @@ use crate::admin::problem::Refusal;
 use crate::admin::request::{Deleted, Json, Path, Query, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{Attach, Attachment, Page, Problem};
-use crate::array::Array;
+use crate::array::{Array, Named};
 
 /// Filter of attachments.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct AttachmentQuery {
-    /// Those of this volume.
+    /// Those of this volume, by its id or name.
     volume: Option<String>,
     /// Attachments to this node.
     node: Option<String>,
@@ -36,6 +36,10 @@ pub(super) async fn list(
     State(admin): State<Admin>,
     Query(query): Query<AttachmentQuery>,
 ) -> Reply<Page<Attachment>> {
+    let wanted = match &query.volume {
+        Some(volume) => Some(admin.id_of(Named::Volume, volume).await?),
+        None => None,
+    };
     // Ids contain no newline, so the cursor is unambiguous.
     let cursor = |attachment: &Attachment| format!("{}\n{}", attachment.volume, attachment.node);
     let after = query.after.as_deref().map(|after| {
@@ -45,7 +49,7 @@ pub(super) async fn list(
     });
     let list = |array: &Array| {
         let is = |wanted: &Option<String>, id: &String| wanted.as_ref().is_none_or(|wanted| wanted == id);
-        let meant = |held: &Attachment| is(&query.volume, &held.volume) && is(&query.node, &held.node);
+        let meant = |held: &Attachment| is(&wanted, &held.volume) && is(&query.node, &held.node);
         let attachments = array.volumes().flat_map(volume::attachments).filter(meant);
         let is_later = |attachment: &Attachment| {
             after.is_none_or(|(volume, node)| {
@@ -62,13 +66,14 @@ pub(super) async fn list(
 
 /// Attaches a volume out of band. The array enforces attach limits, access modes and registered nodes.
 #[utoipa::path(put, path = "/attachments/{volume}/{node}", tag = "attachments",
-    params(("volume" = String, Path, description = "The volume's id."), ("node" = String, Path, description = "The node's id.")),
+    params(("volume" = String, Path, description = "The volume's id or name."), ("node" = String, Path, description = "The node's id.")),
     request_body = Attach, responses((status = 200, body = Attachment), (status = "default", body = Problem)))]
 pub(super) async fn attach(
     State(admin): State<Admin>,
     Path((volume, node)): Path<(String, String)>,
     Json(attach): Json<Attach>,
 ) -> Reply<Attachment> {
+    let volume = admin.id_of(Named::Volume, &volume).await?;
     let request = ControllerPublishVolumeRequest {
         volume_id: volume.clone(),
         node_id: node.clone(),
@@ -82,12 +87,13 @@ pub(super) async fn attach(
 
 /// Detaches a volume out of band: the attacher does not see it.
 #[utoipa::path(delete, path = "/attachments/{volume}/{node}", tag = "attachments",
-    params(("volume" = String, Path, description = "The volume's id."), ("node" = String, Path, description = "The node's id.")),
+    params(("volume" = String, Path, description = "The volume's id or name."), ("node" = String, Path, description = "The node's id.")),
     responses((status = 204), (status = "default", body = Problem)))]
 pub(super) async fn detach(
     State(admin): State<Admin>,
     Path((volume, node)): Path<(String, String)>,
 ) -> Deleted {
+    let volume = admin.id_of(Named::Volume, &volume).await?;
     find(&admin, &volume, &node).await?;
     let request = ControllerUnpublishVolumeRequest {
         volume_id: volume,

@@ -12,7 +12,7 @@ use crate::admin::page::page_by_id;
 use crate::admin::request::{Created, Deleted, Json, Path, Query, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{GroupSnapshot, GroupSnapshotNew, Page, Problem};
-use crate::array::{Array, Group, Members};
+use crate::array::{Array, Group, Members, Named};
 use crate::journal;
 
 /// Filter of group snapshots.
@@ -53,9 +53,10 @@ pub(super) async fn list(
 }
 
 /// Reads a group snapshot with its snapshots.
-#[utoipa::path(get, path = "/group-snapshots/{group}", tag = "snapshots", params(("group" = String, Path, description = "Its id.")),
+#[utoipa::path(get, path = "/group-snapshots/{group}", tag = "snapshots", params(("group" = String, Path, description = "Its id or name.")),
     responses((status = 200, body = GroupSnapshot), (status = "default", body = Problem)))]
 pub(super) async fn get(State(admin): State<Admin>, Path(group): Path<String>) -> Reply<GroupSnapshot> {
+    let group = admin.id_of(Named::Group, &group).await?;
     let now = admin.driver.clock.now();
     admin
         .read(|array| Ok(shown(&array.group(&group, &[])?, now)))
@@ -69,9 +70,13 @@ pub(super) async fn create(
     State(admin): State<Admin>,
     Json(new): Json<GroupSnapshotNew>,
 ) -> Created<GroupSnapshot> {
+    let mut sources = Vec::new();
+    for source in &new.sources {
+        sources.push(admin.id_of(Named::Volume, source).await?);
+    }
     let request = CreateVolumeGroupSnapshotRequest {
         name: new.name,
-        source_volume_ids: new.sources,
+        source_volume_ids: sources,
         parameters: new.parameters.into_iter().collect(),
         ..CreateVolumeGroupSnapshotRequest::default()
     };
@@ -81,9 +86,10 @@ pub(super) async fn create(
 }
 
 /// Deletes a group snapshot with its snapshots, unless volumes depend on one of them.
-#[utoipa::path(delete, path = "/group-snapshots/{group}", tag = "snapshots", params(("group" = String, Path, description = "Its id.")),
+#[utoipa::path(delete, path = "/group-snapshots/{group}", tag = "snapshots", params(("group" = String, Path, description = "Its id or name.")),
     responses((status = 204), (status = "default", body = Problem)))]
 pub(super) async fn delete(State(admin): State<Admin>, Path(group): Path<String>) -> Deleted {
+    let group = admin.id_of(Named::Group, &group).await?;
     let known = admin.driver.store.read(|array| array.group(&group, &[]));
     let snapshots = known.await?.snapshots;
     let request = DeleteVolumeGroupSnapshotRequest {

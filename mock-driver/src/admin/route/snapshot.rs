@@ -11,7 +11,7 @@ use crate::admin::page::page_by_id;
 use crate::admin::request::{Created, Deleted, Json, Path, Query, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{Page, Problem, Snapshot, SnapshotNew};
-use crate::array::{self, Array};
+use crate::array::{self, Array, Named};
 use crate::journal;
 
 /// Filter of snapshots.
@@ -38,6 +38,10 @@ pub(super) async fn list(
     State(admin): State<Admin>,
     Query(query): Query<SnapshotQuery>,
 ) -> Reply<Page<Snapshot>> {
+    let mut query = query;
+    if let Some(source) = &query.source {
+        query.source = Some(admin.id_of(Named::Volume, source).await?);
+    }
     let now = admin.driver.clock.now();
     let (after, limit) = (query.after.as_deref(), query.limit);
     let list = |array: &Array| {
@@ -54,9 +58,10 @@ pub(super) async fn list(
 }
 
 /// Reads a snapshot.
-#[utoipa::path(get, path = "/snapshots/{snapshot}", tag = "snapshots", params(("snapshot" = String, Path, description = "Its id.")),
+#[utoipa::path(get, path = "/snapshots/{snapshot}", tag = "snapshots", params(("snapshot" = String, Path, description = "Its id or name.")),
     responses((status = 200, body = Snapshot), (status = "default", body = Problem)))]
 pub(super) async fn get(State(admin): State<Admin>, Path(snapshot): Path<String>) -> Reply<Snapshot> {
+    let snapshot = admin.id_of(Named::Snapshot, &snapshot).await?;
     let now = admin.driver.clock.now();
     admin
         .read(|array| Ok(shown(array.snapshot(&snapshot)?, now)))
@@ -67,9 +72,10 @@ pub(super) async fn get(State(admin): State<Admin>, Path(snapshot): Path<String>
 #[utoipa::path(post, path = "/snapshots", tag = "snapshots", request_body = SnapshotNew,
     responses((status = 201, body = Snapshot), (status = "default", body = Problem)))]
 pub(super) async fn create(State(admin): State<Admin>, Json(new): Json<SnapshotNew>) -> Created<Snapshot> {
+    let source = admin.id_of(Named::Volume, &new.source).await?;
     let request = CreateSnapshotRequest {
         name: new.name,
-        source_volume_id: new.source,
+        source_volume_id: source,
         parameters: new.parameters.into_iter().collect(),
         ..CreateSnapshotRequest::default()
     };
@@ -79,9 +85,10 @@ pub(super) async fn create(State(admin): State<Admin>, Json(new): Json<SnapshotN
 }
 
 /// Deletes a snapshot that is not part of a group.
-#[utoipa::path(delete, path = "/snapshots/{snapshot}", tag = "snapshots", params(("snapshot" = String, Path, description = "Its id.")),
+#[utoipa::path(delete, path = "/snapshots/{snapshot}", tag = "snapshots", params(("snapshot" = String, Path, description = "Its id or name.")),
     responses((status = 204), (status = "default", body = Problem)))]
 pub(super) async fn delete(State(admin): State<Admin>, Path(snapshot): Path<String>) -> Deleted {
+    let snapshot = admin.id_of(Named::Snapshot, &snapshot).await?;
     admin.read(|array| array.snapshot(&snapshot).map(drop)).await?;
     let request = DeleteSnapshotRequest {
         snapshot_id: snapshot,

@@ -62,7 +62,7 @@ fn read_one(issue: StorageHealthIssue) -> Result<array::StorageHealthIssue, Refu
         None => None,
         Some(text) => Some(Capability::read(text).ok_or_else(|| {
             let message = format!(
-                "health.capability: \"{text}\" is none; write it as volumes show theirs, such as \
+                "health.capability: unknown capability \"{text}\": write it as volumes show theirs, such as \
                  block SINGLE_NODE_WRITER or mount(ext4) MULTI_NODE_MULTI_WRITER"
             );
             Refusal::invalid("health.capability", message)

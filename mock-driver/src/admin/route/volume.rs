@@ -19,7 +19,7 @@ use crate::admin::problem::Refusal;
 use crate::admin::request::{Created, Deleted, Json, Path, Query, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{Attachment, HealthIssue, Page, Problem, Volume, VolumeChange, VolumeNew};
-use crate::array::{self, Array, Source};
+use crate::array::{self, Array, Named, Source};
 use crate::rpc::capabilities::Capability;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
@@ -64,9 +64,10 @@ pub(super) async fn list(
 }
 
 /// Reads a volume.
-#[utoipa::path(get, path = "/volumes/{volume}", tag = "volumes", params(("volume" = String, Path, description = "Its id.")),
+#[utoipa::path(get, path = "/volumes/{volume}", tag = "volumes", params(("volume" = String, Path, description = "Its id or name.")),
     responses((status = 200, body = Volume), (status = "default", body = Problem)))]
 pub(super) async fn get(State(admin): State<Admin>, Path(volume): Path<String>) -> Reply<Volume> {
+    let volume = admin.id_of(Named::Volume, &volume).await?;
     admin.read(|array| Ok(shown(array, array.volume(&volume)?))).await
 }
 
@@ -88,13 +89,14 @@ pub(super) async fn create(State(admin): State<Admin>, Json(new): Json<VolumeNew
 
 /// Updates a volume: size, mutable parameters, health. The whole update is validated before any part
 /// takes effect.
-#[utoipa::path(patch, path = "/volumes/{volume}", tag = "volumes", params(("volume" = String, Path, description = "Its id.")),
+#[utoipa::path(patch, path = "/volumes/{volume}", tag = "volumes", params(("volume" = String, Path, description = "Its id or name.")),
     request_body = VolumeChange, responses((status = 200, body = Volume), (status = "default", body = Problem)))]
 pub(super) async fn change(
     State(admin): State<Admin>,
     Path(volume): Path<String>,
     Json(change): Json<VolumeChange>,
 ) -> Reply<Volume> {
+    let volume = admin.id_of(Named::Volume, &volume).await?;
     let read = |health: Vec<HealthIssue>| {
         let health = health.into_iter().map(from_issue);
         health.collect::<Result<Vec<_>, _>>()
@@ -150,9 +152,10 @@ pub(super) async fn change(
 }
 
 /// Deletes a detached volume.
-#[utoipa::path(delete, path = "/volumes/{volume}", tag = "volumes", params(("volume" = String, Path, description = "Its id.")),
+#[utoipa::path(delete, path = "/volumes/{volume}", tag = "volumes", params(("volume" = String, Path, description = "Its id or name.")),
     responses((status = 204), (status = "default", body = Problem)))]
 pub(super) async fn delete(State(admin): State<Admin>, Path(volume): Path<String>) -> Deleted {
+    let volume = admin.id_of(Named::Volume, &volume).await?;
     admin.read(|array| array.volume(&volume).map(drop)).await?;
     let request = DeleteVolumeRequest {
         volume_id: volume,
@@ -205,7 +208,7 @@ pub(super) fn capability(block: bool, mode: Option<&str>) -> Result<VolumeCapabi
         let known = array::AccessMode::ALL.map(array::AccessMode::name).join(", ");
         Refusal::invalid(
             "accessMode",
-            format!("accessMode: \"{mode}\" is none; there are {known}"),
+            format!("accessMode: unknown access mode \"{mode}\": use one of {known}"),
         )
     };
     let mode = Mode::from_str_name(mode).ok_or_else(unknown)?;

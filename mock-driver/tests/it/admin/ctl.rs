@@ -132,11 +132,11 @@ async fn ctl_adds_and_removes_faults() {
     let file = server.path("rules.yaml");
     std::fs::write(
         &file,
-        "- {id: a, action: {delay: 1ms}}\n- {id: b, action: {delay: 1ms}}\n",
+        "- {id: a, match: {method: '*'}, action: {delay: 1ms}}\n- {id: b, match: {method: '*'}, action: {delay: 1ms}}\n",
     )
     .unwrap();
     let table = stdout_of(&server, &["faults", "add", file.to_str().unwrap()]).await;
-    assert_eq!(table.lines().count(), 3, "{table}");
+    assert_eq!(table, "added a, b\n");
     stdout_of(&server, &["faults", "disable", "a"]).await;
     assert!(!client.faults().await.unwrap().rules[0].enabled);
 }
@@ -166,13 +166,17 @@ async fn fault_file_is_loaded_atomically() {
     let table = [
         (
             "faults",
-            "- {id: a, action: {delay: 1ms}}\n- {id: b, action: {delay: 1ms}}",
+            "- {id: a, match: {method: '*'}, action: {delay: 1ms}}\n- {id: b, match: {method: '*'}, action: {delay: 1ms}}",
             "a b",
         ),
-        ("faults", "{id: c, action: {delay: 1ms}}", "a b c"),
         (
             "faults",
-            "rules:\n- {id: b, action: {delay: 2ms}}\nbackend-faults:\n- {id: t, type: read-only}\n- {id: u, type: busy}",
+            "{id: c, match: {method: '*'}, action: {delay: 1ms}}",
+            "a b c",
+        ),
+        (
+            "faults",
+            "rules:\n- {id: b, match: {method: '*'}, action: {delay: 2ms}}\nbackend-faults:\n- {id: t, type: read-only}\n- {id: u, type: busy}",
             "a b c t u",
         ),
         ("backend-faults", "- {id: v, type: not-ready}", "a b c v t u"),
@@ -197,13 +201,13 @@ async fn fault_file_is_loaded_atomically() {
     let table = [
         (
             "faults",
-            "- {id: x, action: {delay: 1ms}}\n- {id: e, action: {delay: 1ms}}\n- {id: z, action: {delay: soon}}",
+            "- {id: x, match: {method: '*'}, action: {delay: 1ms}}\n- {id: e, match: {method: '*'}, action: {delay: 1ms}}\n- {id: z, match: {method: '*'}, action: {delay: soon}}",
             1,
             "action.delay",
         ),
         (
             "faults",
-            "rules: [{id: x, action: {delay: 1ms}}]\nbackend-faults: [{id: e, type: rain}]",
+            "rules: [{id: x, match: {method: '*'}, action: {delay: 1ms}}]\nbackend-faults: [{id: e, type: rain}]",
             1,
             "rain",
         ),
@@ -223,6 +227,59 @@ async fn fault_file_is_loaded_atomically() {
         assert!(output.contains(words), "{text}: {output}");
         assert_eq!(in_force().await, before, "{text}: nothing of it");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_answer_with_one_line() {
+    let (server, _client) = administered().await;
+    // (words, answer)
+    let table: [(&[&str], &str); 5] = [
+        (&["capabilities", "-LIST_VOLUMES"], "LIST_VOLUMES off\n"),
+        (
+            &["scenarios", "start", "list-lies"],
+            "started list-lies: ListVolumes omits vol-0",
+        ),
+        (
+            &["backend-faults", "disable", "list-lies-missing"],
+            "disabled list-lies-missing\n",
+        ),
+        (&["scenarios", "stop", "list-lies"], "stopped list-lies\n"),
+        (&["faults", "reset"], "reset the counters"),
+    ];
+    for (words, expected) in table {
+        let answer = stdout_of(&server, words).await;
+        assert!(
+            answer.starts_with(expected) && answer.lines().count() == 1,
+            "{words:?}: {answer}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ctl_takes_list_units_and_names() {
+    let (server, client) = administered().await;
+    for words in [&["volumes"][..], &["nodes"], &["scenarios"], &["capabilities"]] {
+        let listed = [words, &["list"]].concat();
+        assert_eq!(stdout_of(&server, &listed).await, stdout_of(&server, words).await);
+    }
+    let limited = stdout_of(&server, &["volumes", "list", "--limit=2"]).await;
+    assert!(limited.contains("(2 of 5"), "{limited}");
+    stdout_of(&server, &["volumes", "create", "pvc-1", "--bytes=1Gi"]).await;
+    stdout_of(&server, &["volumes", "expand", "pvc-1", "2Gi"]).await;
+    let table = stdout_of(&server, &["volumes", "get", "pvc-1"]).await;
+    assert!(table.contains("2 GiB"), "{table}");
+    stdout_of(&server, &["attach", "pvc-1", "node-1"]).await;
+    let attached = stdout_of(&server, &["attachments", "--volume=pvc-1"]).await;
+    assert!(attached.contains("node-1"), "{attached}");
+    stdout_of(&server, &["detach", "pvc-1", "node-1"]).await;
+    stdout_of(&server, &["snapshots", "create", "s", "pvc-1"]).await;
+    stdout_of(&server, &["snapshots", "delete", "s"]).await;
+    stdout_of(&server, &["volumes", "delete", "pvc-1"]).await;
+    assert_eq!(client.volumes(&[]).await.unwrap().matched, 5);
+    let (status, text) = failed(&server, &["volumes", "create", "a", "--bytes=1Xi"]).await;
+    assert!(status == 2 && text.contains("unit"), "{text}");
+    let nodes = stdout_of(&server, &["nodes"]).await;
+    assert!(nodes.lines().next().unwrap().contains("TOPOLOGY"), "{nodes}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
