@@ -20,6 +20,8 @@ use tokio::time::Instant;
 
 use self::call_info::reservation_key;
 pub(crate) use self::call_info::{ArrayUsage, CallInfo, VolumeLocation};
+pub use self::conflict::RuleConflict;
+use self::conflict::check;
 pub(crate) use self::decision::Decision;
 pub use self::file::FaultFile;
 pub(crate) use self::file::LoadError;
@@ -40,6 +42,7 @@ pub use self::rule_state::{Origin, Report};
 
 mod call_info;
 mod condition;
+mod conflict;
 mod decision;
 pub(crate) mod duration;
 mod edit;
@@ -76,15 +79,6 @@ pub struct Faults {
     loss: watch::Sender<Option<Loss>>,
 }
 
-/// The id belongs to a rule or backend fault of another origin.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("id \"{id}\" belongs to a {kind} of the {owner:?} already: take another, or remove that one")]
-pub struct IdConflict {
-    id: String,
-    kind: &'static str,
-    owner: Origin,
-}
-
 // === impl Faults ===
 
 impl Default for Faults {
@@ -112,7 +106,7 @@ impl Faults {
     ///
     /// # Errors
     /// An id belongs to another origin; nothing has changed then.
-    pub fn load(&self, origin: Origin, rules: Vec<Rule>) -> Result<(), IdConflict> {
+    pub fn load(&self, origin: Origin, rules: Vec<Rule>) -> Result<(), RuleConflict> {
         self.replace_parts(origin, &[RuleKind::Rule, RuleKind::BackendFault], rules)
     }
 
@@ -120,11 +114,16 @@ impl Faults {
     ///
     /// # Errors
     /// Those of [`Faults::load`].
-    pub fn replace(&self, origin: Origin, rules: Vec<Rule>) -> Result<(), IdConflict> {
+    pub fn replace(&self, origin: Origin, rules: Vec<Rule>) -> Result<(), RuleConflict> {
         self.replace_parts(origin, &[RuleKind::Rule], rules)
     }
 
-    fn replace_parts(&self, origin: Origin, parts: &[RuleKind], rules: Vec<Rule>) -> Result<(), IdConflict> {
+    fn replace_parts(
+        &self,
+        origin: Origin,
+        parts: &[RuleKind],
+        rules: Vec<Rule>,
+    ) -> Result<(), RuleConflict> {
         self.change(|old, now| {
             check(old, origin, &rules)?;
             let same = |rule: &Rule| {
@@ -147,7 +146,7 @@ impl Faults {
     ///
     /// # Errors
     /// The id belongs to another origin, whose next reload would remove the rule.
-    pub fn put(&self, rule: Rule) -> Result<(), IdConflict> {
+    pub fn put(&self, rule: Rule) -> Result<(), RuleConflict> {
         self.put_all(vec![rule])
     }
 
@@ -155,7 +154,7 @@ impl Faults {
     ///
     /// # Errors
     /// Those of [`Faults::put`]; nothing has changed then.
-    pub(crate) fn put_all(&self, rules: Vec<Rule>) -> Result<(), IdConflict> {
+    pub(crate) fn put_all(&self, rules: Vec<Rule>) -> Result<(), RuleConflict> {
         self.change(|old, now| {
             check(old, Origin::Admin, &rules)?;
             let mut new = old.to_vec();
@@ -314,7 +313,7 @@ impl Faults {
         change: impl FnOnce(&mut Vec<Arc<RuleState>>, usize, Duration),
     ) -> bool {
         let mut found = None;
-        let outcome: Result<(), IdConflict> = self.change(|old, now| {
+        let outcome: Result<(), RuleConflict> = self.change(|old, now| {
             let mut new = old.to_vec();
             found = position(old, kind, id);
             if let Some(index) = found {
@@ -374,21 +373,6 @@ fn position(rules: &[Arc<RuleState>], kind: RuleKind, id: &str) -> Option<usize>
 fn overlays(rules: &[Arc<RuleState>]) -> impl Iterator<Item = (&Overlay, Duration)> {
     let enabled = rules.iter().filter(|state| state.is_enabled());
     enabled.filter_map(|state| Some((state.rule.overlay.as_ref()?, state.since())))
-}
-
-/// Checks that no id of an origin's rules belongs to another origin.
-fn check(there: &[Arc<RuleState>], origin: Origin, rules: &[Rule]) -> Result<(), IdConflict> {
-    for rule in rules {
-        let owner = position(there, rule.kind, &rule.id).map(|index| there[index].origin);
-        if let Some(owner) = owner.filter(|owner| *owner != origin) {
-            return Err(IdConflict {
-                id: rule.id.clone(),
-                kind: rule.kind.name(),
-                owner,
-            });
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

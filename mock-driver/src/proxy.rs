@@ -6,6 +6,8 @@
 //! - A call whose client disconnects is cancelled at the driver, too, unless a rule of phase `background` holds it.
 //! - Rules of phase `after` for streams and for methods other than CSI's hold back the whole reply, unless they have
 //!   `after_messages`.
+//! - When the driver's connection ends, so do those of the clients.
+//! - The driver's deadline is what a rule's delay has left of the client's.
 //! - The proxy knows a volume's location from the attaches and detaches that passed through it.
 
 use std::convert::Infallible;
@@ -22,17 +24,20 @@ use tonic::codegen::{BoxFuture, Service, http};
 use tonic::{Code, Status};
 
 use self::cut::{Cut, end};
+use self::deadline::Deadline;
 use self::message::{Envelope, Passing, Reply, outcome};
 use self::remote::{Remote, is_reset};
 use self::seen::Seen;
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::fault::{ActiveFault, Decision, Phase};
+use crate::fault::{ActiveFault, Decision};
 use crate::journal::{CallRecord, Direction, Outcome};
 use crate::rpc::method::Method;
+use crate::service::call::Injection;
 use crate::socket::ConnectionInfo;
 
 mod cut;
+mod deadline;
 mod message;
 mod remote;
 mod seen;
@@ -52,6 +57,7 @@ struct Journey {
     proxy: Proxy,
     connection: Option<ConnectionInfo>,
     record: Option<CallRecord>,
+    deadline: Option<Deadline>,
 }
 
 // === impl Proxy ===
@@ -59,9 +65,10 @@ struct Journey {
 impl Proxy {
     /// Forwards to the driver at a socket, with the rules and the journal of `driver`.
     pub(crate) fn new(driver: Arc<Driver>, to: PathBuf) -> Self {
+        let clients = driver.socket_control.clone();
         Self {
             driver,
-            remote: Remote::at(to),
+            remote: Remote::at(to, clients),
             seen: Arc::default(),
         }
     }
@@ -85,6 +92,7 @@ impl Service<http::Request<Body>> for Proxy {
 impl Proxy {
     async fn pass(self, request: http::Request<Body>) -> http::Response<Body> {
         let (parts, body) = request.into_parts();
+        let deadline = Deadline::of(&parts.headers);
         let path = parts.uri.path().to_owned();
         let connection = parts.extensions.get::<ConnectionInfo>().cloned();
         let rpc = Method::at(&path);
@@ -112,6 +120,7 @@ impl Proxy {
         let mut journey = Journey {
             connection,
             record,
+            deadline,
             proxy: self,
         };
         let request = http::Request::from_parts(parts, envelope.close());
@@ -122,28 +131,29 @@ impl Proxy {
 // === impl Journey ===
 
 impl Journey {
-    async fn go(&mut self, request: http::Request<Body>, passing: Passing) -> http::Response<Body> {
+    async fn go(&mut self, mut request: http::Request<Body>, passing: Passing) -> http::Response<Body> {
         let driver = self.proxy.driver.clone();
         // Its reservation lives until the result of the call is known.
         let mut decision = driver.faults.decide(&passing);
-        let after = decision
-            .rule
-            .take_if(|active| active.rule().phase == Phase::After);
+        let after = decision.take_after();
         if let Some(active) = decision.rule.as_ref().or(decision.backend.as_ref()) {
             self.set_fault(active);
         }
         if let Some(mut active) = decision.rule.take_if(|active| active.rule().replaces_effect()) {
             drop(decision);
-            let error = driver.apply_fault(&mut active, self.connection.as_ref()).await;
-            return self.fail(&error.unwrap_or(Error::Broken));
+            let injection = driver.apply_fault(&mut active, self.connection.as_ref()).await;
+            return self.answer(injection);
         }
-        let mut in_background = decision.rule.as_ref();
-        in_background = in_background.filter(|active| active.rule().phase == Phase::Background);
-        if let Some(answer) = in_background.map(ActiveFault::background_answer) {
-            return self.answer_early(&answer, decision, request, passing);
+        if let Some(answer) = decision.background_answer() {
+            return self.answer_early(answer, decision, request, passing);
         }
         if let Err(error) = decision.pause().await {
             return self.fail(&error);
+        }
+        if let Some(deadline) = self.deadline
+            && let Err(expired) = deadline.set(request.headers_mut())
+        {
+            return self.refuse(expired);
         }
         let response = match self.proxy.remote.call(request).await {
             Ok(response) => response,
@@ -168,7 +178,7 @@ impl Journey {
     /// Responds at once and continues the call without its caller.
     fn answer_early(
         &mut self,
-        answer: &Error,
+        answer: Injection,
         mut decision: Decision,
         mut request: http::Request<Body>,
         passing: Passing,
@@ -202,7 +212,7 @@ impl Journey {
                 work.done(outcome);
             }
         });
-        self.fail(answer)
+        self.answer(answer)
     }
 
     /// Reads the whole reply, applies a rule, and forwards it.
@@ -227,7 +237,7 @@ impl Journey {
             .and_then(|active| driver.faults.apply(active));
         if let Some(mut active) = active {
             self.set_fault(&active);
-            if let Some(error) = driver.apply_fault(&mut active, self.connection.as_ref()).await {
+            if let Injection::Fail(error) = driver.apply_fault(&mut active, self.connection.as_ref()).await {
                 return self.fail(&error);
             }
             reply.edit(&active, &passing.path);
@@ -264,6 +274,21 @@ impl Journey {
     fn set_fault(&mut self, active: &ActiveFault) {
         if let Some(record) = &mut self.record {
             record.set_fault(&active.rule().id);
+        }
+    }
+
+    /// Ends a call without the driver. The proxy cannot know a reply, so that of a success is empty.
+    fn answer(&mut self, injection: Injection) -> http::Response<Body> {
+        match injection {
+            Injection::Fail(error) => self.fail(&error),
+            Injection::Continue => self.fail(&Error::Broken),
+            Injection::Succeed => {
+                let reply = Reply::empty();
+                if let Some(mut record) = self.record.take() {
+                    record.end_wire(reply.outcome(), reply.message());
+                }
+                reply.into_http()
+            }
         }
     }
 

@@ -71,7 +71,7 @@ pub enum Error {
     TaskEnded(&'static str),
     #[error("a task panicked")]
     TaskPanicked(#[source] JoinError),
-    #[error("exiting: fault rule {0:?}")]
+    #[error("exiting, as a fault rule or the admin API requires: {0}")]
     Ordered(Exit),
     #[error("--registration-dir")]
     RegistrationBind(#[source] BindError),

@@ -76,6 +76,16 @@ impl Driver {
         Arc::new(self.process_of_this_array(self.node.clone(), self.volume_files.clone()))
     }
 
+    /// A process on a copy of this driver's array, without node, faults, journal and volume data. Changes are discarded with it.
+    pub(crate) fn with_copied_array(&self) -> Self {
+        Self {
+            store: Arc::new(self.store.copy()),
+            faults: Arc::default(),
+            journal: None,
+            ..self.process_of_this_array(None, VolumeFiles::nowhere())
+        }
+    }
+
     fn process_of_this_array(&self, node: Option<Arc<Node>>, volume_files: VolumeFiles) -> Self {
         Self {
             name: self.name.clone(),

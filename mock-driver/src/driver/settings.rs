@@ -79,7 +79,7 @@ pub enum OpenError {
     #[error(transparent)]
     Faults(#[from] LoadError),
     #[error("--scenario")]
-    Scenario(#[from] fault::IdConflict),
+    Scenario(#[from] fault::RuleConflict),
     #[error(transparent)]
     VolumeFiles(#[from] volume_files::ClaimError),
     #[error(transparent)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::{self, MissedTickBehavior};
 
-use super::{Faults, IdConflict, Origin, Rule, RuleError};
+use super::{Faults, Origin, Rule, RuleConflict, RuleError};
 use crate::journal::Journal;
 
 /// Interval of polling the file: a stat of a cached inode takes a microsecond, and an edit should take effect at once.
@@ -32,7 +32,7 @@ pub enum LoadError {
     #[error("--faults: {}: {reason}", path.display())]
     Rules { path: PathBuf, reason: RuleError },
     #[error("--faults: {}", path.display())]
-    IdConflict { path: PathBuf, source: IdConflict },
+    Conflict { path: PathBuf, source: RuleConflict },
 }
 
 /// The version of a file. It includes the inode, because a file replaced by rename may have the earlier one's length and, on
@@ -114,7 +114,7 @@ impl FaultFile {
         let ids = rules.iter().map(|rule| rule.id.clone()).collect();
         faults
             .load(Origin::File, rules)
-            .map_err(|source| LoadError::IdConflict {
+            .map_err(|source| LoadError::Conflict {
                 path: self.path.clone(),
                 source,
             })?;

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use self::action::RawAction;
 use self::field_error::FieldError;
+use self::value::Effect;
 use super::rule::{Match, Phase, Rule, RuleKind};
 
 mod action;
@@ -39,8 +40,8 @@ struct RawRule {
     id: String,
     #[serde(default = "yes")]
     enabled: bool,
-    #[serde(default, rename = "match")]
-    matches: Match,
+    #[serde(rename = "match")]
+    matches: Option<Match>,
     phase: Option<Phase>,
     action: RawAction,
     times: Option<u64>,
@@ -158,15 +159,31 @@ impl Rule {
                 "must be at least 1; omit it for no limit",
             ));
         }
-        raw.matches.check()?;
-        let phase = raw.phase.unwrap_or_default();
-        let action = raw.action.read(phase, raw.matches.method.as_ref())?;
+        let is_matchless = match item.get("match") {
+            None | Some(Value::Null) => true,
+            Some(matches) => matches.as_object().is_some_and(serde_json::Map::is_empty),
+        };
+        let matches = raw.matches.unwrap_or_default();
+        matches.check()?;
+        let phase = match (raw.phase, raw.action.effect) {
+            (Some(_), Some(_)) => {
+                let reason =
+                    "contradicts phase: effect: false is phase: before, true is after, later is background";
+                return Err(FieldError::new("action.effect", reason));
+            }
+            (phase, effect) => phase.or(effect.map(Effect::phase)).unwrap_or_default(),
+        };
+        let action = raw.action.read(&item["action"], phase, matches.method.as_ref())?;
+        if is_matchless {
+            let reason = "must be set: write match: {method: ControllerPublishVolume}, or match: {method: '*'} for every call";
+            return Err(FieldError::new("match", reason));
+        }
         Ok(Self {
             id: raw.id,
             kind: RuleKind::Rule,
             enabled: raw.enabled,
             action,
-            matches: raw.matches,
+            matches,
             phase,
             times: raw.times,
             overlay: None,

@@ -1,6 +1,7 @@
 //! A fault rule: its calls, its phase, its action and its limit. Pure data; [`parse`](super::parse) parses it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -152,6 +153,7 @@ pub(crate) enum Hang {
 #[derive(Clone, Debug)]
 pub(crate) enum End {
     Answer {
+        /// `Ok` to pretend that the operation succeeded.
         code: Code,
         /// `None` for one that names the rule.
         message: Option<String>,
@@ -176,7 +178,7 @@ pub enum Exit {
 // === impl Rule ===
 
 impl Rule {
-    /// The error of the rule, if it fails the call.
+    /// The code and message that the rule responds with, if it does.
     pub(crate) fn answer(&self) -> Option<(Code, String)> {
         match &self.action.end {
             Some(End::Answer { code, message }) => {
@@ -206,6 +208,29 @@ impl Rule {
 impl PartialEq for Rule {
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text
+    }
+}
+
+// === impl Exit ===
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Status(status) => write!(f, "status {status}"),
+            Self::Kill => f.write_str("SIGKILL"),
+        }
+    }
+}
+
+// === impl Phase ===
+
+impl Phase {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Before => "before",
+            Self::After => "after",
+            Self::Background => "background",
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 //! Each is a YAML file in `scenarios/` in the format of `--faults`. Its first line is a comment with a one-sentence
 //! description.
 
-use super::{Faults, IdConflict, Origin, Rule};
+use super::{Faults, Origin, Rule, RuleConflict};
 
 /// A built-in scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct Scenario {
 
 /// Unknown scenario.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("\"{name}\" is no scenario; there are {}", Scenario::ALL.iter().map(|scenario| scenario.name).collect::<Vec<_>>().join(", "))]
+#[error("unknown scenario \"{name}\": use one of {}", Scenario::ALL.iter().map(|scenario| scenario.name).collect::<Vec<_>>().join(", "))]
 pub struct UnknownScenario {
     name: String,
 }
@@ -106,7 +106,7 @@ impl Scenario {
 ///
 /// # Errors
 /// An id is not unique.
-pub fn play(scenarios: &[&Scenario], faults: &Faults) -> Result<(), IdConflict> {
+pub fn play(scenarios: &[&Scenario], faults: &Faults) -> Result<(), RuleConflict> {
     let mut whole = Vec::new();
     for (index, scenario) in scenarios.iter().enumerate() {
         if scenarios[..index].contains(scenario) {

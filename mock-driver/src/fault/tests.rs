@@ -149,7 +149,7 @@ fn failed_call_returns_its_number_and_draw_to_the_next() {
 
 #[test]
 fn counter_of_injected_faults_never_decreases() {
-    let faults = mk_rules("- {id: x, phase: after, action: {code: INTERNAL}}");
+    let faults = mk_rules("- {id: x, match: {method: '*'}, phase: after, action: {code: INTERNAL}}");
     let call = Publish::of("a");
     let counted = || injected(&faults);
     let taken_back = faults.decide(&call).rule.unwrap();
@@ -159,7 +159,7 @@ fn counter_of_injected_faults_never_decreases() {
     assert_eq!(counted(), 1);
     drop((taken_back, acted));
     assert_eq!(counted(), 1);
-    let before = mk_rules("- {id: x, action: {code: INTERNAL}}");
+    let before = mk_rules("- {id: x, match: {method: '*'}, action: {code: INTERNAL}}");
     let in_flight = before.decide(&call);
     assert_eq!(injected(&before), 1, "a rule of phase before acts at once");
     drop(in_flight);
@@ -172,17 +172,17 @@ fn counter_of_injected_faults_never_decreases() {
             faults
                 .replace(
                     Origin::File,
-                    rule("- {id: x, action: {code: INTERNAL}, times: 9}"),
+                    rule("- {id: x, match: {method: '*'}, action: {code: INTERNAL}, times: 9}"),
                 )
                 .unwrap();
         }),
         ("remove", &|faults| assert!(faults.remove(RuleKind::Rule, "x"))),
         ("put", &|faults| {
-            let mut rules = rule("- {id: x, action: {code: INTERNAL}}");
+            let mut rules = rule("- {id: x, match: {method: '*'}, action: {code: INTERNAL}}");
             faults.put(rules.remove(0)).unwrap();
         }),
         ("put again", &|faults| {
-            let mut rules = rule("- {id: x, action: {code: INTERNAL}, times: 8}");
+            let mut rules = rule("- {id: x, match: {method: '*'}, action: {code: INTERNAL}, times: 8}");
             faults.put(rules.remove(0)).unwrap();
         }),
     ];

@@ -14,6 +14,7 @@ use super::message::outcome;
 use crate::driver::Driver;
 use crate::fault::ActiveFault;
 use crate::journal::CallRecord;
+use crate::service::call::Injection;
 use crate::socket::ConnectionInfo;
 
 /// Length of the prefix of each message.
@@ -140,12 +141,11 @@ impl Journey {
             record.set_fault(&active.rule().id);
         }
         active.flush_before().await;
-        let error = self
-            .cut
-            .driver
-            .apply_fault(&mut active, self.cut.connection.as_ref())
-            .await?;
-        Some(Status::new(error.code(), error.message()))
+        let (driver, connection) = (&self.cut.driver, self.cut.connection.as_ref());
+        match driver.apply_fault(&mut active, connection).await {
+            Injection::Fail(error) => Some(Status::new(error.code(), error.message())),
+            Injection::Continue | Injection::Succeed => None,
+        }
     }
 }
 

@@ -177,6 +177,20 @@ impl Reply {
         })
     }
 
+    /// A successful reply without fields.
+    pub(super) fn empty() -> Self {
+        let (mut head, ()) = http::Response::new(()).into_parts();
+        head.headers
+            .insert(http::header::CONTENT_TYPE, tonic::metadata::GRPC_CONTENT_TYPE);
+        let mut trailers = HeaderMap::new();
+        trailers.insert(Status::GRPC_STATUS, http::HeaderValue::from_static("0"));
+        Self {
+            head,
+            body: Bytes::from_static(&[0; PREFIX]),
+            trailers: Some(trailers),
+        }
+    }
+
     /// The status of the call.
     pub(super) fn outcome(&self) -> Outcome {
         let status = self.trailers.as_ref().and_then(Status::from_header_map);

@@ -72,7 +72,7 @@ async fn waits_for_the_lock_of_the_process_that_it_replaces() {
         directory.path().join("faults.yaml"),
         directory.path().join("journal"),
     );
-    std::fs::write(&rules, "- {id: x, action: {delay: 1ms}}").unwrap();
+    std::fs::write(&rules, "- {id: x, match: {method: '*'}, action: {delay: 1ms}}").unwrap();
     let settings = Settings {
         state_dir: Some(directory.path().join("state")),
         ..Settings::default()

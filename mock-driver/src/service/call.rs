@@ -16,11 +16,12 @@ use tonic::{Code, Request, Response, Status};
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::driver::locks::{Key, LockMode, Scope};
-use crate::fault::{ActiveFault, Phase};
+use crate::fault::ActiveFault;
 use crate::journal::{CallRecord, Journal, Outcome};
 use crate::rpc::method::Kind;
 use crate::socket::ConnectionInfo;
 
+pub(crate) use self::inject::Injection;
 pub(crate) use self::rpc::{Rpc, RpcRequest};
 use self::typed_call::TypedCall;
 
@@ -126,20 +127,19 @@ impl Driver {
                 driver: self,
                 here: OnceCell::new(),
             });
-            let after = decision
-                .rule
-                .take_if(|active| active.rule().phase == Phase::After);
+            let after = decision.take_after();
             if let Some(active) = decision.rule.as_ref().or(decision.backend.as_ref()) {
                 call.set_fault(active);
             }
             if let Some(mut active) = decision.rule.take_if(|active| active.rule().replaces_effect()) {
                 drop(decision);
-                let error = self.apply_fault(&mut active, call.connection.as_ref()).await;
-                return Err(error.unwrap_or(Error::Broken));
+                let injection = self.apply_fault(&mut active, call.connection.as_ref()).await;
+                return self.pretend::<Q>(injection, params).await;
             }
-            let mut in_background = decision.rule.as_ref();
-            in_background = in_background.filter(|active| active.rule().phase == Phase::Background);
-            let early_answer = in_background.map(ActiveFault::background_answer);
+            let early_answer = match decision.background_answer() {
+                None => None,
+                Some(injection) => Some(self.pretend::<Q>(injection, request.validate()?).await),
+            };
 
             // Stage 5: the durable operation of the array, and the node's devices and mounts. It completes although the
             // client disconnects, unless it only reads. The decision's reservation lives until the array has the capacity.
@@ -171,7 +171,7 @@ impl Driver {
                     if let Some(record) = &mut call.record {
                         record.is_background = true;
                     }
-                    return Err(answer);
+                    return answer;
                 }
                 let ended = work.await.ok().flatten();
                 ended.unwrap_or((Err(Error::Broken), Vec::new()))
@@ -205,9 +205,25 @@ impl Driver {
         };
         call.set_fault(&active);
         match self.apply_fault(&mut active, call.connection.as_ref()).await {
-            Some(error) => Err(error),
-            None => Ok(active.edited(Q::PATH, reply)),
+            Injection::Fail(error) => Err(error),
+            Injection::Continue | Injection::Succeed => Ok(active.edited(Q::PATH, reply)),
         }
+    }
+
+    /// Responds to a call whose operation does not happen now. The reply of a success is that of a copy of the array, empty if
+    /// the operation would fail.
+    async fn pretend<Q: Rpc>(&self, injection: Injection, params: Q::Params) -> Result<Q::Reply, Error> {
+        match injection {
+            Injection::Fail(error) => return Err(error),
+            Injection::Continue => return Err(Error::Broken),
+            Injection::Succeed => {}
+        }
+        let replied = match Q::KIND {
+            Kind::Read => Q::execute(params, self).await,
+            Kind::OnNode => Ok(Q::Reply::default()),
+            Kind::Change | Kind::Publish => Q::execute(params, &self.with_copied_array()).await,
+        };
+        Ok(replied.unwrap_or_default())
     }
 
     /// The operation itself, serialized with other operations on the same objects, also those of the admin API, which does not

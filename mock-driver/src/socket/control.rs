@@ -101,12 +101,17 @@ impl SocketControl {
 
     /// Closes all connections and returns their number. Clients may reconnect at once.
     pub fn cut_all(&self) -> usize {
-        let living = std::mem::take(&mut *crate::lock(&self.living));
-        let handles: Vec<_> = living.iter().filter_map(Weak::upgrade).collect();
+        let handles = self.take_all();
         for handle in &handles {
             handle.cut();
         }
         handles.len()
+    }
+
+    /// The connections so far, for the caller to close. Later ones remain.
+    pub(crate) fn take_all(&self) -> Vec<Arc<ConnectionHandle>> {
+        let living = std::mem::take(&mut *crate::lock(&self.living));
+        living.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Number of connections.

@@ -875,7 +875,7 @@ async fn rule_with_an_id_of_a_scenario_is_refused() {
     client.set_scenario("attach-uncertain", true).await.unwrap();
     let rules = client.faults().await.unwrap().rules;
     let id = rules[0].id.clone();
-    let rule = json!({"id": id, "action": {"code": "ABORTED"}});
+    let rule = json!({"id": id, "match": {"method": "*"}, "action": {"code": "ABORTED"}});
     let (status, code, message, _) = refusal(client.put_fault(&rule).await);
     assert_eq!((status, code.as_str()), (StatusCode::CONFLICT, "ALREADY_EXISTS"));
     assert!(

@@ -207,7 +207,8 @@ async fn first_rule_that_matches_wins_and_patterns_are_globs() {
 
 #[tokio::test]
 async fn rule_without_a_match_is_for_every_call() {
-    let (server, mut client) = with_rules(&["{id: all, action: {code: UNAVAILABLE}}"]).await;
+    let (server, mut client) =
+        with_rules(&["{id: all, match: {method: '*'}, action: {code: UNAVAILABLE}}"]).await;
     let probe = server
         .identity()
         .await
@@ -381,7 +382,7 @@ async fn shutdown_cancels_hanging_calls_after_the_grace_period() {
     let path = |file: &str| directory.path().join(file);
     fs::write(
         path("faults.yaml"),
-        "- {id: stuck, action: {hang: client-cancel}}",
+        "- {id: stuck, match: {method: '*'}, action: {hang: client-cancel}}",
     )
     .unwrap();
     let settings = Settings {

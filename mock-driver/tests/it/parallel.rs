@@ -187,7 +187,7 @@ async fn concurrent_attaches_never_attach_a_volume_twice() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mass_cancellation_does_not_close_the_connection() {
     const CALLS: usize = 500;
-    const RULES: &str = "- {id: stuck, action: {hang: client-cancel}}";
+    const RULES: &str = "- {id: stuck, match: {method: '*'}, action: {hang: client-cancel}}";
     let server = Server::start_with(|directory, settings| {
         fs::write(directory.join("faults.yaml"), RULES).unwrap();
         settings.faults = Some(directory.join("faults.yaml"));

@@ -9,7 +9,7 @@ use crate::admin::problem::Refusal;
 use crate::admin::request::{Created, Deleted, Json, Path, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{FaultChange, FaultRule, Faults, Problem, Released};
-use crate::fault::{IdConflict, Origin, Rule, RuleError, RuleKind};
+use crate::fault::{Origin, Rule, RuleConflict, RuleError, RuleKind};
 use crate::rpc::validate::TOKENS;
 
 /// Lists rules in evaluation order, with their counters.
@@ -139,9 +139,12 @@ fn hide_secrets(admin: &Admin, rule: &mut Value) {
     }
 }
 
-/// The id belongs to a rule or backend fault of another origin.
-pub(super) fn taken(error: IdConflict) -> Refusal {
-    Refusal::new(Code::AlreadyExists, error.to_string())
+/// The rule or backend fault does not fit to the others.
+pub(super) fn taken(error: RuleConflict) -> Refusal {
+    match &error {
+        RuleConflict::Id { .. } => Refusal::new(Code::AlreadyExists, error.to_string()),
+        RuleConflict::State { .. } => Refusal::invalid("match.while.state", error.to_string()),
+    }
 }
 
 /// The rule or backend fault is invalid.

@@ -1,21 +1,65 @@
 //! `action`: the fault of a call.
+//!
+//! [`FIELDS`] is the table of actions, from which the errors about phases and combinations follow. The cookbook has a row for
+//! each.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use tonic::Code;
 
 use super::field_error::FieldError;
-use super::value::ErrorCode;
+use super::value::{AnyCode, Effect};
 use crate::fault::duration::Time;
 use crate::fault::edit::Edits;
 use crate::fault::random::DelayDistribution;
 use crate::fault::rule::{Action, End, Exit, Hang, Methods, Phase, State};
 use crate::rpc::method::Method;
 
+/// A field of `action`.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::fault) struct Field {
+    pub(in crate::fault) name: &'static str,
+    role: Role,
+    phases: &'static [Phase],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// It ends the call; an action has at most one.
+    End,
+    /// It delays the call.
+    Wait,
+    /// It changes the state of the rules.
+    State,
+    /// It says more about the others.
+    Detail,
+}
+
+const ALL: &[Phase] = &[Phase::Before, Phase::After, Phase::Background];
+
+/// All fields, in the order of the cookbook.
+pub(in crate::fault) const FIELDS: [Field; 12] = [
+    field("delay", Role::Wait, ALL),
+    field("hang", Role::Wait, ALL),
+    field("code", Role::End, ALL),
+    field("message", Role::Detail, ALL),
+    field("pretend", Role::End, &[Phase::Before]),
+    field("effect", Role::Detail, ALL),
+    field("edit", Role::End, &[Phase::After]),
+    field("drop-connection", Role::End, &[Phase::Before, Phase::After]),
+    field("socket-away", Role::End, &[Phase::Before, Phase::After]),
+    field("exit", Role::End, &[Phase::Before, Phase::After]),
+    field("after-messages", Role::Detail, &[Phase::After]),
+    field("set-state", Role::State, ALL),
+];
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct RawAction {
-    code: Option<ErrorCode>,
+    code: Option<AnyCode>,
     message: Option<String>,
+    pretend: Option<AnyCode>,
+    pub(super) effect: Option<Effect>,
     delay: Option<DelayDistribution>,
     hang: Option<Hang>,
     #[serde(default)]
@@ -27,53 +71,63 @@ pub(super) struct RawAction {
     after_messages: Option<u64>,
 }
 
+const fn field(name: &'static str, role: Role, phases: &'static [Phase]) -> Field {
+    Field { name, role, phases }
+}
+
+/// The names of the fields with a role.
+fn names(role: Role) -> String {
+    let fields = FIELDS.iter().filter(|field| field.role == role);
+    fields.map(|field| field.name).collect::<Vec<_>>().join(", ")
+}
+
 // === impl RawAction ===
 
 impl RawAction {
-    pub(super) fn read(self, phase: Phase, method: Option<&Methods>) -> Result<Action, FieldError> {
-        let (delay, hang, after_messages) = (self.delay, self.hang, self.after_messages);
-        let set_state = self.set_state.clone();
-        let is_reversed = matches!(delay, Some(DelayDistribution::Uniform { from, to }) if from > to);
-        let end = self.end(phase, method)?;
-        let waits = delay.is_some() || hang.is_some();
-        let does_something = end.is_some() || waits;
-        let is_given_up = hang == Some(Hang::ClientCancel);
+    /// Checks the action of a rule, whose source is `text`.
+    pub(super) fn read(
+        self,
+        text: &Value,
+        phase: Phase,
+        method: Option<&Methods>,
+    ) -> Result<Action, FieldError> {
+        let is_set = |field: &&Field| {
+            !matches!(
+                text.get(field.name),
+                None | Some(Value::Null | Value::Bool(false))
+            )
+        };
+        let set: Vec<&Field> = FIELDS.iter().filter(is_set).collect();
+        check_fields(&set, phase)?;
+        let has = |role| set.iter().any(|field| field.role == role);
+        let is_reversed = matches!(self.delay, Some(DelayDistribution::Uniform { from, to }) if from > to);
+        let is_given_up = self.hang == Some(Hang::ClientCancel);
         let in_background = phase == Phase::Background;
+        let code = self.code.or(self.pretend).map(|AnyCode(code)| code);
+        // (whether it is wrong, field, reason)
         FieldError::first([
+            (
+                self.message.is_some() && code.is_none_or(|code| code == Code::Ok),
+                "action.message",
+                "is never seen without a code that is an error",
+            ),
+            (
+                self.message.as_deref() == Some(""),
+                "action.message",
+                "must not be empty: CSI asks for a text",
+            ),
+            (
+                code == Some(Code::Ok) && phase == Phase::After,
+                "action.code",
+                "OK has no effect in phase after, where the call has succeeded: use an error",
+            ),
             (
                 is_reversed,
                 "action.delay.uniform",
                 "the first time must not be longer than the second",
             ),
             (
-                !does_something && set_state.is_none(),
-                "action",
-                "must have a code, a delay, a hang, an edit, drop-connection, socket-away, exit or set-state",
-            ),
-            (
-                !does_something && after_messages.is_some(),
-                "action.after-messages",
-                "says when something happens, so there must be something: a code, a delay, a hang, ...",
-            ),
-        ])?;
-        if after_messages.is_some() {
-            check_streams(phase, method)?;
-        }
-        if let Some(end) = end.as_ref().filter(|_| is_given_up) {
-            let unseen = "has no effect after hang: client-cancel, because the client has cancelled the call: use another hang";
-            let (field, reason) = match end {
-                End::Answer { .. } => ("action.code", unseen),
-                End::Edit(_) => ("action.edit", unseen),
-                End::DropConnection | End::SocketAway(_) | End::Exit(_) => (
-                    "action.hang",
-                    "client-cancel waits until the client cancels the call, so no action can follow: use a duration",
-                ),
-            };
-            return Err(FieldError::new(field, reason));
-        }
-        FieldError::first([
-            (
-                in_background && !waits,
+                in_background && !has(Role::Wait),
                 "action",
                 "must have a delay or a hang in phase background: it says when the effect comes",
             ),
@@ -82,73 +136,79 @@ impl RawAction {
                 "action.hang",
                 "must be a time or release in phase background: the client is gone",
             ),
-            (
-                in_background && !matches!(end, None | Some(End::Answer { .. })),
-                "action",
-                "can only have a code, a delay and a hang in phase background",
-            ),
         ])?;
+        if self.after_messages.is_some() {
+            check_streams(method)?;
+        }
+        let edits = self.edit.as_ref().map(|edit| read_edit(edit, method));
+        if let Some(end) = set.iter().find(|field| field.role == Role::End && is_given_up) {
+            let reason = "has no effect after hang: client-cancel, because the client has cancelled the call: use a duration";
+            return Err(FieldError(format!("action.{}", end.name), reason.to_owned()));
+        }
         Ok(Action {
-            delay,
+            delay: self.delay,
             queue: None,
-            hang,
-            end,
-            set_state,
-            after_messages,
+            hang: self.hang,
+            set_state: self.set_state.clone(),
+            after_messages: self.after_messages,
+            end: self.end(code, edits.transpose()?),
         })
     }
 
-    fn end(self, phase: Phase, method: Option<&Methods>) -> Result<Option<End>, FieldError> {
+    /// The end, of which there is at most one.
+    fn end(self, code: Option<Code>, edits: Option<Edits>) -> Option<End> {
         let message = self.message;
-        FieldError::first([
-            (
-                message.is_some() && self.code.is_none(),
-                "action.message",
-                "is never seen without a code",
-            ),
-            (
-                message.as_deref() == Some(""),
-                "action.message",
-                "must not be empty: CSI asks for a text",
-            ),
-        ])?;
-        let edits = self
-            .edit
-            .map(|edit| read_edit(&edit, phase, method))
-            .transpose()?;
-        let ends = [
-            (
-                "action.code",
-                self.code.map(|ErrorCode(code)| End::Answer { code, message }),
-            ),
-            ("action.edit", edits.map(End::Edit)),
-            (
-                "action.drop-connection",
-                self.drop_connection.then_some(End::DropConnection),
-            ),
-            (
-                "action.socket-away",
-                self.socket_away.map(|time| End::SocketAway(time.into())),
-            ),
-            ("action.exit", self.exit.map(End::Exit)),
-        ];
-        let mut ends = ends.into_iter().filter_map(|(field, end)| Some((field, end?)));
-        match (ends.next(), ends.next()) {
-            (Some((one, _)), Some((other, _))) => {
-                let reason = format!("contradicts {one}: a call ends once, make two rules of it");
-                Err(FieldError::new(other, reason))
-            }
-            (first, _) => Ok(first.map(|(_, end)| end)),
-        }
+        code.map(|code| End::Answer { code, message })
+            .or_else(|| edits.map(End::Edit))
+            .or_else(|| self.drop_connection.then_some(End::DropConnection))
+            .or_else(|| self.socket_away.map(|time| End::SocketAway(time.into())))
+            .or_else(|| self.exit.map(End::Exit))
     }
 }
 
-/// `after-messages` requires a method whose reply is a stream.
-fn check_streams(phase: Phase, method: Option<&Methods>) -> Result<(), FieldError> {
-    let error = |reason: String| Err(FieldError::new("action.after-messages", reason));
-    if phase != Phase::After {
-        return error("counts messages of the answer, so there must be one: write phase: after".into());
+/// Checks phases and combinations according to the table.
+fn check_fields(set: &[&Field], phase: Phase) -> Result<(), FieldError> {
+    if let Some(field) = set.iter().find(|field| !field.phases.contains(&phase)) {
+        let phases: Vec<&str> = field.phases.iter().map(|phase| phase.name()).collect();
+        let reason = format!(
+            "has no effect in phase {}: write phase: {}",
+            phase.name(),
+            phases.join(" or ")
+        );
+        return Err(FieldError(format!("action.{}", field.name), reason));
     }
+    let mut ends = set.iter().filter(|field| field.role == Role::End);
+    if let (Some(one), Some(other)) = (ends.next(), ends.next()) {
+        let reason = format!(
+            "contradicts action.{}: a call ends once, so an action has at most one of {}; make two rules of it",
+            one.name,
+            names(Role::End)
+        );
+        return Err(FieldError(format!("action.{}", other.name), reason));
+    }
+    let acts = set
+        .iter()
+        .any(|field| matches!(field.role, Role::End | Role::Wait));
+    let has_state = set.iter().any(|field| field.role == Role::State);
+    let reason = format!(
+        "must have one of {}, {} or {}",
+        names(Role::End),
+        names(Role::Wait),
+        names(Role::State)
+    );
+    FieldError::first([
+        (!acts && !has_state, "action", &reason),
+        (
+            !acts && set.iter().any(|field| field.name == "after-messages"),
+            "action.after-messages",
+            "says when something happens, so there must be something: a code, a delay, a hang, ...",
+        ),
+    ])
+}
+
+/// `after-messages` requires a method whose reply is a stream.
+fn check_streams(method: Option<&Methods>) -> Result<(), FieldError> {
+    let error = |reason: String| Err(FieldError::new("action.after-messages", reason));
     let Some(method) = method else {
         let streams = Method::ALL.into_iter().filter(|method| method.streams());
         let streams = streams.map(Method::name).collect::<Vec<_>>().join(", ");
@@ -166,11 +226,8 @@ fn check_streams(phase: Phase, method: Option<&Methods>) -> Result<(), FieldErro
     }
 }
 
-fn read_edit(edit: &Map<String, Value>, phase: Phase, method: Option<&Methods>) -> Result<Edits, FieldError> {
+fn read_edit(edit: &Map<String, Value>, method: Option<&Methods>) -> Result<Edits, FieldError> {
     let error = |reason: &str| Err(FieldError::new("action.edit", reason));
-    if phase != Phase::After {
-        return error("changes a reply, so there must be one: write phase: after");
-    }
     let known = method.map(Methods::known).unwrap_or_default();
     let ([rpc], Some(Methods::One(_))) = (known.as_slice(), method) else {
         return error("needs match.method with one method of CSI, whose reply it changes");

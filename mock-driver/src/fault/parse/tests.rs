@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tonic::Code;
 
+use super::action::FIELDS;
 use crate::fault::rule::Methods;
 use crate::fault::{DelayDistribution, Hang, Phase, Rule, RuleError};
 
@@ -44,7 +45,8 @@ fn every_field_is_read() {
 
 #[test]
 fn null_is_an_absent_field() {
-    let rules = Rule::read_list("[{id: one, phase: null, action: {code: ABORTED}}]").unwrap();
+    let rules =
+        Rule::read_list("[{id: one, match: {method: '*'}, phase: null, action: {code: ABORTED}}]").unwrap();
     assert_eq!(rules[0].phase, Phase::Before);
     let faults = "[{id: old, type: frozen-list, age: null}, {id: late, type: not-ready, for: null}]";
     Rule::read_list(&format!("backend-faults: {faults}")).unwrap();
@@ -62,6 +64,13 @@ fn example_in_the_documentation_is_valid() {
 }
 
 #[test]
+fn all_rules_in_the_documentation_are_valid() {
+    let blocks = include_str!("../../../docs/faults.md").split("```yaml\n").skip(1);
+    let rules = blocks.map(|block| Rule::read_list(block.split("```").next().unwrap()).unwrap().len());
+    assert!(rules.clone().count() >= 4 && rules.sum::<usize>() >= 12);
+}
+
+#[test]
 fn empty_text_is_an_empty_list() {
     for text in ["", "[]", "# nothing\n", "---\n", "null"] {
         assert_eq!(Rule::read_list(text), Ok(vec![]), "{text:?}");
@@ -70,7 +79,7 @@ fn empty_text_is_an_empty_list() {
 
 #[test]
 fn errors_name_rule_and_field() {
-    let error = "action: {code: INTERNAL}";
+    let error = "match: {method: '*'}, action: {code: INTERNAL}";
     let empty = format!("id: '', {error}");
     let (twice, text) = (
         format!("id: a, {error}}}\n- {{id: a, {error}"),
@@ -115,8 +124,15 @@ fn errors_in_actions_name_the_field() {
     // As above.
     #[rustfmt::skip]
     let table = [
-        ("id: a, action: {}", 1, "action", "a code, a delay"),
-        ("id: a, action: {code: OK}", 1, "action.code", "OK"),
+        ("id: a, action: {}", 1, "action", "code, pretend, edit"),
+        ("id: a, match: {method: Probe}, phase: after, action: {code: OK}", 1, "action.code", "has succeeded"),
+        ("id: a, action: {code: OK, message: x}", 1, "action.message", "an error"),
+        ("id: a, phase: after, action: {pretend: OK}", 1, "action.pretend", "phase: before"),
+        ("id: a, action: {pretend: OK, code: OK}", 1, "action.pretend", "contradicts action.code"),
+        ("id: a, action: {effect: maybe, code: OK}", 1, "action.effect", "true, false or later"),
+        ("id: a, phase: after, action: {effect: true, code: ABORTED}", 1, "action.effect", "contradicts phase"),
+        ("id: a, action: {effect: true, pretend: OK}", 1, "action.pretend", "phase: before"),
+        ("id: a, action: {effect: later, code: OK}", 1, "action", "delay or a hang"),
         ("id: a, action: {code: internal}", 1, "action.code", "INTERNAL"),
         ("id: a, action: {code: INTERNAL, cod: 1}", 1, "action.cod", "unknown field"),
         ("id: a, action: {code: 13}", 1, "action.code", "string"),
@@ -131,7 +147,7 @@ fn errors_in_actions_name_the_field() {
         ("id: a, action: {delay: 1s, message: x}", 1, "action.message", "without a code"),
         ("id: a, action: {code: INTERNAL, message: ''}", 1, "action.message", "empty"),
         ("id: a, action: {code: INTERNAL, hang: client-cancel}", 1, "action.code", "has cancelled the call"),
-        ("id: a, action: {exit: 1, hang: client-cancel}", 1, "action.hang", "use a duration"),
+        ("id: a, action: {exit: 1, hang: client-cancel}", 1, "action.exit", "use a duration"),
         ("id: a, action: {exit: 256}", 1, "action.exit", "255"),
         ("id: a, action: {exit: 1, drop-connection: true}", 1, "action.exit", "contradicts"),
         ("id: a, action: {socket-away: soon}", 1, "action.socket-away", "duration"),
@@ -145,9 +161,57 @@ fn errors_in_actions_name_the_field() {
         ("id: a, match: {method: GetMetadataDelta}, phase: after, action: {edit: {block_metadata: []}}", 1, "action.edit", "stream"),
         ("id: a, phase: background, action: {code: ABORTED}", 1, "action", "delay or a hang"),
         ("id: a, phase: background, action: {hang: client-cancel}", 1, "action.hang", "release"),
-        ("id: a, phase: background, action: {delay: 1s, exit: 1}", 1, "action", "only"),
+        ("id: a, phase: background, action: {delay: 1s, exit: 1}", 1, "action.exit", "phase: before or after"),
     ];
     assert_mistakes(&table);
+}
+
+#[test]
+fn rule_without_match_is_refused() {
+    for matches in ["", "match: null, ", "match: {}, "] {
+        let rule = format!("id: a, {matches}action: {{code: ABORTED}}");
+        assert_mistakes(&[(&rule, 1, "match", "'*'")]);
+    }
+    Rule::read_list("- {id: a, match: {method: '*'}, action: {code: ABORTED}}").unwrap();
+}
+
+#[test]
+fn effect_is_a_phase_and_pretend_a_code_without_effect() {
+    // (action, phase, code)
+    for (action, phase, code) in [
+        ("{effect: false, code: NOT_FOUND}", Phase::Before, Code::NotFound),
+        ("{effect: true, code: INTERNAL}", Phase::After, Code::Internal),
+        (
+            "{effect: later, delay: 1s, code: OK}",
+            Phase::Background,
+            Code::Ok,
+        ),
+        ("{pretend: OK}", Phase::Before, Code::Ok),
+        ("{pretend: NOT_FOUND}", Phase::Before, Code::NotFound),
+        ("{code: OK}", Phase::Before, Code::Ok),
+    ] {
+        let yaml = format!("- {{id: x, match: {{method: Controller*}}, action: {action}}}");
+        let rule = Rule::read_list(&yaml).unwrap().remove(0);
+        assert_eq!(
+            (rule.phase, rule.answer().map(|(code, _)| code)),
+            (phase, Some(code)),
+            "{action}"
+        );
+    }
+}
+
+#[test]
+fn cookbook_has_a_row_for_each_field_of_an_action() {
+    let documented: Vec<String> = include_str!("../../../docs/faults.md")
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `action."))
+        .flat_map(|row| {
+            let (cell, _) = row.split_once(" | ").unwrap();
+            let names = cell.replace(['`', '.', ' '], "");
+            names.split(',').map(str::to_owned).collect::<Vec<_>>()
+        })
+        .collect();
+    assert_eq!(documented, FIELDS.map(|field| field.name));
 }
 
 fn assert_mistakes(table: &[(&str, usize, &str, &str)]) {
@@ -221,7 +285,7 @@ fn foreign_methods_are_matched_by_path_and_patterns_by_name() {
     assert_eq!(methods("'/csi.v1.Identity/*'").known().len(), 3);
     assert_eq!(
         Code::Aborted,
-        Rule::read_list("[{id: a, action: {code: ABORTED}}]").unwrap()[0]
+        Rule::read_list("[{id: a, match: {method: '*'}, action: {code: ABORTED}}]").unwrap()[0]
             .answer()
             .unwrap()
             .0

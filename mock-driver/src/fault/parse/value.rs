@@ -9,13 +9,32 @@ use tonic::Code;
 
 use crate::fault::duration::{self, Time};
 use crate::fault::random::DelayDistribution;
-use crate::fault::rule::{Exit, Hang};
+use crate::fault::rule::{Exit, Hang, Phase};
 use crate::rpc::code;
 
-/// The name of a code other than OK.
+/// The name of an error's code.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(try_from = "String")]
 pub(super) struct ErrorCode(pub(super) Code);
+
+/// The name of a code, `OK` included.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct AnyCode(pub(super) Code);
+
+/// `action.effect`: whether the array does what the call requests.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(untagged, expecting = "must be true, false or later")]
+pub(super) enum Effect {
+    Now(bool),
+    Later(Later),
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Later {
+    Later,
+}
 
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "must be a status from 0 to 255, or kill")]
@@ -58,6 +77,35 @@ impl TryFrom<String> for ErrorCode {
     fn try_from(name: String) -> Result<Self, Self::Error> {
         let code = code::named(&name).map(Self);
         code.ok_or_else(|| format!("unknown code \"{name}\": use one of {}", code::names()))
+    }
+}
+
+// === impl AnyCode ===
+
+impl TryFrom<String> for AnyCode {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, Self::Error> {
+        match code::named(&name) {
+            Some(code) => Ok(Self(code)),
+            None if name == "OK" => Ok(Self(Code::Ok)),
+            None => Err(format!(
+                "unknown code \"{name}\": use one of OK, {}",
+                code::names()
+            )),
+        }
+    }
+}
+
+// === impl Effect ===
+
+impl Effect {
+    pub(super) fn phase(self) -> Phase {
+        match self {
+            Self::Now(false) => Phase::Before,
+            Self::Now(true) => Phase::After,
+            Self::Later(Later::Later) => Phase::Background,
+        }
     }
 }
 

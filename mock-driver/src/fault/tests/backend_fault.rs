@@ -254,7 +254,7 @@ async fn backend_faults_are_put_switched_and_removed_and_show_their_effects() {
     let taken = mk_backend_fault(json!({"id": "gone", "type": "tracking-off"}));
     let clash = faults.put(taken).unwrap_err();
     assert!(
-        clash.to_string().contains("a backend fault of the File"),
+        clash.to_string().contains("a backend fault of the file"),
         "{clash}"
     );
     let absent = "backend-faults: [{id: absent, type: tracking-off}]";
@@ -262,7 +262,7 @@ async fn backend_faults_are_put_switched_and_removed_and_show_their_effects() {
         .load(Origin::Scenario, Rule::read_list(absent).unwrap())
         .unwrap_err();
     assert!(
-        clash.to_string().contains("a backend fault of the Admin"),
+        clash.to_string().contains("a backend fault of the admin"),
         "{clash}"
     );
     assert_eq!(faults.device("v", "n"), Some(DeviceFault::Absent));
@@ -432,7 +432,7 @@ fn mistakes_name_the_backend_fault_and_field() {
             other => panic!("{fields}: {other:?}"),
         }
     }
-    let twice = "rules: [{id: a, action: {code: ABORTED}}]\nbackend-faults: [{id: a, type: read-only}]";
+    let twice = "rules: [{id: a, match: {method: '*'}, action: {code: ABORTED}}]\nbackend-faults: [{id: a, type: read-only}]";
     let error = Rule::read_list(twice).unwrap_err().to_string();
     assert!(error.contains("backend fault 1 (\"a\"): id"), "{error}");
     let odd = Rule::read_list("rule: []").unwrap_err().to_string();

@@ -65,7 +65,7 @@ fn draws_depend_on_seed_and_volume_only_and_keep_their_rate() {
 
 #[test]
 fn drawn_delays_repeat_with_the_seed() {
-    let yaml = "- {id: x, action: {delay: {uniform: [1s, 2s]}}}";
+    let yaml = "- {id: x, match: {method: '*'}, action: {delay: {uniform: [1s, 2s]}}}";
     let delays = |seed| -> Vec<Duration> {
         let faults = mk_seeded(yaml, seed);
         (0..20)

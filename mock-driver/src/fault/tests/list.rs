@@ -6,30 +6,31 @@ use super::*;
 fn rules_are_put_replaced_switched_and_removed_at_run_time() {
     let rule = |text: &str| Rule::from_value(serde_json::from_str(text).unwrap()).unwrap();
     let faults = mk_rules(
-        "[{id: file, action: {code: INTERNAL}}, {id: idle, enabled: false, action: {code: ABORTED}}]",
+        "[{id: file, match: {method: '*'}, action: {code: INTERNAL}}, {id: idle, match: {method: '*'}, enabled: false, action: {code: ABORTED}}]",
     );
-    let scenario = Rule::read_list("[{id: scene, action: {code: UNKNOWN}}]").unwrap();
+    let scenario = Rule::read_list("[{id: scene, match: {method: '*'}, action: {code: UNKNOWN}}]").unwrap();
     faults.replace(Origin::Scenario, scenario.clone()).unwrap();
     let first = || fired(&faults, [Publish::of("a")]).remove(0);
     assert_eq!(first(), "file");
 
     faults
         .put(rule(
-            r#"{"id": "mine", "action": {"code": "ABORTED"}, "times": 2}"#,
+            r#"{"id": "mine", "match": {"method": "*"}, "action": {"code": "ABORTED"}, "times": 2}"#,
         ))
         .unwrap();
     faults
         .put(rule(
-            r#"{"id": "mine", "action": {"code": "ABORTED"}, "times": 1}"#,
+            r#"{"id": "mine", "match": {"method": "*"}, "action": {"code": "ABORTED"}, "times": 1}"#,
         ))
         .unwrap();
     assert_eq!((first(), first()), ("mine".into(), "file".into()));
     for id in ["file", "scene"] {
         // It would be gone with the next edit of the file, or the end of the scenario.
-        let foreign = format!(r#"{{"id": "{id}", "action": {{"code": "ABORTED"}}}}"#);
+        let foreign =
+            format!(r#"{{"id": "{id}", "match": {{"method": "*"}}, "action": {{"code": "ABORTED"}}}}"#);
         let clash = faults.put(rule(&foreign)).unwrap_err();
         assert!(clash.to_string().contains("take another"), "{clash}");
-        let all = format!("[{{id: new, action: {{code: ABORTED}}}}, {foreign}]");
+        let all = format!("[{{id: new, match: {{method: '*'}}, action: {{code: ABORTED}}}}, {foreign}]");
         assert_eq!(faults.put_all(Rule::read_list(&all).unwrap()), Err(clash));
     }
     assert_eq!(faults.len(), 4, "nothing has changed");
@@ -92,7 +93,7 @@ async fn release_or_removal_of_a_rule_ends_its_hanging_calls() {
         ("reload", |faults| faults.replace(Origin::File, vec![]).unwrap()),
     ];
     for (case, end) in ends {
-        let faults = mk_rules("- {id: x, action: {hang: release}}");
+        let faults = mk_rules("- {id: x, match: {method: '*'}, action: {hang: release}}");
         let mut fired = faults.decide(&Publish::of("a")).rule.unwrap();
         assert_eq!(faults.reports(RuleKind::Rule)[0].blocked_calls, 1, "{case}");
         assert_eq!(faults.release(Some("y")), None, "{case}");
@@ -110,4 +111,27 @@ async fn release_or_removal_of_a_rule_ends_its_hanging_calls() {
             "{case}"
         );
     }
+}
+
+#[test]
+fn rule_that_waits_for_a_state_that_no_rule_sets_is_refused() {
+    let faults = Faults::default();
+    let read = |yaml: &str| Rule::read_list(yaml).unwrap();
+    let sick = "{id: sick, match: {method: Probe, while: {state: sick}}, action: {code: ABORTED}}";
+    let falls = "{id: falls, match: {method: Probe, while: {state: start}}, action: {set-state: sick}}";
+    let refused = faults
+        .load(Origin::File, read(&format!("[{sick}]")))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        refused.contains("\"sick\"") && refused.contains("set-state: sick"),
+        "{refused}"
+    );
+    assert!(faults.is_empty(), "nothing has changed");
+    faults
+        .load(Origin::File, read(&format!("[{sick}, {falls}]")))
+        .unwrap();
+    faults.load(Origin::File, Vec::new()).unwrap();
+    faults.put_all(read(&format!("[{falls}]"))).unwrap();
+    faults.put_all(read(&format!("[{sick}]"))).unwrap();
 }

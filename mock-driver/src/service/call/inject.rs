@@ -9,17 +9,39 @@ use tonic::Code;
 
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::fault::{ActiveFault, Decision, End, Hang};
+use crate::fault::{ActiveFault, Decision, End, Hang, Phase};
 use crate::rpc::method::Method;
 use crate::socket::ConnectionInfo;
 
 /// Maximum time of a message from the handler to the socket, unless the reader is slow.
 const ARRIVES_WITHIN: Duration = Duration::from_millis(50);
 
+/// What a rule's action leaves of its call.
+#[derive(Debug)]
+pub(crate) enum Injection {
+    /// The call continues.
+    Continue,
+    /// The call fails.
+    Fail(Error),
+    /// The call succeeds, although its operation does not happen now.
+    Succeed,
+}
+
+// === impl Injection ===
+
+impl Injection {
+    fn answer((code, message): (Code, String)) -> Self {
+        if code == Code::Ok {
+            return Self::Succeed;
+        }
+        Self::Fail(Error::Injected { code, message })
+    }
+}
+
 // === impl Driver ===
 
 impl Driver {
-    /// Applies a rule's action and returns the error to respond with, if any.
+    /// Applies a rule's action.
     ///
     /// # Cancellation
     /// May be dropped at any time, for example when the call's connection is closed.
@@ -27,27 +49,24 @@ impl Driver {
         &self,
         active: &mut ActiveFault,
         connection: Option<&ConnectionInfo>,
-    ) -> Option<Error> {
+    ) -> Injection {
         active.pause().await;
         match &active.rule().action.end {
-            None | Some(End::Edit(_)) => None,
-            Some(End::Answer { .. }) => {
-                let (code, message) = active.answer()?;
-                Some(Error::Injected { code, message })
-            }
+            None | Some(End::Edit(_)) => Injection::Continue,
+            Some(End::Answer { .. }) => active.answer().map_or(Injection::Continue, Injection::answer),
             Some(End::DropConnection) => match connection {
                 Some(connection) => {
                     connection.handle.cut();
                     std::future::pending().await
                 }
-                None => Some(active.lost_connection()),
+                None => Injection::Fail(active.lost_connection()),
             },
             Some(End::SocketAway(time)) => {
                 self.socket_control.take_away(Some(*time));
                 std::future::pending().await
             }
             Some(End::Exit(how)) => {
-                tracing::warn!(rule = active.rule().id, ?how, "ending, as a fault rule says");
+                tracing::warn!(rule = active.rule().id, exit = %how, "exiting, as a fault rule requires");
                 self.exit.request(*how);
                 std::future::pending().await
             }
@@ -58,6 +77,17 @@ impl Driver {
 // === impl Decision ===
 
 impl Decision {
+    /// Takes a rule that acts after the operation.
+    pub(crate) fn take_after(&mut self) -> Option<ActiveFault> {
+        self.rule.take_if(|active| active.rule().phase == Phase::After)
+    }
+
+    /// The answer of a call whose operation continues in the background.
+    pub(crate) fn background_answer(&self) -> Option<Injection> {
+        let active = self.rule.as_ref()?;
+        (active.rule().phase == Phase::Background).then(|| active.background_answer())
+    }
+
     /// Delays the call by a rule and a backend fault, and returns the error if the backend fault refuses it.
     pub(crate) async fn pause(&mut self) -> Result<(), Error> {
         if let Some(mut active) = self.rule.take() {
@@ -101,7 +131,7 @@ impl ActiveFault {
     }
 
     /// The response of a call whose operation continues in the background.
-    pub(crate) fn background_answer(&self) -> Error {
+    fn background_answer(&self) -> Injection {
         let late = || {
             let text = format!(
                 "fault rule \"{}\": the work goes on after this answer",
@@ -109,8 +139,7 @@ impl ActiveFault {
             );
             (Code::DeadlineExceeded, text)
         };
-        let (code, message) = self.rule().answer().unwrap_or_else(late);
-        Error::Injected { code, message }
+        Injection::answer(self.rule().answer().unwrap_or_else(late))
     }
 
     /// The reply with the rule's edits.

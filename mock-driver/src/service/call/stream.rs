@@ -8,7 +8,7 @@ use prost::Message;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
-use super::{Call, Rpc};
+use super::{Call, Injection, Rpc};
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::fault::ActiveFault;
@@ -83,7 +83,7 @@ impl<R: Message + Secrets + Clone> InterruptedStream<R> {
     /// Applies the rule. Afterwards the stream continues, or ends with the error.
     async fn apply_fault(mut self) -> Result<(), Status> {
         let driver = self.call.driver.clone();
-        let error = match driver.faults.apply(self.active) {
+        let injection = match driver.faults.apply(self.active) {
             Some(mut active) => {
                 self.call.set_fault(&active);
                 active.flush_before().await;
@@ -91,11 +91,11 @@ impl<R: Message + Secrets + Clone> InterruptedStream<R> {
                     .apply_fault(&mut active, self.call.connection.as_ref())
                     .await
             }
-            None => None,
+            None => Injection::Continue,
         };
-        let result = match error {
-            Some(error) => Err(error),
-            None => Ok(self.first),
+        let result = match injection {
+            Injection::Fail(error) => Err(error),
+            Injection::Continue | Injection::Succeed => Ok(self.first),
         };
         self.call.end(result).map(drop)
     }

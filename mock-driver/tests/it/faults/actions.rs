@@ -325,7 +325,7 @@ async fn run_time_rules_take_precedence_and_survive_a_reload() {
     assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Ok);
 
     // A file with the id of a run-time rule is rejected as a whole.
-    let rule = json!({"id": "mine", "action": {"delay": "1ms"}});
+    let rule = json!({"id": "mine", "match": {"method": "*"}, "action": {"delay": "1ms"}});
     server
         .driver()
         .faults
@@ -333,7 +333,7 @@ async fn run_time_rules_take_precedence_and_survive_a_reload() {
         .unwrap();
     std::fs::write(
         server.path("faults.yaml"),
-        "[{id: mine, action: {code: INTERNAL}}]",
+        "[{id: mine, match: {method: '*'}, action: {code: INTERNAL}}]",
     )
     .unwrap();
     let refused = line_in(&server.path("journal"), |line| line["error"].is_string()).await;
@@ -377,4 +377,64 @@ async fn one_seed_repeats_which_calls_fail_and_the_ids_of_volumes() {
     assert_ne!(first.0, other.0);
     assert_ne!(first.1, other.1);
     assert!(first.1.iter().any(|code| code.contains("ABORTED")));
+}
+
+#[tokio::test]
+async fn driver_lies_about_what_it_has_done() {
+    let (server, mut client) = with_rules(&[
+        "{id: no-attach, match: {volume: vol-0, method: ControllerPublishVolume}, action: {pretend: OK}, times: 1}",
+        "{id: no-detach, match: {volume: vol-0, method: ControllerUnpublishVolume}, action: {code: OK}, times: 1}",
+        "{id: gone, match: {volume: vol-0, method: ControllerUnpublishVolume}, action: {pretend: NOT_FOUND}, times: 1}",
+        "{id: done, match: {volume: vol-1, method: ControllerPublishVolume}, action: {effect: true, code: INTERNAL}, times: 1}",
+        "{id: soon, match: {volume: vol-2, method: ControllerPublishVolume}, \
+          action: {effect: later, hang: release, code: OK}, times: 1}",
+        "{id: no-create, match: {method: CreateVolume}, action: {pretend: OK}, times: 1}",
+    ])
+    .await;
+    // OK without an attachment, but with a publish_context like that of an attachment.
+    let request = mk_publish("vol-0", "node-0");
+    let pretended = client
+        .controller_publish_volume(request.clone())
+        .await
+        .unwrap()
+        .into_inner();
+    assert!(pretended.publish_context.contains_key("device"), "{pretended:?}");
+    assert!(nodes_of(&mut client, "vol-0").await.is_empty());
+    let end = line_in(&server.path("journal"), |line| line["fault"] == "no-attach").await;
+    assert_eq!(end["code"], "OK");
+    let real = client
+        .controller_publish_volume(request)
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(
+        pretended
+            .publish_context
+            .keys()
+            .collect::<std::collections::BTreeSet<_>>(),
+        real.publish_context.keys().collect()
+    );
+    // OK, then NOT_FOUND, without a detach.
+    for code in [Code::Ok, Code::NotFound] {
+        assert_eq!(unpublish(&mut client, "vol-0", "node-0").await, code);
+        assert_eq!(nodes_of(&mut client, "vol-0").await, ["node-0"]);
+    }
+    // An error after the effect.
+    assert_eq!(publish(&mut client, "vol-1", "node-0").await, Code::Internal);
+    assert_eq!(nodes_of(&mut client, "vol-1").await, ["node-0"]);
+    // OK before the effect.
+    assert_eq!(publish(&mut client, "vol-2", "node-0").await, Code::Ok);
+    assert!(nodes_of(&mut client, "vol-2").await.is_empty());
+    assert_eq!(server.driver().faults.release(Some("soon")), Some(1));
+    line_in(&server.path("journal"), |line| line["event"] == "late").await;
+    assert_eq!(nodes_of(&mut client, "vol-2").await, ["node-0"]);
+    // A volume that does not exist.
+    let created = client
+        .create_volume(crate::server::mk_create("pvc"))
+        .await
+        .unwrap()
+        .into_inner();
+    let id = created.volume.unwrap().volume_id;
+    assert!(!id.is_empty());
+    assert_eq!(publish(&mut client, &id, "node-0").await, Code::NotFound);
 }

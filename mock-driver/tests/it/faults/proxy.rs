@@ -567,3 +567,82 @@ async fn volume_conditions_of_an_older_driver_are_journaled_and_proxied() {
         line_in(&journal, shown).await;
     }
 }
+
+#[tokio::test]
+async fn proxy_lies_with_an_empty_reply() {
+    let fronted = Fronted::start(&[
+        "{id: lie, match: {method: ControllerPublishVolume}, action: {pretend: OK}, times: 1}",
+    ])
+    .await;
+    let mut client = fronted.client().await;
+    let reply = client
+        .controller_publish_volume(mk_publish("vol-0", "node-0"))
+        .await
+        .unwrap();
+    assert!(reply.into_inner().publish_context.is_empty());
+    let mut direct = fronted.behind.controller().await;
+    assert!(nodes_of(&mut direct, "vol-0").await.is_empty());
+    let end = line_in(&fronted.journal(), |line| line["event"] == "end").await;
+    assert_eq!((&end["code"], &end["fault"]), (&json!("OK"), &json!("lie")));
+}
+
+#[tokio::test]
+async fn clients_lose_their_connection_when_the_driver_does() {
+    let fronted = Fronted::start(&[]).await;
+    let mut client = fronted.client().await;
+    assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Ok);
+    let idle = tokio::net::UnixStream::connect(fronted.socket()).await.unwrap();
+    let connections = || fronted.front().socket_control.connections();
+    let both = async {
+        while connections() < 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, both).await.unwrap();
+    // As when the driver restarts.
+    fronted.behind().socket_control.cut_all();
+    let closed = async {
+        let mut byte = [0; 64];
+        loop {
+            idle.readable().await.unwrap();
+            match idle.try_read(&mut byte) {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(_) => return,
+            }
+        }
+    };
+    tokio::time::timeout(DEADLINE, closed)
+        .await
+        .expect("the proxy must close the connections");
+    let mut again = fronted.client().await;
+    assert_eq!(
+        publish(&mut again, "vol-1", "node-0").await,
+        Code::Ok,
+        "clients may reconnect"
+    );
+}
+
+#[tokio::test]
+async fn delay_of_a_rule_shortens_the_deadline_of_the_driver() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("driver.sock");
+    let (seen_tx, mut seen) = tokio::sync::mpsc::unbounded_channel();
+    let service = tower::service_fn(move |request: http::Request<tonic::body::Body>| {
+        let left = request.headers()["grpc-timeout"].to_str().unwrap().to_owned();
+        seen_tx.send(left).unwrap();
+        std::future::ready(Ok(Status::unavailable("seen").into_http()))
+    });
+    let _driver = super::fixed_reply::serve(&socket, service);
+    let rules = ["{id: slow, match: {method: ControllerPublishVolume}, action: {delay: 1s}}"];
+    let (_proxy, _serving) = front(directory.path(), &socket, &rules);
+    let mut client = ControllerClient::new(connect(&directory.path().join("csi.sock")).await);
+    let mut request = Request::new(mk_publish("vol-0", "node-0"));
+    request.set_timeout(Duration::from_secs(60));
+    let status = client.controller_publish_volume(request).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    let left = seen.recv().await.unwrap();
+    let micros: u64 = left.strip_suffix('u').unwrap().parse().unwrap();
+    assert!((30_000_000..=59_000_000).contains(&micros), "{left}");
+}
