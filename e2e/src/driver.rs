@@ -265,9 +265,11 @@ impl Driver {
                             error: Some(error), ..
                         } => Some(Err(error.to_string())),
                         Line::Faults { ids: Some(ids), .. } if **ids == wanted => Some(Ok(())),
-                        Line::Faults { .. } | Line::Begin { .. } | Line::End { .. } | Line::Late { .. } => {
-                            None
-                        }
+                        Line::Faults { .. }
+                        | Line::Begin { .. }
+                        | Line::End { .. }
+                        | Line::Late { .. }
+                        | Line::Lost { .. } => None,
                     })
                     .map_or_else(
                         || Progress::Pending("the journal has no line about them".to_owned()),

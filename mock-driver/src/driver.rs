@@ -50,6 +50,9 @@ pub mod service_config;
 mod settings;
 mod volumes;
 
+/// Maximum time to write the last lines of the journal.
+const LAST_LINES: Duration = Duration::from_secs(2);
+
 /// A running driver.
 #[derive(Debug)]
 pub struct Driver {
@@ -168,6 +171,9 @@ impl Driver {
 
     /// Releases the driver's directories; the state directory last, because the next process waits for its lock.
     pub(crate) fn close(&self) {
+        if let Some(journal) = &self.journal {
+            journal.flush(LAST_LINES);
+        }
         if let Some(node) = &self.node {
             node.devices.unlock();
         }

@@ -1,16 +1,17 @@
 //! The journal: requests, responses and times of all calls.
 //!
-//! It has three outputs, each only if configured: a file of JSON lines, the last calls in memory for the admin API
-//! (`Journal::read`, `Journal::wait`, `Journal::subscribe`), and `gRPCCall:` lines in the log, which the parser of
-//! Kubernetes' e2e suite reads.
+//! It has four outputs, each only if configured: a file of JSON lines, the last calls in memory for the admin API
+//! (`Journal::read`, `Journal::wait`, `Journal::subscribe`), a line in the log, and `gRPCCall:` lines in the log, which the
+//! parser of Kubernetes' e2e suite reads.
 //!
 //! In the file each call has a line with `"event":"begin"` when it arrives and one with `"event":"end"` when it ends, which
 //! repeats the request. A call whose client disconnects or cancels it ends as `CANCELLED`; if the array completes its
 //! operation nevertheless, a line with `"event":"late"` has its result. Each load of the fault rules is a line with
-//! `"event":"faults"`.
+//! `"event":"faults"`, and `"event":"lost"` says how many lines are missing because the file was stalled or full.
 //!
 //! Invariants:
-//! - a call has ended in every output before its client can see the response;
+//! - a call has ended in every output before its client can see the response, unless the file is stalled or full; the log
+//!   follows;
 //! - secrets, and a pod's tokens in `volume_context`, are never stored: a keyed hash of this process replaces each, so that
 //!   equal secrets can be recognized (unless `JournalConfig::show_secrets` is set);
 //! - memory is bounded by calls and by bytes; messages are stored encoded and converted to JSON when they are read, so that
@@ -19,6 +20,7 @@
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio::sync::{broadcast, watch};
@@ -33,8 +35,8 @@ pub(crate) use self::call::{Call, Outcome};
 pub use self::file::OpenError;
 pub use self::line::Line;
 pub(crate) use self::line::text;
-pub(crate) use self::memory::{BOUNDS, CallStats, Cursor, Filter, Memory, StatsKey};
-pub(crate) use self::message::Direction;
+pub(crate) use self::memory::{BOUNDS, CallStats, Cursor, Filter, Gap, Memory, StatsKey};
+pub(crate) use self::message::{Direction, RedactedMessage};
 pub(crate) use self::record::CallRecord;
 
 mod call;
@@ -55,6 +57,10 @@ const EVENTS_AHEAD: usize = 1024;
 pub struct JournalConfig {
     /// Maximum number of ended calls in memory; 0 without readers.
     pub kept: usize,
+    /// Size at which the file is rotated; 0 means unlimited.
+    pub(crate) max_file_bytes: u64,
+    /// Whether each call is logged.
+    pub(crate) call_lines: bool,
     /// Whether each call is logged as a `gRPCCall:` line.
     pub(crate) grpc_call_lines: bool,
     /// Whether secrets are shown. For tests with made-up secrets.
@@ -65,6 +71,7 @@ pub struct JournalConfig {
 pub(crate) struct Journal {
     file: Option<File>,
     pub(crate) renderer: Renderer,
+    call_lines: bool,
     grpc_call_lines: bool,
     calls: AtomicU64,
     /// Whether anything reads the calls in memory.
@@ -88,7 +95,7 @@ pub(crate) enum Event {
 impl JournalConfig {
     /// Whether there is any output.
     pub(crate) fn any(self) -> bool {
-        self.kept > 0 || self.grpc_call_lines
+        self.kept > 0 || self.call_lines || self.grpc_call_lines
     }
 }
 
@@ -106,8 +113,11 @@ impl Journal {
         clock: Clock,
     ) -> Result<Self, OpenError> {
         Ok(Self {
-            file: file.map(File::open).transpose()?,
+            file: file
+                .map(|file| File::open(file, config.max_file_bytes, clock.clone()))
+                .transpose()?,
             renderer: Renderer::new(if config.show_secrets { None } else { Some(key) }),
+            call_lines: config.call_lines,
             grpc_call_lines: config.grpc_call_lines,
             calls: AtomicU64::new(0),
             is_read: config.kept > 0,
@@ -183,6 +193,26 @@ impl Journal {
     pub(crate) fn clear(&self) {
         self.memory().clear();
         self.touch();
+    }
+
+    /// Waits until the file has all lines, unless it is stalled.
+    pub(crate) fn flush(&self, limit: Duration) {
+        if let Some(file) = &self.file {
+            file.flush(limit);
+        }
+    }
+
+    /// Number of lines that the file lacks because it was stalled or full.
+    pub(crate) fn lost_lines(&self) -> u64 {
+        self.file.as_ref().map_or(0, File::lost_lines)
+    }
+
+    /// Whether anything shows the messages of calls.
+    pub(crate) fn shows_messages(&self) -> bool {
+        self.is_read
+            || self.file.is_some()
+            || self.grpc_call_lines
+            || tracing::enabled!(tracing::Level::TRACE)
     }
 
     pub(crate) fn request(&self, call: &Call) -> Value {

@@ -15,6 +15,8 @@ pub mod ctl;
 pub mod driver;
 pub mod fault;
 pub mod journal;
+pub(crate) mod line_writer;
+pub mod log;
 pub mod node;
 pub mod proxy;
 pub(crate) mod rpc;

@@ -3,13 +3,9 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use csi_mock_driver::ctl;
 use csi_mock_driver::fault::Exit;
-use csi_mock_driver::run;
 use csi_mock_driver::run::args::Args;
-use tracing::level_filters::LevelFilter;
-use tracing_subscriber::filter::Targets;
-use tracing_subscriber::prelude::*;
+use csi_mock_driver::{ctl, log, run};
 
 fn main() -> anyhow::Result<ExitCode> {
     let words: Vec<_> = std::env::args_os().collect();
@@ -27,18 +23,13 @@ fn main() -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(u8::try_from(text.exit_code()).unwrap_or(2)));
         }
     };
-    let targets = Targets::new()
-        .with_target("csi_mock_driver", args.level())
-        .with_default(LevelFilter::WARN);
-    tracing_subscriber::registry()
-        .with(
-            tracing_subscriber::fmt::layer()
-                .with_writer(std::io::stderr)
-                .with_ansi(false),
-        )
-        .with(targets)
-        .init();
-    match runtime.block_on(run::run(args)) {
+    if let Some(text) = args.scenario_help() {
+        return ctl::print_text(&text).context("cannot print");
+    }
+    log::start(args.level()).context("cannot start the log")?;
+    let result = runtime.block_on(run::run(args));
+    log::flush();
+    match result {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(run::Error::Ordered(Exit::Status(status))) => Ok(ExitCode::from(status)),
         Err(error) => Err(error.into()),

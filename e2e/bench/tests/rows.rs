@@ -102,7 +102,7 @@ fn detaches_before_the_attach(run: &Run) -> Result<usize> {
     let lines = Journal::create(&dir.join("journal.jsonl"))?.lines()?;
     let begun = lines.iter().filter_map(|line| match line {
         Line::Begin { method, .. } => Some(name_of(method)),
-        Line::End { .. } | Line::Late { .. } | Line::Faults { .. } => None,
+        Line::End { .. } | Line::Late { .. } | Line::Faults { .. } | Line::Lost { .. } => None,
     });
     let methods: Vec<_> = begun.collect();
     let attach = methods.iter().rposition(|method| *method == PUBLISH);

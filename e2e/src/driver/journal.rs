@@ -1,7 +1,7 @@
 //! The driver's journal of calls, read back.
 //!
 //! The driver writes a line before it sends the response in that line, so a client that has received a
-//! response finds the call here. [`Journal`] reads the file; [`calls`] combines the lines of each call and
+//! response finds the call here. A line that could not be written is an error of the reader. [`Journal`] reads the file; [`calls`] combines the lines of each call and
 //! determines its effect on the array.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -212,6 +212,9 @@ impl Tail {
     }
 
     /// The complete lines written since the last read.
+    ///
+    /// # Errors
+    /// The driver could not write lines, so that nothing can be concluded from the others.
     pub fn read(&mut self) -> Result<Vec<Line>> {
         self.file
             .read_to_end(&mut self.rest)
@@ -221,7 +224,7 @@ impl Tail {
             .iter()
             .rposition(|&byte| byte == b'\n')
             .map_or(0, |at| at + 1);
-        let lines = self.rest[..whole]
+        let lines: Result<Vec<Line>> = self.rest[..whole]
             .split(|&byte| byte == b'\n')
             .filter(|line| !line.is_empty())
             .map(|line| {
@@ -230,7 +233,11 @@ impl Tail {
             })
             .collect();
         self.rest.drain(..whole);
-        lines
+        let lines = lines?;
+        if let Some(Line::Lost { lines, .. }) = lines.iter().find(|line| matches!(line, Line::Lost { .. })) {
+            bail!("the driver's journal has a gap: {lines} lines could not be written");
+        }
+        Ok(lines)
     }
 
     /// Waits until the file was written to since the last call.
@@ -319,7 +326,7 @@ pub fn calls(lines: &[Line], after_effect_rules: &BTreeSet<String>) -> Vec<Call>
                     Effect::Nothing
                 };
             }
-            Line::Faults { .. } => {}
+            Line::Faults { .. } | Line::Lost { .. } => {}
         }
     }
     calls

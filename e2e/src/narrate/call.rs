@@ -59,7 +59,7 @@ pub fn describe(line: &journal::Line, names: &Names) -> Option<Line> {
                 text,
             })
         }
-        journal::Line::Late { .. } | journal::Line::Faults { .. } => None,
+        journal::Line::Late { .. } | journal::Line::Faults { .. } | journal::Line::Lost { .. } => None,
     }
 }
 

@@ -287,7 +287,7 @@ fn request(env: &TestEnv<'_>, method: &str, handle: &str) -> Result<Option<Value
     let lines = env.driver.journal().lines()?;
     let mut requests = lines.into_iter().filter_map(|line| match line {
         Line::Begin { method, request, .. } => Some((method, request)),
-        Line::End { .. } | Line::Late { .. } | Line::Faults { .. } => None,
+        Line::End { .. } | Line::Late { .. } | Line::Faults { .. } | Line::Lost { .. } => None,
     });
     let found = requests
         .rfind(|(of, request)| of.ends_with(&format!("/{method}")) && request["volume_id"] == handle)

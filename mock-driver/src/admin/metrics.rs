@@ -19,6 +19,7 @@ use super::state::Admin;
 use crate::admin_api::resource::Counts;
 use crate::fault::RuleKind;
 use crate::journal::{BOUNDS, CallStats, StatsKey};
+use crate::log;
 use crate::rpc::{code, method};
 
 const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -131,6 +132,12 @@ fn calls(admin: &Admin, families: &mut Families) {
         let code = code::name(Code::from(key.code));
         [("method", method::short(&key.method)), ("code", code)]
     }
+    let lost = [("journal", journal.lost_lines()), ("log", log::lost_lines())];
+    families.counters(
+        "csi_mock_lost_lines_total",
+        "Lines that the journal's file or the log lacks because it was stalled or full.",
+        lost.map(|(output, lines)| counter(&[("output", output)], lines)),
+    );
     families.counters(
         "csi_mock_calls_total",
         "Total number of finished calls, by method and code.",

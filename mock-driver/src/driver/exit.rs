@@ -14,6 +14,8 @@ impl ExitRequest {
     /// Ends the driver at once without waiting for running calls. Confirmed changes are durable.
     pub fn request(&self, how: Exit) {
         if how == Exit::Kill {
+            // SIGKILL loses queued lines; those of the journal are written before the calls continue.
+            crate::log::flush();
             let own = rustix::process::getpid();
             if let Err(error) = rustix::process::kill_process(own, rustix::process::Signal::KILL) {
                 tracing::error!(%error, "cannot kill the own process");

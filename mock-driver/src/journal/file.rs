@@ -1,12 +1,13 @@
 //! The file of JSON lines.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use super::clock::Clock;
 use super::line::Line;
+use crate::line_writer::{LineWriter, Sink, count};
 
 /// The journal's file cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -18,44 +19,215 @@ pub struct OpenError {
 
 /// The file, open for appending.
 #[derive(Debug)]
-pub(super) struct File {
-    file: Mutex<fs::File>,
+pub(super) struct File(LineWriter);
+
+/// The file in its thread.
+struct RotatingFile {
+    file: fs::File,
     path: PathBuf,
-    failing: AtomicBool,
+    /// Size of the file; `None` for a pipe or device, which cannot be rotated.
+    size: Option<u64>,
+    /// Size at which the file is rotated.
+    max_bytes: u64,
+    is_failing: bool,
+    clock: Clock,
 }
 
 // === impl File ===
 
 impl File {
-    pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
-        let file = fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(path)
-            .map_err(|source| OpenError {
-                path: path.to_owned(),
-                source,
-            })?;
-        Ok(Self {
-            file: Mutex::new(file),
+    /// Opens the file. When it reaches `max_bytes`, it becomes `<path>.1`, in place of the one before; 0 means unlimited.
+    pub(super) fn open(path: &Path, max_bytes: u64, clock: Clock) -> Result<Self, OpenError> {
+        let failed = |source| OpenError {
             path: path.to_owned(),
-            failing: AtomicBool::new(false),
-        })
+            source,
+        };
+        let file = append_to(path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        let sink = RotatingFile {
+            file,
+            path: path.to_owned(),
+            size: metadata.is_file().then_some(metadata.len()),
+            max_bytes: if max_bytes == 0 { u64::MAX } else { max_bytes },
+            is_failing: false,
+            clock,
+        };
+        LineWriter::start("journal", sink).map(Self).map_err(failed)
     }
 
-    /// Writes a line with one call of write(2), so that lines are never interleaved.
-    ///
-    /// Blocks until the line is in the page cache, so that a caller finds it in the file after the response.
+    /// Writes a line. It is in the page cache when this returns, so that a caller finds it in the file after the response,
+    /// unless the file is stalled.
     pub(super) fn write(&self, line: &Line<'_>) {
-        let mut text = serde_json::to_vec(line).expect("a journal line must be representable as JSON");
-        text.push(b'\n');
-        let written = crate::lock(&self.file).write_all(&text);
-        match written {
-            Ok(()) => self.failing.store(false, Ordering::Relaxed),
-            Err(error) if !self.failing.swap(true, Ordering::Relaxed) => {
-                tracing::error!(file = %self.path.display(), %error, "journal cannot be written, lines are lost");
-            }
-            Err(_) => {}
+        self.0.write_and_wait(&text(line));
+    }
+
+    pub(super) fn flush(&self, limit: Duration) {
+        self.0.flush(limit);
+    }
+
+    pub(super) fn lost_lines(&self) -> u64 {
+        self.0.lost_lines()
+    }
+}
+
+// === impl RotatingFile ===
+
+impl RotatingFile {
+    fn append(&mut self, lines: &[u8]) -> Result<(), (io::Error, u64)> {
+        let mut rest = lines;
+        while !rest.is_empty() {
+            let room = self
+                .size
+                .map_or(u64::MAX, |size| self.max_bytes.saturating_sub(size));
+            let room = usize::try_from(room).unwrap_or(usize::MAX).min(rest.len());
+            let fitting = rest[..room].iter().rposition(|byte| *byte == b'\n');
+            let end = match (fitting, self.size) {
+                (Some(last), _) => last + 1,
+                (None, Some(1..)) => {
+                    self.rotate().map_err(|error| (error, count(rest)))?;
+                    continue;
+                }
+                // A line that is longer than a file may be.
+                (None, Some(0) | None) => rest
+                    .iter()
+                    .position(|byte| *byte == b'\n')
+                    .map_or(rest.len(), |end| end + 1),
+            };
+            let (now, later) = rest.split_at(end);
+            self.write_lines(now)
+                .map_err(|(error, failed)| (error, failed + count(later)))?;
+            rest = later;
         }
+        Ok(())
+    }
+
+    fn rotate(&mut self) -> io::Result<()> {
+        let mut before = self.path.clone().into_os_string();
+        before.push(".1");
+        fs::rename(&self.path, before)?;
+        self.file = append_to(&self.path)?;
+        self.size = Some(0);
+        Ok(())
+    }
+
+    /// Writes lines, and removes the part of a line that a full disk leaves.
+    fn write_lines(&mut self, lines: &[u8]) -> Result<(), (io::Error, u64)> {
+        let mut written = 0;
+        while written < lines.len() {
+            match self.file.write(&lines[written..]) {
+                Ok(0) => return Err((io::ErrorKind::WriteZero.into(), self.remove_part(lines, written))),
+                Ok(more) => written += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err((error, self.remove_part(lines, written))),
+            }
+        }
+        self.grow(written);
+        Ok(())
+    }
+
+    /// Returns the number of lines that are not in the file.
+    fn remove_part(&mut self, lines: &[u8], written: usize) -> u64 {
+        let whole = lines[..written]
+            .iter()
+            .rposition(|byte| *byte == b'\n')
+            .map_or(0, |last| last + 1);
+        self.grow(whole);
+        if written > whole && self.size.is_some() {
+            let part = u64::try_from(written - whole).unwrap_or_default();
+            let removed = self.file.stream_position().and_then(|end| {
+                // Another process may append to the file, too.
+                match self.file.metadata()?.len() == end {
+                    true => self.file.set_len(end - part),
+                    false => Ok(()),
+                }
+            });
+            if let Err(error) = removed {
+                tracing::warn!(file = %self.path.display(), %error, "journal has a part of a line");
+            }
+        }
+        count(&lines[whole..])
+    }
+
+    fn grow(&mut self, bytes: usize) {
+        if let Some(size) = &mut self.size {
+            *size = size.saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX));
+        }
+    }
+}
+
+impl Sink for RotatingFile {
+    fn write(&mut self, lines: &[u8]) -> u64 {
+        match self.append(lines) {
+            Ok(()) => {
+                self.is_failing = false;
+                0
+            }
+            Err((error, failed)) => {
+                if !std::mem::replace(&mut self.is_failing, true) {
+                    tracing::error!(file = %self.path.display(), %error, "journal cannot be written, lines are lost");
+                }
+                failed
+            }
+        }
+    }
+
+    fn lost(&self, lines: u64) -> Vec<u8> {
+        text(&Line::Lost {
+            time: self.clock.now(),
+            lines,
+        })
+    }
+}
+
+fn append_to(path: &Path) -> io::Result<fs::File> {
+    fs::OpenOptions::new().create(true).append(true).open(path)
+}
+
+fn text(line: &Line<'_>) -> Vec<u8> {
+    let mut text = serde_json::to_vec(line).expect("a journal line must be representable as JSON");
+    text.push(b'\n');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn full_file_is_rotated_between_lines() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("journal");
+        let line = |lines| Line::Lost {
+            time: Timestamp::UNIX_EPOCH,
+            lines,
+        };
+        let length = u64::try_from(text(&line(0)).len()).unwrap();
+        fs::write(&path, text(&line(0))).unwrap();
+        let file = File::open(&path, 3 * length + 1, Clock::system()).unwrap();
+        let read = |path: &Path| {
+            let text = fs::read_to_string(path).unwrap();
+            let number = |line| match serde_json::from_str(line).unwrap() {
+                Line::Lost { lines, .. } => lines,
+                other => panic!("{other:?}"),
+            };
+            text.lines().map(number).collect::<Vec<u64>>()
+        };
+        for number in 1..9 {
+            file.write(&line(number));
+        }
+        file.flush(Duration::from_secs(60));
+        let before = directory.path().join("journal.1");
+        assert_eq!((read(&before), read(&path)), (vec![3, 4, 5], vec![6, 7, 8]));
+        drop(file);
+        let tiny = File::open(&path, 1, Clock::system()).unwrap();
+        tiny.write(&line(9));
+        tiny.flush(Duration::from_secs(60));
+        assert_eq!(
+            (read(&before), read(&path)),
+            (vec![6, 7, 8], vec![9]),
+            "a line longer than the limit"
+        );
     }
 }

@@ -86,6 +86,14 @@ pub enum Line<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         error: Option<Cow<'a, str>>,
     },
+    /// Lines are missing here: the file was stalled or full.
+    Lost {
+        /// Time.
+        #[serde(serialize_with = "as_text")]
+        time: Timestamp,
+        /// Number of missing lines.
+        lines: u64,
+    },
 }
 
 /// RFC 3339 in UTC, always six digits, so that texts sort like times.

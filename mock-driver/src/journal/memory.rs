@@ -31,6 +31,8 @@ pub(crate) struct Memory {
     ended: VecDeque<(u64, Arc<Call>)>,
     /// The sequence number of the last ended call; 0 before the first.
     pub(crate) last: u64,
+    /// The sequence number of the last call that was dropped to bound the memory; 0 since the journal was cleared.
+    dropped: u64,
     bytes: usize,
     running: BTreeMap<u64, Arc<Call>>,
     pub(crate) stats: BTreeMap<StatsKey, CallStats>,
@@ -75,6 +77,18 @@ pub(crate) struct Filter {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cursor {
     seen: u64,
+    gap: Option<Gap>,
+}
+
+/// The calls that a reader missed because they are not in memory any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the journal has gaps: calls {first} to {last} are not in memory any more, so nothing can be said about them; clear the \
+     journal before the test, set after to {last} or more, or raise --journal-size"
+)]
+pub(crate) struct Gap {
+    first: u64,
+    last: u64,
 }
 
 // === impl Cursor ===
@@ -82,7 +96,15 @@ pub(crate) struct Cursor {
 impl Cursor {
     /// Begins after a sequence number.
     pub(crate) fn after(sequence: u64) -> Self {
-        Self { seen: sequence }
+        Self {
+            seen: sequence,
+            gap: None,
+        }
+    }
+
+    /// The calls that were dropped before this reader has seen them.
+    pub(crate) fn gap(&self) -> Option<Gap> {
+        self.gap
     }
 
     /// The calls that ended since the last read, oldest first.
@@ -91,6 +113,12 @@ impl Cursor {
         memory: &'a Memory,
     ) -> impl Iterator<Item = (u64, &'a Arc<Call>)> + use<'a> {
         let calls = memory.after(self.seen);
+        if self.seen < memory.dropped {
+            self.gap.get_or_insert(Gap {
+                first: self.seen + 1,
+                last: memory.dropped,
+            });
+        }
         self.seen = self.seen.max(memory.last);
         calls
     }
@@ -104,6 +132,7 @@ impl Memory {
             kept,
             ended: VecDeque::new(),
             last: 0,
+            dropped: 0,
             bytes: 0,
             running: BTreeMap::new(),
             stats: BTreeMap::new(),
@@ -123,7 +152,8 @@ impl Memory {
         self.bytes += call.bytes();
         self.ended.push_back((self.last, call.clone()));
         while self.ended.len() > self.kept || (self.bytes > MAX_BYTES && self.ended.len() > 1) {
-            if let Some((_, oldest)) = self.ended.pop_front() {
+            if let Some((sequence, oldest)) = self.ended.pop_front() {
+                self.dropped = sequence;
                 self.bytes -= oldest.bytes();
             }
         }
@@ -131,6 +161,7 @@ impl Memory {
 
     pub(super) fn clear(&mut self) {
         self.ended.clear();
+        self.dropped = 0;
         self.bytes = 0;
     }
 

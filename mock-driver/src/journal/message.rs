@@ -38,6 +38,8 @@ pub(crate) enum RedactedMessage {
     },
     /// Any other message; only its length is known.
     Foreign { bytes: usize },
+    /// A message that could not be decoded, and is not kept.
+    Unreadable,
 }
 
 /// Request or response.
@@ -160,6 +162,7 @@ impl Renderer {
     pub(super) fn json(&self, kept: &RedactedMessage) -> Value {
         match kept {
             RedactedMessage::Foreign { bytes } => json!({"bytes": bytes}),
+            RedactedMessage::Unreadable => Value::Null,
             RedactedMessage::Csi { message, wire } => {
                 match DynamicMessage::decode(message.clone(), wire.as_ref()) {
                     Ok(message) => self.json_of(&message),
@@ -204,7 +207,7 @@ impl RedactedMessage {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Csi { wire, .. } => wire.len(),
-            Self::Foreign { .. } => 0,
+            Self::Foreign { .. } | Self::Unreadable => 0,
         }
     }
 

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use serde_json::Value;
 use tonic::Code;
@@ -11,7 +12,7 @@ use super::call::{Call, End, Operation, Outcome, Peer};
 use super::line::Line;
 use super::message::{Direction, RedactedMessage};
 use super::{Event, Journal, grpc_call};
-use crate::rpc::code;
+use crate::rpc::{code, method};
 
 /// A running call. Dropping it before its end records that the client disconnected or cancelled the call.
 #[derive(Debug)]
@@ -78,6 +79,30 @@ impl Journal {
     }
 }
 
+impl Journal {
+    /// Logs an ended call.
+    fn log(&self, call: &Call) {
+        let Some(end) = call.end() else { return };
+        let set = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let took = Duration::try_from(end.time.duration_since(call.start)).unwrap_or_default();
+        tracing::info!(
+            method = %method::short(&call.method),
+            volume = set(call.volume()),
+            node = set(call.node()),
+            code = %code::name(end.outcome.code),
+            duration = ?took,
+            rule = call.fault(),
+            error = set(&end.outcome.message),
+            "call"
+        );
+        if tracing::enabled!(tracing::Level::TRACE) {
+            let (request, response) = (self.request(call), self.response(call));
+            let response = response.unwrap_or_default();
+            tracing::trace!(call = call.number, %request, %response, "messages of the call");
+        }
+    }
+}
+
 // === impl CallRecord ===
 
 impl CallRecord {
@@ -115,7 +140,8 @@ impl CallRecord {
         if let Some(end) = call.end.get()
             && (journal.file.is_some() || journal.grpc_call_lines)
         {
-            let request = self.request_json.take().unwrap_or_else(|| journal.request(call));
+            let request = self.request_json.take();
+            let request = request.unwrap_or_else(|| journal.request(call));
             let response = end.response.as_ref().map(|kept| journal.renderer.json(kept));
             if let Some(file) = &journal.file {
                 file.write(&Line::End {
@@ -134,6 +160,9 @@ impl CallRecord {
             if journal.grpc_call_lines {
                 grpc_call::log(call, &request, response.as_ref());
             }
+        }
+        if journal.call_lines {
+            journal.log(call);
         }
         if journal.is_read {
             journal.memory().end(call);
@@ -192,6 +221,11 @@ impl OperationRecord {
         };
         if call.late.set(late).is_err() {
             return;
+        }
+        if let Some(late) = call.late().filter(|_| journal.call_lines) {
+            let code = code::name(late.outcome.code);
+            let volume = call.volume();
+            tracing::info!(method = %method::short(&call.method), volume, %code, "operation completed after its call");
         }
         if let (Some(file), Some(late)) = (&journal.file, call.late.get()) {
             file.write(&Line::Late {

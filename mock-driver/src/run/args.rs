@@ -11,6 +11,8 @@ use crate::driver;
 use crate::driver::locks::BusyRule;
 use crate::driver::service_config::{RequiredSecret, ServiceConfig};
 use crate::fault::duration;
+use crate::fault::scenario::Scenario;
+use crate::journal::JournalConfig;
 use crate::journal::clock::Clock;
 use crate::rpc::capabilities::CapabilitySet;
 use crate::socket::Endpoint;
@@ -27,14 +29,28 @@ mod admin;
 mod array;
 mod faults;
 mod hostpath;
+mod ineffective;
 mod klog;
 mod node;
 mod parse;
 mod value;
 
+/// Verbosity from which each call is logged.
+const CALL_LINES_FROM_V: u8 = 2;
+
+/// Heading of the first flags in `--help`.
+const HEADING: &str = "The driver";
+
 /// A CSI driver on an emulated array of block devices.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "csi-mock-driver", version, args_override_self = true)]
+#[command(
+    name = "csi-mock-driver",
+    version,
+    args_override_self = true,
+    next_help_heading = HEADING,
+    after_help = "csi-mock-driver ctl COMMAND inspects a running driver and injects faults through its --admin-endpoint: see \
+                  csi-mock-driver ctl --help.\ncsi-mock-driver --scenario=help lists the fault scenarios."
+)]
 pub struct Args {
     /// Path of the CSI socket: unix:///path/csi.sock, unix:/path/csi.sock or a bare path.
     #[arg(long, env = "CSI_ENDPOINT")]
@@ -43,31 +59,6 @@ pub struct Args {
     /// Name of the CSI driver.
     #[arg(long, alias = "drivername", default_value = "mock.csi.local", value_parser = driver_name)]
     pub(crate) driver_name: String,
-
-    /// Maximum number of volumes attached per node. 0 = unlimited; -1 = unlimited, but each NodeGetInfo
-    /// reports a random number from 1 to 10.
-    #[arg(long, default_value = "0", allow_hyphen_values = true)]
-    pub(crate) attach_limit: AttachLimit,
-
-    /// The array and the services that work on it.
-    #[command(flatten)]
-    pub(crate) array: ArrayArgs,
-
-    /// The node's side.
-    #[command(flatten)]
-    pub(crate) node: NodeArgs,
-
-    /// Behaviour of a second call for a volume: abort answers ABORTED, wait queues it.
-    #[arg(long, default_value = "abort", value_parser = busy_rule)]
-    pub(crate) busy: BusyRule,
-
-    /// Time after the start for which Probe reports that the driver is not ready.
-    #[arg(long, default_value = "0s", value_parser = duration::parse)]
-    pub(crate) ready_after: Duration,
-
-    /// Secret that calls must contain: RPC:key=value. Repeatable.
-    #[arg(long = "require-secret", value_name = "RPC:KEY=VALUE")]
-    pub(crate) required_secrets: Vec<RequiredSecret>,
 
     /// Capabilities to remove from or add to the default, such as -PUBLISH_READONLY,+VOLUME_CONDITION.
     /// Capabilities of the Node service start with NODE_.
@@ -79,19 +70,58 @@ pub struct Args {
     )]
     pub(crate) capabilities: CapabilitySet,
 
+    /// Time after the start for which Probe reports that the driver is not ready.
+    #[arg(long, default_value = "0s", value_parser = duration::parse)]
+    pub(crate) ready_after: Duration,
+
+    /// Maximum time to wait at the start for the locks on --state-dir, on --media-dir and on the node's device
+    /// directory, which a process that is being replaced still holds. A startup probe must last longer.
+    #[arg(long, default_value = "1m", value_parser = duration::parse)]
+    pub(crate) lock_timeout: Duration,
+
+    /// Maximum time for running calls to finish after SIGTERM.
+    #[arg(long, default_value = "10s", value_parser = duration::parse)]
+    pub(crate) shutdown_grace: Duration,
+
+    /// Log verbosity: 0 and 1 for state changes, 2 and 3 also a line for each CSI call, 4 and 5 also details, 6 and
+    /// above also the messages of calls.
+    #[arg(long, default_value_t = 2)]
+    pub(crate) v: u8,
+
     /// Directory of the array's persistent state. Without it, the state is in memory.
-    #[arg(long, alias = "statedir", default_value = "", hide_default_value = true, value_parser = path_or_empty())]
+    #[arg(long, help_heading = array::HEADING, alias = "statedir", default_value = "", hide_default_value = true, value_parser = path_or_empty())]
     pub(crate) state_dir: PathBuf,
 
-    /// File for the journal of calls, one JSON object per line.
-    #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
-    pub(crate) journal: PathBuf,
+    /// Maximum number of volumes attached per node. 0 = unlimited; -1 = unlimited, but each NodeGetInfo
+    /// reports a random number from 1 to 10.
+    #[arg(long, help_heading = array::HEADING, default_value = "0", allow_hyphen_values = true)]
+    pub(crate) attach_limit: AttachLimit,
+
+    /// Behaviour of a second call for a volume: abort answers ABORTED, wait queues it.
+    #[arg(long, help_heading = array::HEADING, default_value = "abort", value_parser = busy_rule)]
+    pub(crate) busy: BusyRule,
+
+    /// Secret that calls must contain: RPC:key=value. Repeatable.
+    #[arg(
+        long = "require-secret",
+        help_heading = array::HEADING,
+        value_name = "RPC:KEY=VALUE"
+    )]
+    pub(crate) required_secrets: Vec<RequiredSecret>,
+
+    /// The array and the services that work on it.
+    #[command(flatten)]
+    pub(crate) array: ArrayArgs,
+
+    /// The node's side.
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
 
     /// Fault injection.
     #[command(flatten)]
     pub(crate) faults: FaultArgs,
 
-    /// The admin API and the journal in memory.
+    /// The admin API, the journal and the log.
     #[command(flatten)]
     pub(crate) admin: AdminArgs,
 
@@ -102,19 +132,6 @@ pub struct Args {
     /// Flags of klog.
     #[command(flatten)]
     pub(crate) klog: KlogArgs,
-
-    /// Maximum time for running calls to finish after SIGTERM.
-    #[arg(long, default_value = "10s", value_parser = duration::parse)]
-    pub(crate) shutdown_grace: Duration,
-
-    /// Maximum time to wait at the start for the locks on --state-dir, on --media-dir and on the node's device
-    /// directory, which a process that is being replaced still holds. A startup probe must last longer.
-    #[arg(long, default_value = "1m", value_parser = duration::parse)]
-    pub(crate) lock_timeout: Duration,
-
-    /// Log verbosity: 0 to 3 for state changes, 4 and 5 for details, 6 and above for everything.
-    #[arg(long, default_value_t = 2)]
-    pub(crate) v: u8,
 
     /// Flags that have no or a different effect; logged at start.
     #[arg(skip)]
@@ -151,14 +168,22 @@ impl Args {
             capabilities: self.capabilities.clone(),
             state_dir: given(&self.state_dir),
             media_dir: given(&self.node.media_dir),
-            journal: given(&self.journal),
-            journal_config: self.admin.journal_config(),
+            journal: given(&self.admin.journal),
+            journal_config: JournalConfig {
+                call_lines: self.v >= CALL_LINES_FROM_V,
+                ..self.admin.journal_config()
+            },
             faults: given(&self.faults.faults),
             scenarios: self.faults.scenario.0.clone(),
             seed: self.faults.seed,
             proxy_to: self.faults.proxy_to.as_ref().map(|to| to.path().to_owned()),
             clock: Clock::system(),
         }
+    }
+
+    /// The list of scenarios, if `--scenario=help` requests it.
+    pub fn scenario_help(&self) -> Option<String> {
+        self.faults.scenario.1.then(Scenario::help)
     }
 
     /// The log level.

@@ -19,6 +19,7 @@ use crate::driver::locks::{Key, LockMode, Scope};
 use crate::fault::ActiveFault;
 use crate::journal::{CallRecord, Journal, Outcome};
 use crate::rpc::method::Kind;
+use crate::service::dispatch::Arrival;
 use crate::socket::ConnectionInfo;
 
 pub(crate) use self::inject::Injection;
@@ -52,7 +53,7 @@ impl Call {
         let outcome = outcome(&result);
         let status = Status::new(outcome.code, outcome.message.as_str());
         if let (Some(record), Some(journal)) = (&mut self.record, &self.driver.journal) {
-            let reply = result.as_ref().ok();
+            let reply = result.as_ref().ok().filter(|_| journal.shows_messages());
             record.end(outcome, reply.map(|reply| journal.renderer.keep(reply)));
         }
         result.map(Response::new).map_err(|_| status)
@@ -98,6 +99,7 @@ impl Driver {
     async fn run_stages<Q: Rpc>(self: &Arc<Self>, request: Request<Q>) -> (Call, Result<Q::Reply, Error>) {
         // Stage 1: journal, begin.
         let connection = request.extensions().get::<ConnectionInfo>().cloned();
+        Arrival::note(request.extensions());
         let request = &request.into_inner();
         let peer = connection.as_ref().and_then(|connection| connection.peer);
         let begin =

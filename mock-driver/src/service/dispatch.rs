@@ -1,9 +1,14 @@
 //! All services of a socket: those of CSI that the process has, and gRPC's health and reflection services, so that tools
 //! such as grpcurl and grpc_health_probe need neither proto file nor flag.
+//!
+//! The journal also records the calls that do not reach the pipeline: unknown methods, and messages that cannot be decoded.
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use axum::extract::State;
+use axum::middleware::{Next, from_fn_with_state};
 use csi_proto::v1::controller_server::ControllerServer;
 use csi_proto::v1::group_controller_server::GroupControllerServer;
 use csi_proto::v1::identity_server::IdentityServer;
@@ -21,7 +26,9 @@ use tower::{ServiceExt, service_fn};
 use super::{DriverService, legacy};
 use crate::driver::Driver;
 use crate::driver::error::shortened;
+use crate::journal::{Outcome, RedactedMessage};
 use crate::rpc::method::Method;
+use crate::socket::ConnectionInfo;
 
 type Request = http::Request<axum::body::Body>;
 
@@ -59,10 +66,31 @@ pub fn services(driver: &Arc<Driver>) -> Routes {
     let reflection = reflection
         .build_v1()
         .expect("the built-in descriptors must decode");
-    Routes::from(offered.methods)
+    let methods = match &driver.journal {
+        Some(_) => offered
+            .methods
+            .layer(from_fn_with_state(driver.clone(), record_refused)),
+        None => offered.methods,
+    };
+    Routes::from(methods)
         .add_service(HealthServer::new(service))
         .add_service(reflection)
         .prepare()
+}
+
+/// Whether a call has reached the pipeline, which records it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Arrival(Arc<AtomicBool>);
+
+// === impl Arrival ===
+
+impl Arrival {
+    /// Notes that the pipeline records the call with these extensions.
+    pub(super) fn note(extensions: &tonic::Extensions) {
+        if let Some(Self(is_noted)) = extensions.get() {
+            is_noted.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 // === impl Offered ===
@@ -108,6 +136,31 @@ impl Offered {
             };
         }
     }
+}
+
+/// Records a call that is refused before the pipeline. A pipeline whose client disconnects records that itself.
+async fn record_refused(
+    State(driver): State<Arc<Driver>>,
+    mut request: Request,
+    next: Next,
+) -> axum::response::Response {
+    let arrival = Arrival::default();
+    request.extensions_mut().insert(arrival.clone());
+    let path = request.uri().path();
+    // The routes of known methods have static paths.
+    let path = Method::at(path).map_or_else(|| path.to_owned().into(), |method| method.path().into());
+    let connection = request.extensions().get::<ConnectionInfo>().cloned();
+    let response = next.run(request).await;
+    if let (false, Some(journal)) = (arrival.0.load(Ordering::Relaxed), &driver.journal)
+        && let Some(status) = Status::from_header_map(response.headers())
+    {
+        let peer = connection.and_then(|connection| connection.peer);
+        let mut record = journal.begin(path, peer, RedactedMessage::Unreadable);
+        let message = status.message().to_owned();
+        let code = status.code();
+        record.end(Outcome { code, message }, None);
+    }
+    response
 }
 
 async fn not_offered(request: Request) -> http::Response<Body> {

@@ -1,6 +1,7 @@
 //! Contents of the journal, and redaction of secrets.
 
 use std::fs;
+use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
 use csi_mock_driver::fault::RuleKind;
@@ -11,8 +12,9 @@ use serde_json::json;
 use tokio::time;
 use tonic::Code;
 
+use crate::privilege;
 use crate::server::{
-    Server, cancel_after, line_in, lines, mk_block, mk_create, mk_map, mk_publish, mk_unpublish,
+    DEADLINE, Server, cancel_after, line_in, lines, mk_block, mk_create, mk_map, mk_publish, mk_unpublish,
 };
 
 const SECRET: &str = "hunter2-is-no-good-password";
@@ -232,4 +234,143 @@ async fn journal_is_appended_to() {
     let lines = lines(&journal);
     assert_eq!(lines[0]["event"], "mark");
     assert_eq!(lines.len(), 3);
+}
+
+#[tokio::test]
+async fn undecodable_messages_and_unknown_methods_are_journaled() {
+    let server = journalled().await;
+    // Field 1 of the request is a string; this message has a number there.
+    let foreign = v1::ListVolumesRequest {
+        max_entries: 7,
+        ..Default::default()
+    };
+    let mut grpc = tonic::client::Grpc::new(server.channel().await);
+    for (path, code) in [
+        ("/csi.v1.Controller/ControllerPublishVolume", "INTERNAL"),
+        ("/csi.v1.Controller/Nope", "UNIMPLEMENTED"),
+        ("/vendor.v1.Copy/Start", "UNIMPLEMENTED"),
+    ] {
+        grpc.ready().await.unwrap();
+        let codec = tonic_prost::ProstCodec::<v1::ListVolumesRequest, v1::ListVolumesResponse>::default();
+        let request = tonic::Request::new(foreign.clone());
+        grpc.unary(request, path.parse().unwrap(), codec)
+            .await
+            .unwrap_err();
+        let end = line_in(&server.path("journal"), |line| {
+            line["event"] == "end" && line["method"] == path
+        })
+        .await;
+        assert_eq!(end["code"], code, "{end}");
+        assert_ne!(end["message"], "", "{end}");
+        assert_eq!(end["peer"]["pid"], std::process::id());
+    }
+    let ends = lines(&server.path("journal"));
+    assert_eq!(
+        ends.iter().filter(|line| line["event"] == "end").count(),
+        3,
+        "each once"
+    );
+}
+
+#[tokio::test]
+async fn calls_pass_while_the_journal_is_stalled() {
+    let directory = tempfile::tempdir().unwrap();
+    let pipe = directory.path().join("pipe");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &pipe,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        0,
+    )
+    .unwrap();
+    let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap();
+    let reader = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(flags)
+        .open(&pipe)
+        .unwrap();
+    let server = Server::start_with(|_, settings| {
+        settings.initial_volumes = 1;
+        settings.journal = Some(pipe.clone());
+    })
+    .await;
+    let calls = async {
+        let mut client = server.controller().await;
+        // More than a pipe holds.
+        let request = v1::ControllerPublishVolumeRequest {
+            volume_context: mk_map(&[("x", &"x".repeat(4000))]),
+            ..mk_publish("vol-0", "node-0")
+        };
+        for _ in 0..100 {
+            client.controller_publish_volume(request.clone()).await.unwrap();
+        }
+    };
+    time::timeout(DEADLINE, calls)
+        .await
+        .expect("a stalled reader must not block calls");
+    drop(reader);
+}
+
+#[tokio::test]
+async fn full_disk_leaves_no_part_of_a_line() {
+    if !privilege::is_there() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Tmpfs::mount(directory.path());
+    let journal = directory.path().join("journal");
+    let server = Server::start_with(|_, settings| {
+        settings.initial_volumes = 1;
+        settings.journal = Some(journal.clone());
+    })
+    .await;
+    let mut client = server.controller().await;
+    let filler = directory.path().join("filler");
+    // A page remains, which the lines of some calls fill.
+    fs::write(&filler, vec![0; 60 << 10]).unwrap();
+    for _ in 0..30 {
+        client
+            .controller_publish_volume(mk_publish("vol-0", "node-0"))
+            .await
+            .unwrap();
+    }
+    let text = fs::read_to_string(&journal).unwrap();
+    assert!(text.ends_with('\n') && text.len() < 5000, "{}", text.len());
+    fs::remove_file(&filler).unwrap();
+    client
+        .controller_publish_volume(mk_publish("vol-0", "node-0"))
+        .await
+        .unwrap();
+    // Each line is JSON, and one says how many are missing.
+    let lines = lines(&journal);
+    let (lost, there): (Vec<_>, Vec<_>) = lines.iter().partition(|line| line["event"] == "lost");
+    let missing: u64 = lost.iter().map(|line| line["lines"].as_u64().unwrap()).sum();
+    assert!(missing > 0 && !there.is_empty(), "{lines:?}");
+    assert_eq!(missing + u64::try_from(there.len()).unwrap(), 62, "{lost:?}");
+    drop((client, server));
+    drop(disk);
+}
+
+/// A file system of 64 KiB in memory, unmounted when dropped.
+struct Tmpfs<'a>(&'a std::path::Path);
+
+impl<'a> Tmpfs<'a> {
+    fn mount(on: &'a std::path::Path) -> Self {
+        rustix::mount::mount(
+            "none",
+            on,
+            "tmpfs",
+            rustix::mount::MountFlags::empty(),
+            Some(c"size=64k"),
+        )
+        .unwrap();
+        Self(on)
+    }
+}
+
+impl Drop for Tmpfs<'_> {
+    fn drop(&mut self) {
+        rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::DETACH).unwrap();
+    }
 }

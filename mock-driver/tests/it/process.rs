@@ -83,7 +83,11 @@ async fn errors_name_the_flag_and_the_remedy() {
     let directory = tempfile::tempdir().unwrap();
     let path = |file: &str| directory.path().join(file);
     let flag = |name: &str, file: &str| format!("--{name}={}", path(file).display());
-    fs::write(path("faults.yaml"), "- {id: x, action: {code: NOPE}}").unwrap();
+    fs::write(
+        path("faults.yaml"),
+        "- {id: x, match: {method: '*'}, action: {code: NOPE}}",
+    )
+    .unwrap();
     let _living = UnixListener::bind(path("living.sock")).unwrap();
     let holder = Program::start(&path("holder.sock"), [flag("state-dir", "held")]).await;
 
@@ -148,7 +152,7 @@ async fn errors_name_the_flag_and_the_remedy() {
 fn version_help_and_unknown_flags_exit_like_go_programs() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("csi.sock");
-    for flag in ["--version", "-version"] {
+    for flag in ["--version", "-version", "-V"] {
         let output = output(&socket, &[flag]);
         assert_eq!(output.status.code(), Some(0), "{flag}");
         let text = String::from_utf8(output.stdout).unwrap();
@@ -169,6 +173,83 @@ fn version_help_and_unknown_flags_exit_like_go_programs() {
         );
     }
     assert_eq!(output(&socket, &["--nonsense"]).status.code(), Some(2));
+}
+
+#[test]
+fn scenario_help_is_a_list_on_stdout() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = output(&directory.path().join("csi.sock"), &["--scenario=help"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(
+        text.starts_with("array-busy ") && output.stderr.is_empty(),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn each_call_is_one_line_of_the_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let (socket, log) = (directory.path().join("csi.sock"), directory.path().join("log"));
+    for (verbosity, is_logged, has_messages) in [
+        ("--v=1", false, false),
+        ("--v=2", true, false),
+        ("--v=6", true, true),
+    ] {
+        let mut command = command(&socket);
+        command.args(["--volumes=1", "--scenario=attach-full", verbosity]);
+        let mut program = Program::run_with_log(command, &socket, &log).await;
+        let mut client = program.controller().await;
+        client
+            .controller_publish_volume(mk_publish("vol-0", "node-0"))
+            .await
+            .unwrap_err();
+        program.signal(Signal::TERM);
+        program.ended().await;
+        let text = fs::read_to_string(&log).unwrap();
+        let line = text
+            .lines()
+            .find(|line| line.contains("method=ControllerPublishVolume"));
+        assert_eq!(line.is_some(), is_logged, "{verbosity}: {text}");
+        for word in [
+            "volume=\"vol-0\"",
+            "node=\"node-0\"",
+            "code=RESOURCE_EXHAUSTED",
+            "duration=",
+            "rule=\"attach-full",
+        ] {
+            assert!(line.is_none_or(|line| line.contains(word)), "{word}: {text}");
+        }
+        assert_eq!(
+            text.contains("\"node_id\":\"node-0\""),
+            has_messages,
+            "{verbosity}: {text}"
+        );
+        assert!(!text.contains("Some("), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn calls_pass_while_the_log_is_stalled() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("csi.sock");
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut command = command(&socket);
+    command.args(["--volumes=1", "--log-grpc-calls"]);
+    let program = Program::run_with_stderr(command, &socket, writer.into()).await;
+    let calls = async {
+        let mut client = program.controller().await;
+        for _ in 0..500 {
+            client
+                .controller_publish_volume(mk_publish("vol-0", "node-0"))
+                .await
+                .unwrap();
+        }
+    };
+    tokio::time::timeout(crate::server::DEADLINE, calls)
+        .await
+        .expect("a reader of the log that stalls must not block calls");
+    drop(reader);
 }
 
 /// Like `--help | head -1`.

@@ -30,8 +30,18 @@ impl Program {
     }
 
     /// Runs a command line that executes the driver, and waits until its socket is ready.
-    pub(crate) async fn run(mut command: Command, socket: &Path) -> Self {
-        let child = command.stderr(Stdio::null()).spawn().unwrap();
+    pub(crate) async fn run(command: Command, socket: &Path) -> Self {
+        Self::run_with_stderr(command, socket, Stdio::null()).await
+    }
+
+    /// With the log in a file.
+    pub(crate) async fn run_with_log(command: Command, socket: &Path, log: &Path) -> Self {
+        Self::run_with_stderr(command, socket, std::fs::File::create(log).unwrap().into()).await
+    }
+
+    pub(crate) async fn run_with_stderr(mut command: Command, socket: &Path, stderr: Stdio) -> Self {
+        let child = command.stderr(stderr).spawn().unwrap();
+        drop(command);
         let mut program = Self {
             child,
             socket: socket.to_owned(),

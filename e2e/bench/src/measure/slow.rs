@@ -122,6 +122,10 @@ fn is_begin_of<'a>(line: &'a Line, wanted: &str) -> Option<(&'a str, Timestamp)>
             request,
             ..
         } if name_of(method) == wanted => Some((request.get("volume_id")?.as_str()?, *start)),
-        Line::Begin { .. } | Line::End { .. } | Line::Late { .. } | Line::Faults { .. } => None,
+        Line::Begin { .. }
+        | Line::End { .. }
+        | Line::Late { .. }
+        | Line::Faults { .. }
+        | Line::Lost { .. } => None,
     }
 }

@@ -19,7 +19,7 @@ use crate::admin::state::Admin;
 use crate::admin_api::resource::{
     Answer, Call, Expectation, ExpectationResult, ExpectationStatus, Page, Problem, Squashed,
 };
-use crate::journal::{self, Cursor, Filter, Journal, Memory, Outcome};
+use crate::journal::{self, Cursor, Filter, Gap, Journal, Memory, Outcome};
 use crate::rpc::code;
 use crate::rpc::method::{self, Method};
 
@@ -138,7 +138,7 @@ pub(super) async fn running(State(admin): State<Admin>) -> Reply<Vec<Call>> {
     ))
 }
 
-/// Waits for calls: returns 200 with them, or 504 on timeout.
+/// Waits for calls: returns 200 with them, 504 on timeout, or 409 if they may be among calls that the journal has dropped.
 #[utoipa::path(get, path = "/journal/wait", tag = "calls", params(WaitQuery),
     responses((status = 200, body = Vec<Call>), (status = "default", body = Problem)))]
 pub(super) async fn wait(State(admin): State<Admin>, Query(query): Query<WaitQuery>) -> Reply<Vec<Call>> {
@@ -161,11 +161,15 @@ pub(super) async fn wait(State(admin): State<Admin>, Query(query): Query<WaitQue
             found.extend(calls.map(|(sequence, call)| (Some(sequence), call.clone())));
         }
         found.truncate(count);
-        (found.len() == count).then(|| std::mem::take(&mut found))
+        if found.len() == count {
+            return Some(Ok(std::mem::take(&mut found)));
+        }
+        cursor.gap().filter(|_| !running).map(Err)
     };
     let timeout = query.timeout.as_deref().unwrap_or(DEFAULT_WAIT);
     match unless_stopped(&admin, request::wait("timeout", timeout)?, journal.wait(find)).await? {
         Ok(found) => {
+            let found = found.map_err(|gap| lacking(&gap))?;
             let shown =
                 |(sequence, call): &(Option<u64>, Arc<journal::Call>)| shown(journal, call, *sequence, true);
             Ok(Json(found.iter().map(shown).collect()))
@@ -181,7 +185,7 @@ pub(super) async fn wait(State(admin): State<Admin>, Query(query): Query<WaitQue
 }
 
 /// Compares the finished calls with the expected ones. Waits for missing calls if a timeout is given. The response is
-/// 200 for every status.
+/// 200 for every status, and 409 if the journal has dropped calls that it must compare.
 #[utoipa::path(post, path = "/journal/assert", tag = "calls", request_body = Expectation,
     responses((status = 200, body = ExpectationResult), (status = "default", body = Problem)))]
 pub(super) async fn assert(
@@ -201,7 +205,7 @@ pub(super) async fn assert(
         if expected.code != "OK" && code::named(&expected.code).is_none() {
             let field = format!("expected[{index}].code");
             let message = format!(
-                "{field}: \"{}\" is none; there are OK, {}",
+                "{field}: unknown code \"{}\": use one of OK, {}",
                 expected.code,
                 code::names()
             );
@@ -209,18 +213,23 @@ pub(super) async fn assert(
         }
     }
     let mut calls = Calls::new(&expectation);
-    let now = journal.read(|memory| calls.compare(memory));
+    let now = journal
+        .read(|memory| calls.compare(memory))
+        .map_err(|gap| lacking(&gap))?;
     let (Some(timeout), ExpectationStatus::Incomplete) = (timeout, now.status) else {
         return Ok(Json(now));
     };
-    let settled = |memory: &Memory| {
-        let result = calls.compare(memory);
-        (result.status != ExpectationStatus::Incomplete).then_some(result)
+    let settled = |memory: &Memory| match calls.compare(memory) {
+        Ok(result) if result.status == ExpectationStatus::Incomplete => None,
+        settled => Some(settled),
     };
     let result = unless_stopped(&admin, timeout, journal.wait(settled)).await?;
-    Ok(Json(result.unwrap_or_else(|_| {
-        journal.read(|memory| calls.compare(memory))
-    })))
+    let result = result.unwrap_or_else(|_| journal.read(|memory| calls.compare(memory)));
+    result.map(Json).map_err(|gap| lacking(&gap))
+}
+
+fn lacking(gap: &Gap) -> Refusal {
+    Refusal::new(Code::FailedPrecondition, gap.to_string())
 }
 
 /// An unknown method would never match. A method of another service, which a proxy may
@@ -254,7 +263,10 @@ impl<'a> Calls<'a> {
     }
 
     /// Adds the calls that finished since the last comparison, and compares all with the expected calls.
-    fn compare(&mut self, memory: &Memory) -> ExpectationResult {
+    ///
+    /// # Errors
+    /// Some of them were dropped before.
+    fn compare(&mut self, memory: &Memory) -> Result<ExpectationResult, Gap> {
         let Expectation {
             expected, tracked, ..
         } = self.expectation;
@@ -272,7 +284,10 @@ impl<'a> Calls<'a> {
             Some((sequence, method, code::name(end.outcome.code)))
         });
         expectation::squash(&mut self.squashed, calls);
-        expectation::compare(expected, &self.squashed)
+        match self.cursor.gap() {
+            Some(gap) => Err(gap),
+            None => Ok(expectation::compare(expected, &self.squashed)),
+        }
     }
 }
 
@@ -297,11 +312,17 @@ pub(super) fn filter(texts: [&Option<String>; 5]) -> Result<Filter, Refusal> {
         Some(name) => match code::named(name) {
             Some(code) => (Some(code), false),
             None => {
-                let message = format!("code: \"{name}\" is none; there are OK, !OK, {}", code::names());
+                let message = format!(
+                    "code: unknown code \"{name}\": use one of OK, !OK, {}",
+                    code::names()
+                );
                 return Err(Refusal::invalid("code", message));
             }
         },
     };
+    if let Some(method) = method {
+        check_method("method", method)?;
+    }
     Ok(Filter {
         method: method.map(str::to_owned),
         code,

@@ -1,9 +1,12 @@
 //! Flags of the journal's readers and of the admin API.
 
+use std::path::PathBuf;
+
 use clap::{ArgAction, Args};
 
-use super::value::switch;
+use super::value::{path_or_empty, switch};
 use crate::admin_api::{Endpoint, InvalidEndpoint};
+use crate::array::quantity;
 use crate::journal;
 
 /// Default number of ended calls that the admin API keeps; some megabytes.
@@ -11,6 +14,7 @@ const DEFAULT_JOURNAL_SIZE: usize = 10_000;
 
 /// Flags of the journal's readers and of the admin API.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Admin API, journal and log")]
 pub(crate) struct AdminArgs {
     /// Address of the admin API, the dashboard and metrics: 127.0.0.1:9810 or unix:///path/admin.sock.
     /// Default: disabled.
@@ -26,6 +30,15 @@ pub(crate) struct AdminArgs {
     /// localhost (DNS rebinding protection). Repeatable.
     #[arg(long, value_name = "NAME", value_parser = host_name)]
     pub(crate) admin_allowed_host: Vec<String>,
+
+    /// File for the journal of calls, one JSON object per line. If it stalls, calls do not wait for it, and a line
+    /// says how many lines are missing.
+    #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
+    pub(crate) journal: PathBuf,
+
+    /// Size at which the journal's file becomes FILE.1, in place of the one before. 0 = unlimited.
+    #[arg(long, default_value = "1Gi", value_parser = bytes, value_name = "SIZE")]
+    pub(crate) journal_max_size: u64,
 
     /// Number of finished calls that the admin API keeps.
     #[arg(long, default_value_t = DEFAULT_JOURNAL_SIZE, value_parser = at_least_one)]
@@ -51,6 +64,8 @@ impl AdminArgs {
             } else {
                 0
             },
+            max_file_bytes: self.journal_max_size,
+            call_lines: false,
             grpc_call_lines: self.log_grpc_calls,
             show_secrets: self.log_secrets,
         }
@@ -77,6 +92,10 @@ fn host_name(text: &str) -> Result<String, &'static str> {
     } else {
         Err("must be a host name without scheme, port and path, such as csi-mock-driver.storage.svc")
     }
+}
+
+fn bytes(text: &str) -> Result<u64, &'static str> {
+    quantity::bytes(text).ok_or("must be a number of bytes, with or without a unit such as Mi or Gi")
 }
 
 fn at_least_one(text: &str) -> Result<usize, &'static str> {

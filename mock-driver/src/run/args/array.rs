@@ -18,13 +18,17 @@ use crate::rpc::validate;
 const DEFAULT_MIN: &str = "1Mi";
 /// Default maximum size of a volume.
 const DEFAULT_MAX: &str = "1Ti";
-/// Default page size of ListVolumes. A response with a hundred nodes per volume stays below 4 MiB, the default limit of gRPC
+/// Default page size. A response with a hundred nodes per volume stays below 4 MiB, the default limit of gRPC
 /// clients.
 const DEFAULT_LIST_PAGE: usize = 1000;
+
+/// Heading of these flags in `--help`.
+pub(super) const HEADING: &str = "The array";
 
 /// Flags that only the process with the array reads. `--attach-limit` is in `Args`, because NodeGetInfo of a node process
 /// uses its -1.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = HEADING)]
 pub(crate) struct ArrayArgs {
     /// Number of nodes of the array: node-0, node-1 and so on.
     #[arg(long, default_value_t = 3)]
@@ -95,7 +99,8 @@ pub(crate) struct ArrayArgs {
     #[arg(long, default_value = "0s", value_parser = duration::parse)]
     pub(crate) latency: Duration,
 
-    /// Maximum number of entries per page of ListVolumes, whatever max_entries is. 0 = unlimited.
+    /// Maximum number of entries per page of ListVolumes, ListSnapshots and ControllerListVolumeHealth, whatever
+    /// max_entries is. 0 = unlimited.
     #[arg(long, default_value_t = DEFAULT_LIST_PAGE)]
     pub(crate) list_page: usize,
 
@@ -180,7 +185,18 @@ impl ArrayArgs {
         if self.max_volume_size < self.min_volume_size {
             return Some("--max-volume-size must not be less than --min-volume-size".to_owned());
         }
+        let mut nodes = BTreeSet::new();
+        let twice = self.node_topology.iter().find(|flag| !nodes.insert(&flag.0));
+        if let Some(NodeTopologyFlag(node, _)) = twice {
+            return Some(format!("--node-topology: node \"{node}\" is there twice"));
+        }
         PoolFlag::twice("--pool", &self.pools)
+    }
+
+    /// The nodes that have a topology but are not among these.
+    pub(super) fn unknown_nodes<'a>(&'a self, nodes: &'a [NodeId]) -> impl Iterator<Item = &'a NodeId> {
+        let named = self.node_topology.iter().map(|NodeTopologyFlag(node, _)| node);
+        named.filter(|node| !nodes.contains(node))
     }
 
     /// The settings of the services.

@@ -14,6 +14,7 @@ use crate::socket::{Endpoint, InvalidEndpoint};
 
 /// Flags of fault injection.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Faults")]
 pub(crate) struct FaultArgs {
     /// YAML file with fault rules, reloaded when it changes.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
@@ -44,20 +45,11 @@ pub(crate) struct FaultArgs {
 
 /// A list of scenarios.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Scenarios(pub Vec<&'static Scenario>, bool);
+pub(crate) struct Scenarios(pub Vec<&'static Scenario>, pub bool);
 
 /// The address to which drivers connect; an empty text for none.
 #[derive(Clone, Debug)]
 pub(crate) struct Dialled(pub Option<relay::RelayAddress>);
-
-// === impl FaultArgs ===
-
-impl FaultArgs {
-    /// The text to print instead of running, if requested.
-    pub(super) fn help(&self) -> Option<String> {
-        self.scenario.1.then(Scenario::help)
-    }
-}
 
 // === impl Dialled ===
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args};
 
-use super::array::parse_segments;
+use super::array::{self, parse_segments};
+use super::ineffective::NAME;
 use super::value::{given, path_or_empty, switch};
 use crate::admin_api::Endpoint;
 use crate::array::Segments;
@@ -17,10 +18,11 @@ use crate::node::device::Choice;
 
 /// Flags of the process's node.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "The node")]
 pub(crate) struct NodeArgs {
     /// Services of this process: all, controller (all services except Node, with the array), or node
     /// (Identity and Node, for an array in another process).
-    #[arg(long, default_value = "all")]
+    #[arg(long, help_heading = super::HEADING, default_value = "all")]
     pub(crate) mode: Mode,
 
     /// With --mode=node: --admin-endpoint of the process with the array. All processes need the same
@@ -74,7 +76,7 @@ pub(crate) struct NodeArgs {
     /// array, and the driver locks the directory). Files that the array does not know are moved to orphaned/,
     /// which the driver never empties: without --state-dir it grows at each restart. Default: media in
     /// --state-dir, or a private directory that is removed on exit.
-    #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
+    #[arg(long, help_heading = array::HEADING, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
     pub(crate) media_dir: PathBuf,
 }
 
@@ -83,7 +85,7 @@ pub(crate) struct NodeArgs {
 impl NodeArgs {
     /// The id of the node; `None` for a driver without a Node service.
     pub(crate) fn id(&self) -> Option<String> {
-        let id = self.node_id.replace("{name}", &self.node_name);
+        let id = self.node_id.replace(NAME, &self.node_name);
         Some(id).filter(|id| !id.is_empty())
     }
 

@@ -52,10 +52,15 @@ impl Args {
         if let Some(objection) = args.array.objection() {
             return Err(Self::command().error(ErrorKind::ValueValidation, objection));
         }
-        match args.faults.help() {
-            Some(text) => Err(clap::Error::raw(ErrorKind::DisplayVersion, text)),
-            None => Ok(args),
+        let given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+        if args.faults.proxy_to.is_none() && !is_host_path {
+            if let Some(objection) = args.contradiction() {
+                return Err(Self::command().error(ErrorKind::ArgumentConflict, objection));
+            }
+            let notes = args.ineffective(given);
+            args.notes.extend(notes);
         }
+        Ok(args)
     }
 
     /// Array flags that `--proxy-to` ignores.
@@ -129,10 +134,10 @@ fn with_two_dashes(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
             rewritten.push(arg);
             continue;
         };
-        let mut flag = OsString::from(if name == "h" {
-            "--help".to_owned()
-        } else {
-            format!("--{name}")
+        let mut flag = OsString::from(match name {
+            "h" => "--help".to_owned(),
+            "V" => "--version".to_owned(),
+            name => format!("--{name}"),
         });
         if takes_value(name)
             && let Some(value) = args.next()

@@ -49,6 +49,118 @@ fn documentation_lists_every_flag() {
 }
 
 #[test]
+fn help_has_the_headings_of_the_documentation() {
+    let (mut heading, mut documented) = ("", Vec::new());
+    for line in include_str!("../../../docs/flags.md").lines() {
+        heading = line.strip_prefix("## ").unwrap_or(heading);
+        if let Some((name, _)) = line.strip_prefix("| `--").and_then(|row| row.split_once('`')) {
+            documented.push((name.to_owned(), heading.to_owned()));
+        }
+    }
+    documented.sort();
+    let command = Args::command();
+    let shown = command.get_arguments().filter(|arg| !arg.is_hide_set());
+    let mut found: Vec<_> = shown
+        .filter_map(|arg| {
+            Some((
+                arg.get_long()?.to_owned(),
+                arg.get_help_heading().unwrap_or("none").to_owned(),
+            ))
+        })
+        .collect();
+    found.sort();
+    assert_eq!(found, documented);
+    let help = read(&["--help"]).unwrap_err().to_string();
+    assert!(help.contains("csi-mock-driver ctl"), "{help}");
+}
+
+#[test]
+fn contradicting_flags_are_refused_with_the_cure() {
+    // (flags, words)
+    let table: [(&[&str], &[&str]); 6] = [
+        (
+            &["--mode=controller", "--node-id=node-0"],
+            &["--node-id", "--mode=node"],
+        ),
+        (
+            &["--array-endpoint=/run/array.sock"],
+            &["--array-endpoint", "add --mode=node"],
+        ),
+        (&["--node-name=a"], &["--node-name", "--node-id={name}"]),
+        (
+            &["--node-name=a", "--node-id=b"],
+            &["--node-name", "--node-id={name}"],
+        ),
+        (&["--node-id=i-{name}"], &["add --node-name"]),
+        (
+            &["--node-topology=a@zone=x", "--node-topology=a@zone=y"],
+            &["--node-topology", "twice"],
+        ),
+    ];
+    for (flags, words) in table {
+        let error = read(flags).unwrap_err().to_string();
+        assert!(
+            words.iter().all(|word| error.contains(word)),
+            "{flags:?}: {error}"
+        );
+    }
+    let named = read(&["--node-id=i-{name}", "--node-name=a"]).unwrap();
+    assert_eq!(named.node.id().as_deref(), Some("i-a"));
+}
+
+#[test]
+fn flags_without_effect_are_warned_about() {
+    let admin = "--admin-endpoint=127.0.0.1:0";
+    // (flags, the one without effect)
+    let table: [(&[&str], Option<&str>); 12] = [
+        (&["--devices=emulated"], Some("--devices")),
+        (&["--topology=zone=a"], Some("--topology")),
+        (&["--devices=emulated", "--node-id=a"], None),
+        (
+            &["--node-id=a", "--registration-endpoint=/x"],
+            Some("--registration-endpoint"),
+        ),
+        (&["--journal-size=5"], Some("--journal-size")),
+        (&["--journal-size=5", admin], None),
+        (&["--journal-max-size=1Gi"], Some("--journal-max-size")),
+        (&["--log-secrets"], Some("--log-secrets")),
+        (&["--zones=2", "--pool=a=1Gi"], Some("--zones")),
+        (
+            &["--attach-limit=-1", "--advertised-attach-limit=3"],
+            Some("--advertised-attach-limit"),
+        ),
+        (
+            &["--node-topology=node-7@zone=a"],
+            Some("--node-topology: the array has no node \"node-7\""),
+        ),
+        (&["--node-topology=node-2@zone=a"], None),
+    ];
+    for (flags, expected) in table {
+        let notes = read(flags).unwrap().notes;
+        match expected {
+            None => assert_eq!(notes, Vec::<String>::new(), "{flags:?}"),
+            Some(flag) => assert!(
+                notes.len() == 1 && notes[0].starts_with(flag),
+                "{flags:?}: {notes:?}"
+            ),
+        }
+    }
+}
+
+#[test]
+fn node_with_a_numbered_id_keeps_the_zone_of_its_number() {
+    let settings = read(&["--nodes=3", "--zones=2", "--node-id=node-0"])
+        .unwrap()
+        .settings();
+    let array = Array::new(settings.array, 1);
+    let zone = |node: &str| array.node(node).unwrap().segments.to_string();
+    assert_eq!(
+        ["node-0", "node-1", "node-2"].map(zone),
+        [0, 1, 0].map(|zone| format!("{{mock.csi.local/zone=zone-{zone}}}"))
+    );
+}
+
+#[test]
 fn accepts_flag_syntax_of_go() {
     for flags in [
         &["-nodes=7"][..],

@@ -60,3 +60,74 @@ async fn waiting_readers_visit_each_call_once() {
     assert_eq!(assert_ready!(waiting.poll()).unwrap().0.len(), count);
     assert_eq!(visited(), 2 * (BEFORE + EVENTS), "no reader visits a call again");
 }
+
+#[tokio::test]
+async fn readers_of_a_history_with_gaps_fail_and_say_so() {
+    let admin = mk_admin();
+    let journal = admin.journal().unwrap();
+    for _ in 0..10_007 {
+        probe(journal);
+    }
+    let expect = |after: u64| {
+        let expectation = json!({"expected": [{"method": "Probe"}], "after": after});
+        serde_json::from_value::<Expectation>(expectation).unwrap()
+    };
+    let asserted = assert(State(admin.clone()), Json(expect(0))).await;
+    let refused = format!("{:?}", asserted.unwrap_err());
+    assert!(
+        refused.contains("FAILED_PRECONDITION") && refused.contains("calls 1 to 7 "),
+        "{refused}"
+    );
+    let asserted = assert(State(admin.clone()), Json(expect(7))).await.unwrap().0;
+    assert_eq!(asserted.status, ExpectationStatus::Complete);
+
+    let query = |query: serde_json::Value| Query(serde_json::from_value(query).unwrap());
+    let found = wait(State(admin.clone()), query(json!({"method": "Probe"})))
+        .await
+        .unwrap()
+        .0;
+    assert_eq!(found.len(), 1, "what is there is found");
+    let refused = wait(State(admin.clone()), query(json!({"method": "DeleteVolume"}))).await;
+    let refused = format!("{:?}", refused.unwrap_err());
+    assert!(refused.contains("calls 1 to 7 "), "{refused}");
+
+    // A reader that fell behind.
+    let query = query(json!({"method": "Probe", "count": 20_000, "after": 10_007}));
+    let mut waiting = task::spawn(wait(State(admin.clone()), query));
+    assert_pending!(waiting.poll());
+    for _ in 0..10_001 {
+        probe(journal);
+    }
+    let refused = format!("{:?}", assert_ready!(waiting.poll()).unwrap_err());
+    assert!(refused.contains("calls 10008 to 10008 "), "{refused}");
+
+    journal.clear();
+    probe(journal);
+    let asserted = assert(State(admin.clone()), Json(expect(0))).await.unwrap().0;
+    assert_eq!(
+        asserted.status,
+        ExpectationStatus::Complete,
+        "a cleared journal has no gap"
+    );
+}
+
+#[tokio::test]
+async fn unknown_method_in_a_filter_is_refused() {
+    let admin = mk_admin();
+    for (method, is_known) in [
+        ("Foo", false),
+        ("/csi.v1.Node/Foo", false),
+        ("/vendor.v1.Copy/Start", true),
+    ] {
+        let query = Query(serde_json::from_value(json!({"method": method})).unwrap());
+        let listed = list(State(admin.clone()), query).await;
+        assert_eq!(listed.is_ok(), is_known, "{method}");
+        let query = Query(serde_json::from_value(json!({"method": method, "timeout": "0s"})).unwrap());
+        let refused = format!("{:?}", wait(State(admin.clone()), query).await.unwrap_err());
+        assert_eq!(
+            refused.contains("unknown method"),
+            !is_known,
+            "{method}: {refused}"
+        );
+    }
+}
