@@ -82,6 +82,12 @@ pub struct Args {
     #[arg(long, default_value = "1m", value_parser = duration::positive, value_name = "DURATION")]
     pub(crate) reconcile_sync: Duration,
 
+    /// Assume that a volume is unpublished if for this long, and at least three times, the driver answered
+    /// NOT_FOUND and either the CSINode object did not exist or ListVolumes did not show the volume; or if the
+    /// driver reported no publish calls. A wrong assumption can destroy data. 0 means never.
+    #[arg(long, default_value = "0s", value_parser = duration::not_negative, value_name = "DURATION")]
+    pub(crate) assume_unpublished_after: Duration,
+
     /// Maximum number of entries per page of ListVolumes. 0 means no limit.
     #[arg(long, default_value = "0", value_parser = number::entries, value_name = "N")]
     pub(crate) max_entries: i32,

@@ -17,7 +17,6 @@ mod keyed_mutex;
 mod pv_finalizer;
 pub mod reconcile;
 mod reporting;
-mod republish;
 mod run;
 pub mod state;
 mod sync_error;
@@ -26,6 +25,7 @@ mod unpublish;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use futures::FutureExt;
 use jiff::Timestamp;
@@ -60,6 +60,8 @@ pub struct Controller<K, D> {
     /// Held while the driver is called for a volume and a node id.
     target_mutexes: KeyedMutex<PublishTarget>,
     error_codes: bool,
+    /// `--assume-unpublished-after`.
+    assume_unpublished_after: Duration,
     draining: CancellationToken,
     recorder: Recorder,
 }
@@ -78,6 +80,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             pv_mutexes: KeyedMutex::default(),
             target_mutexes: KeyedMutex::default(),
             error_codes: true,
+            assume_unpublished_after: Duration::ZERO,
             draining: CancellationToken::new(),
             recorder: Recorder::silent(),
         }
@@ -94,6 +97,15 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     #[must_use]
     pub(crate) fn with_error_codes(self, error_codes: bool) -> Self {
         Self { error_codes, ..self }
+    }
+
+    /// The operator's word for targets that no driver answers for (`--assume-unpublished-after`); zero: never.
+    #[must_use]
+    pub fn with_assume_unpublished_after(self, assume_unpublished_after: Duration) -> Self {
+        Self {
+            assume_unpublished_after,
+            ..self
+        }
     }
 
     /// Syncs `item`, and reports a failure in the object's status, in an Event and in the log.
@@ -120,9 +132,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 } => self.detach(attachment).await,
                 Item::Target(abandoned) => self.unpublish_abandoned(abandoned).await,
                 Item::Volume(volume) => self.remove_pv_finalizer(volume).await,
-                Item::DeletedVolume { volume, attachments } => {
-                    self.record_volume_id(volume, attachments).await
-                }
+                Item::Backfill { volume, attachments } => self.record_volume_id(volume, attachments).await,
             }
         });
         let sync = async {
@@ -203,9 +213,10 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         attachment: &Attachment,
         request: AttachmentRequest<'_>,
     ) -> Result<Option<Attachment>, Error> {
-        let newest = match self.cluster.attachment(attachment, request).await {
-            Ok(newest) => newest,
-            Err(error) if error.is_gone() => None,
+        let (newest, deleted_at) = match self.cluster.attachment(attachment, request).await {
+            Ok(newest) if newest.is_deleted() => (None, Some(newest.version)),
+            Ok(newest) => (Some(newest), None),
+            Err(error) if error.is_gone() => (None, None),
             Err(error) => return Err(error),
         };
         let change = match &newest {
@@ -213,6 +224,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             None => Change::LocallyDeleted {
                 name: attachment.name.clone(),
                 uid: attachment.uid.clone(),
+                version: deleted_at,
             },
         };
         self.state().handle(Event::Attachments(change));

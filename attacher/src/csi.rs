@@ -9,6 +9,7 @@ mod session;
 mod stream;
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 pub use call::Caller;
 pub use code::{CallError, Code, Reach};
@@ -54,4 +55,7 @@ pub trait ControllerClient: Send + Sync + 'static {
     /// Waits for a connection and returns the driver's capabilities. Build the next request from them; calls fail at
     /// once without a connection.
     fn ready(&self) -> impl Future<Output = Result<Capabilities, CallError>> + Send;
+
+    /// When the present session with the driver was opened, which identifies it; `None` without a connection.
+    fn session(&self) -> Option<Instant>;
 }

@@ -9,7 +9,7 @@ mod store;
 
 use std::sync::Arc;
 
-use crate::model::{Attachment, Node, Source, Uid, Volume};
+use crate::model::{Attachment, Node, Source, Uid, Version, Volume};
 pub(crate) use indexer::Indexer;
 use store::Store;
 
@@ -33,12 +33,15 @@ pub enum Change<T> {
     Replaced,
     /// From the response to a write of ours: the object after the write.
     LocallyUpdated(T),
-    /// From the response to a write of ours: the object is deleted. Older watch events may follow and must not add it again.
+    /// From the response to a request of ours: the object is deleted. Older watch events may follow and must not add it again;
+    /// a later one does.
     LocallyDeleted {
         /// Its name.
         name: Arc<str>,
         /// Its UID.
         uid: Uid,
+        /// Its last version, if the response has it; otherwise the newest known version counts.
+        version: Option<Version>,
     },
 }
 

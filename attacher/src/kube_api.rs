@@ -28,7 +28,7 @@ pub(crate) use status::MAX_RETRY_AFTER;
 
 use crate::leader_election::NotLeading;
 use crate::model::{Attachment, Problem, SecretRef, Secrets, Uid, Volume};
-use crate::plan::{Operation, Record};
+use crate::plan::{Operation, Proof, Record};
 use crate::report::chain;
 
 /// The API server, as far as the controller uses it.
@@ -37,12 +37,12 @@ use crate::report::chain;
 ///
 /// Dropping a future may leave its request done or undone. Every request here can be repeated.
 pub trait Cluster: Send + Sync + 'static {
-    /// Reads or writes an attachment. `None` if the removal of its last finalizer deleted it.
+    /// Reads or writes an attachment. The response to the removal of its last finalizer is the deleted object.
     fn attachment(
         &self,
         attachment: &Attachment,
         request: AttachmentRequest<'_>,
-    ) -> impl Future<Output = Result<Option<Attachment>, Error>> + Send;
+    ) -> impl Future<Output = Result<Attachment, Error>> + Send;
 
     /// Reads or writes a PersistentVolume, whatever its driver.
     fn volume(
@@ -50,6 +50,9 @@ pub trait Cluster: Send + Sync + 'static {
         name: &str,
         request: VolumeRequest<'_>,
     ) -> impl Future<Output = Result<Volume, Error>> + Send;
+
+    /// Whether the CSINode of this name exists.
+    fn has_node(&self, name: &str) -> impl Future<Output = Result<bool, Error>> + Send;
 
     /// Reads the content of a Secret.
     fn secret(&self, reference: &SecretRef) -> impl Future<Output = Result<Secrets, Error>> + Send;
@@ -69,7 +72,7 @@ pub enum AttachmentRequest<'a> {
     /// Writes `status.attachError` or `status.detachError`.
     SaveError(Operation, &'a Problem),
     /// Removes our finalizer.
-    RemoveFinalizer,
+    RemoveFinalizer(&'a Proof),
 }
 
 /// A request about a PersistentVolume. Writes name its UID.
@@ -89,7 +92,7 @@ pub(crate) const NOT_TEXT: &str = "is not valid UTF-8";
 /// A request to the API server that failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The object does not exist.
+    /// The object does not exist: the API server said so, and named it.
     #[error("{0}")]
     NotFound(Arc<str>),
     /// The object of this name has another UID.
@@ -140,19 +143,10 @@ impl Error {
         )
     }
 
-    /// Whether the API server rejects the content of the request permanently: not 401 and 403, which end when credentials and
-    /// permissions are restored.
-    pub(crate) fn is_refusal(&self) -> bool {
-        match self {
-            Self::Refused { status, .. } => {
-                (400..=499).contains(status) && ![401, 403, 404, 409, 429].contains(status)
-            }
-            Self::NotFound(_)
-            | Self::Replaced(_)
-            | Self::Unusable(_)
-            | Self::Unanswered(_)
-            | Self::NotLeading(_) => false,
-        }
+    /// Whether the API server rejects the content of the request permanently. After any other error a write must be repeated as
+    /// it is.
+    pub(crate) fn is_final(&self) -> bool {
+        matches!(self, Self::Refused { status, .. } if retry::FINAL.contains(status))
     }
 
     /// The HTTP status of the response; 0 without one.

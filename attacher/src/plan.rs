@@ -7,6 +7,7 @@
 mod attach;
 mod capability;
 mod detach;
+mod proof;
 pub mod reconcile;
 mod target_usage;
 
@@ -15,7 +16,11 @@ use std::sync::Arc;
 pub use attach::Record;
 pub(crate) use attach::{AttachPlan, PvFinalizer, attach};
 pub use capability::Unsupported;
-pub(crate) use detach::{DetachOutcome, DetachPlan, PresentNodeId, UnpublishResult, detach, detach_outcome};
+pub(crate) use detach::{DetachPlan, detach};
+pub use proof::Proof;
+pub(crate) use proof::{
+    Answers, Decision, Evidence, ListEvidence, NodeState, TargetEvidence, UnpublishResult, decide,
+};
 pub(crate) use target_usage::{OtherAttachment, TargetUsage, UsedBy, target_usage};
 
 use crate::model::{Attachment, Driver, NoCsiSource, Node, Source, SourceFault, Volume, VolumeSpec};
@@ -110,23 +115,16 @@ impl Operation {
 /// One that is being deleted is detached if it has our finalizer, whatever its status: the finalizer is stored before the
 /// first publish, so without it nothing was published, and with it even a failed attach may have been executed.
 ///
-/// An attached one with a record but without our finalizer lost it to an edit, or while the driver had no publish calls. It is
-/// attached again, which is idempotent and adds the finalizer; otherwise its volume would stay published after its deletion.
-/// One with an error is attached again, too: the last republish failed or was interrupted, and the volume may be published
-/// nowhere.
+/// An attached one without our finalizer lost it to an edit, or was attached without a call, as the driver had no publish calls.
+/// It is attached again, which is idempotent and adds finalizer and record; otherwise its volume would stay published after its
+/// deletion. One with an error is attached again, too: the last republish failed or was interrupted.
 pub(crate) fn operation(attachment: &Attachment, publishes: bool) -> Option<Operation> {
-    let missing_finalizer = !attachment.finalizer && attachment.recorded.node_id.is_some();
     match (attachment.deleting, attachment.finalizer, attachment.attached) {
         (true, true, _) => Some(Operation::Detach),
         (true, false, _) => None,
         (false, _, false) => Some(Operation::Attach),
         (false, finalizer, true) => {
-            let failed = attachment.attach_error.is_some();
-            let again = if publishes {
-                missing_finalizer || failed
-            } else {
-                finalizer
-            };
+            let again = publishes && (!finalizer || attachment.attach_error.is_some());
             again.then_some(Operation::Attach)
         }
     }
@@ -153,12 +151,14 @@ pub(crate) fn has_stale_status(attachment: &Attachment) -> bool {
 ///
 /// Otherwise the finalizer stays after a detach, since the next attach would add it again. VolumeAttachments of other drivers
 /// do not count.
-///
-/// A driver without publish calls (`publishes` is false) has no volumes to protect, so the finalizer of an earlier driver
-/// version is removed at once.
-pub(crate) fn removes_pv_finalizer(volume: &Volume, attachments: usize, publishes: bool) -> bool {
-    let unneeded = (volume.deleting || volume.left_in_tree) && attachments == 0;
-    volume.finalizer && (!publishes || unneeded)
+pub(crate) fn removes_pv_finalizer(volume: &Volume, attachments: usize) -> bool {
+    volume.finalizer && (volume.deleting || volume.left_in_tree) && attachments == 0
+}
+
+/// Whether the volume may be published for the VolumeAttachment although its handle is not recorded: the Go sidecar records only
+/// the node id.
+pub(crate) fn lacks_handle(attachment: &Attachment) -> bool {
+    attachment.finalizer && attachment.recorded.handle.is_none() && attachment.volume_name().is_some()
 }
 
 /// The specification of the volume.

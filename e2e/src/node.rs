@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::Node as ApiNode;
 use k8s_openapi::api::storage::v1::CSINode;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cluster::ignore_not_found;
 use crate::driver::NodeDriver;
@@ -139,17 +139,26 @@ impl Node {
     /// # Errors
     /// The API server rejected the CSINode.
     pub async fn reregister(&self, node_id: &str) -> Result<()> {
-        let csi_nodes = Api::<CSINode>::all(self.client.clone());
+        self.unregister().await?;
         let entry = json!({"name": self.driver_name, "nodeID": node_id});
-        for drivers in [json!([]), json!([entry])] {
-            let patch = Patch::Merge(json!({"spec": {"drivers": drivers}}));
-            csi_nodes
-                .patch(&self.name, &PatchParams::default(), &patch)
-                .await
-                .with_context(|| {
-                    format!("register {} as {node_id} on node {}", self.driver_name, self.name)
-                })?;
-        }
+        self.patch_registration(json!([entry])).await
+    }
+
+    /// Removes the driver's CSINode entry, as kubelet does while the driver's node pod restarts.
+    ///
+    /// # Errors
+    /// The API server rejected the CSINode.
+    pub async fn unregister(&self) -> Result<()> {
+        self.patch_registration(json!([])).await
+    }
+
+    async fn patch_registration(&self, drivers: Value) -> Result<()> {
+        let csi_nodes = Api::<CSINode>::all(self.client.clone());
+        let patch = Patch::Merge(json!({"spec": {"drivers": drivers}}));
+        csi_nodes
+            .patch(&self.name, &PatchParams::default(), &patch)
+            .await
+            .with_context(|| format!("register {} as {drivers} on node {}", self.driver_name, self.name))?;
         Ok(())
     }
 

@@ -19,6 +19,7 @@ mod binding;
 mod burst;
 mod completed_pods;
 mod controllers_restart;
+mod driver_cache_cold;
 mod driver_changes;
 mod driver_not_installed;
 pub(crate) mod driver_restarts;
@@ -130,6 +131,7 @@ pub const ALL: &[Scenario] = &[
     lost_attachment::SCENARIO,
     driver_without_attach::SCENARIO,
     driver_changes::SCENARIO,
+    driver_cache_cold::SCENARIO,
     driver_not_installed::SCENARIO,
     driver_not_installed::PREVENTS_SCHEDULING,
     burst::SCENARIO,

@@ -23,7 +23,7 @@ struct PlannedAttach {
 }
 
 /// The result of ControllerPublishVolume, with the lock under which the status is written.
-pub(super) type Published = (BTreeMap<String, String>, KeyedGuard);
+type Published = (BTreeMap<String, String>, KeyedGuard);
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Attaches the volume, or completes what an earlier sync began; also republishes an attached volume.
@@ -48,14 +48,14 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                     return self.mark_attached(&newest, &target, context).await;
                 }
             }
-            Some(PendingStatusWrite::Listed | PendingStatusWrite::Unpublished { .. }) | None => {}
+            Some(PendingStatusWrite::Listed | PendingStatusWrite::Unpublished(_)) | None => {}
         }
         self.state().state_of(&attachment.uid).pending = None;
         let driver = self.unless_draining(self.ready_driver()).await??;
-        let Some(mut planned) = self.plan_attach(attachment, driver).await? else {
+        let Some(planned) = self.plan_attach(attachment, driver).await? else {
             return Ok(());
         };
-        let Some((context, _guard)) = self.publish_planned(&mut planned).await? else {
+        let Some((context, _guard)) = self.publish_planned(&planned).await? else {
             return Ok(());
         };
         // No pod uses the volume until the status says attached. So if its target changed, the next sync unpublishes it
@@ -90,9 +90,6 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         if !driver.capabilities.publish {
             self.attach_without_call(attachment).await?;
             return Ok(None);
-        }
-        if self.state().waits_for_volume_id(attachment) {
-            return Err(SyncError::outdated());
         }
         let mut missing_volume = None;
         let mut planned = self.plan_now(attachment, &driver, None);
@@ -147,32 +144,29 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         Some((newest, is_valid))
     }
 
-    /// Marks the volume attached without a call, as the driver has no publish calls. Our finalizer of an earlier driver
-    /// version is removed; the record of its publish stays, so that a driver that gets publish calls again unpublishes it.
+    /// Marks the volume attached without a call, as the driver has no publish calls. One that has our finalizer or record may be
+    /// published: the driver had the calls, and most likely restarts wrongly.
     async fn attach_without_call(&self, attachment: &Attachment) -> Result<(), SyncError> {
         let newest = self.state().newest_inputs(attachment);
         let Some(inputs) = newest.filter(|inputs| !inputs.attachment.deleting) else {
             return Ok(());
         };
         let attachment = &inputs.attachment;
-        if !attachment.attached {
-            let mark = AttachmentRequest::MarkAttached(&BTreeMap::new());
-            let marked = self.request(attachment, mark).await;
-            let marked = marked.map_err(|error| SyncError::api("failed to mark as attached", &error))?;
-            if marked.is_none() {
-                return Ok(());
-            }
-            tracing::debug!("attached without a call");
+        if attachment.attached {
+            return Ok(());
         }
-        if attachment.finalizer {
-            let left = self.request(attachment, AttachmentRequest::RemoveFinalizer).await;
-            left.map_err(|error| SyncError::api("could not remove VolumeAttachment finalizer", &error))?;
+        if attachment.finalizer || attachment.recorded.node_id.is_some() {
+            return Err(SyncError::no_publish_calls(&self.driver.finalizer));
         }
+        let mark = AttachmentRequest::MarkAttached(&BTreeMap::new());
+        let marked = self.request(attachment, mark).await;
+        marked.map_err(|error| SyncError::api("failed to mark as attached", &error))?;
+        tracing::debug!("attached without a call");
         Ok(())
     }
 
     /// Records and publishes. `None` if the attach is no longer wanted.
-    async fn publish_planned(&self, planned: &mut PlannedAttach) -> Result<Option<Published>, SyncError> {
+    async fn publish_planned(&self, planned: &PlannedAttach) -> Result<Option<Published>, SyncError> {
         let PlannedAttach {
             attachment,
             plan,
@@ -191,14 +185,34 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             Some((_, Ok(now))) if !plan.is_still_valid(&now) => return Err(SyncError::outdated()),
             Some((_, Ok(_))) => {}
         }
-        match self.publish(attachment, plan, secrets.clone()).await {
-            Ok(context) => Ok(Some((context, guard))),
-            Err(error) => {
-                drop(guard);
-                let republished = self.publish_to_present_id(attachment, plan, secrets, error);
-                republished.await.map(Some)
-            }
+        let published = self.publish(attachment, plan, secrets).await;
+        let context = published.map_err(|error| self.publish_error(attachment, plan, &error))?;
+        Ok(Some((context, guard)))
+    }
+
+    /// The error of a publish. A pod uses an attached volume under the recorded node id, so it stays there although the node
+    /// registers another one now.
+    fn publish_error(&self, attachment: &Attachment, plan: &AttachPlan, error: &CallError) -> SyncError {
+        let present = self.state().present_node_id(attachment);
+        match present.filter(|present| attachment.attached && *present != plan.target.node_id) {
+            Some(present) => SyncError::other_node_id(&plan.target, &present, error),
+            None => SyncError::call(error),
         }
+    }
+
+    /// Adds our finalizer to an attached VolumeAttachment that lost it and cannot be republished (for example, because its
+    /// PersistentVolume was deleted): its record suffices for a detach, and detaches of the same volume wait for it.
+    async fn restore_finalizer(&self, attachment: &Attachment) -> Result<(), SyncError> {
+        let Attachment { recorded, .. } = attachment;
+        let is_recorded = recorded.node_id.is_some() && recorded.handle.is_some();
+        if attachment.attached && !attachment.finalizer && is_recorded {
+            let record = Record {
+                annotations: recorded.clone(),
+                whole: true,
+            };
+            self.record(attachment, &record).await?;
+        }
+        Ok(())
     }
 
     /// The steps before the call: unpublishes stale targets, reads the Secret, and stores record and finalizers. `None` if
@@ -222,12 +236,6 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             }
         };
         let prepare = async {
-            if let Some(present) = &plan.other_node_id {
-                let report = self.report_new_node_id(attachment, plan, present);
-                if !self.write_unless_draining(report).await? {
-                    return Ok(None);
-                }
-            }
             let secrets = match &plan.secret {
                 None => Secrets::default(),
                 Some(secret) => {
@@ -262,7 +270,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     }
 
     /// Stores our finalizer and the record of the call. Returns whether the VolumeAttachment is still wanted.
-    pub(super) async fn record(&self, attachment: &Attachment, record: &Record) -> Result<bool, SyncError> {
+    async fn record(&self, attachment: &Attachment, record: &Record) -> Result<bool, SyncError> {
         if attachment.finalizer && !attachment.recorded.has_same_target(&record.annotations) {
             self.state().state_of(&attachment.uid).node_id_update_pending = true;
         }
@@ -281,7 +289,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     }
 
     /// Calls ControllerPublishVolume. The state keeps a target that may be published until the status says so.
-    pub(super) async fn publish(
+    async fn publish(
         &self,
         attachment: &Arc<Attachment>,
         plan: &AttachPlan,
@@ -295,7 +303,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             secrets: secrets.0,
             volume_context: plan.volume_context.clone().into_iter().collect(),
         };
+        self.state().publish_begins(&plan.target);
         let result = self.csi.publish(request, plan.migrated).await;
+        self.state().publish_ended(&plan.target);
         if result.as_ref().err().is_none_or(CallError::may_have_taken_effect) {
             self.state().may_be_published(AbandonedTarget {
                 target: plan.target.clone(),
@@ -346,7 +356,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             Err(error) => error,
         };
         let failed = SyncError::api("failed to mark as attached", &error);
-        if error.is_refusal() {
+        if error.is_final() {
             // The API server will never store this result (for example, the context is too large): the error is reported,
             // and the next sync publishes again.
             self.state().state_of(&attachment.uid).pending = None;

@@ -1,4 +1,4 @@
-//! Our finalizer on PersistentVolumes, and the record of a deleted PersistentVolume's handle. Concurrent attaches of one
+//! Our finalizer on PersistentVolumes, and the record of a PersistentVolume's handle. Concurrent attaches of one
 //! volume write its finalizer once.
 
 use std::sync::Arc;
@@ -40,7 +40,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             Err(error) => {
                 if error.is_gone() {
                     let (name, uid) = (name.clone(), uid.clone());
-                    let deleted = Change::LocallyDeleted { name, uid };
+                    let version = None;
+                    let deleted = Change::LocallyDeleted { name, uid, version };
                     self.state().handle(Event::Volumes(deleted));
                 }
                 Err(SyncError::api("could not add PersistentVolume finalizer", &error))
@@ -54,25 +55,17 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         if !self.state().removes_pv_finalizer(&volume.name) {
             return Ok(());
         }
-        // Of a living volume that belongs to the driver, only a driver without publish calls removes it, and the driver may
-        // have been replaced by one that has them.
-        let is_living = !volume.deleting && !volume.left_in_tree;
-        if is_living {
-            let driver = self.unless_draining(self.ready_driver()).await??;
-            if driver.capabilities.publish {
-                return Ok(());
-            }
-        }
-        let gone = |volume: &Volume| Change::LocallyDeleted {
+        let gone = |version| Change::LocallyDeleted {
             name: volume.name.clone(),
             uid: volume.uid.clone(),
+            version,
         };
         let remove = VolumeRequest::RemoveFinalizer(&volume.uid);
         match self.cluster.volume(&volume.name, remove).await {
             Ok(left) => {
                 // The API server responds to the removal of a deleted object's last finalizer with the object.
                 let change = match left.deleting && !left.finalizer {
-                    true => gone(&left),
+                    true => gone(Some(left.version)),
                     false => Change::LocallyUpdated(left),
                 };
                 self.state().handle(Event::Volumes(change));
@@ -80,7 +73,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 Ok(())
             }
             Err(error) if error.is_gone() => {
-                self.state().handle(Event::Volumes(gone(volume)));
+                self.state().handle(Event::Volumes(gone(None)));
                 Ok(())
             }
             Err(error) => Err(SyncError::api(
@@ -90,7 +83,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
-    /// Records the handle of a deleted volume on the VolumeAttachments that were published with it.
+    /// Records the volume's handle on VolumeAttachments that lack it: the Go sidecar does not.
     pub(super) async fn record_volume_id(
         &self,
         volume: &Volume,
@@ -111,12 +104,12 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             };
             let write = async {
                 let recorded = self.request(attachment, AttachmentRequest::Record(&record)).await;
-                let what = "could not record the handle of a deleted PersistentVolume";
+                let what = "could not record the handle of the PersistentVolume";
                 recorded.map_err(|error| SyncError::api(what, &error))
             };
             self.write_unless_draining(write).await?;
         }
-        tracing::info!("recorded the handle of a deleted PersistentVolume on its VolumeAttachments");
+        tracing::info!("recorded the handle of the PersistentVolume on its VolumeAttachments");
         Ok(())
     }
 }

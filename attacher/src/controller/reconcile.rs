@@ -117,7 +117,7 @@ impl<D: ControllerClient> Reconciler<D> {
         let Some(mut volumes) = result else { return false };
         let began = Instant::now();
         let mut listed = 0;
-        let result = if volumes.candidates.is_empty() {
+        let result = if volumes.is_empty() {
             // The call's result could not be used.
             Ok(())
         } else {

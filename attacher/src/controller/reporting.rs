@@ -45,7 +45,7 @@ pub(super) fn span(item: &Item, driver: &Driver) -> Span {
             "remove_finalizer", pv = %volume.name, otel.uid = %volume.uid, otel.driver = %driver,
             otel.status_description = field::Empty
         ),
-        Item::DeletedVolume { volume, .. } => info_span!(
+        Item::Backfill { volume, .. } => info_span!(
             "record_volume_id", pv = %volume.name, otel.uid = %volume.uid, otel.driver = %driver,
             otel.status_description = field::Empty
         ),

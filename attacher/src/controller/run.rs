@@ -56,6 +56,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let mut running = FuturesUnordered::new();
         self.driver_connected(&mut connection);
         let mut resyncs = resyncs(resync);
+        let mut backfills = tokio::time::interval(Heartbeat::PERIOD);
+        backfills.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             heartbeat.beat(Instant::now());
             // Each iteration handles events, results and a reconnect, so that a flood of one does not delay the others. A
@@ -96,6 +98,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                     self.handle(std::iter::once(event));
                 }
                 () = &mut due => {}
+                _ = backfills.tick() => self.state().backfill(),
                 _ = resyncs.tick() => self.state().handle(Event::Resync),
             }
         }

@@ -8,21 +8,23 @@
 //! backoff ends early only if something changed that the work depends on.
 
 mod abandoned_targets;
-mod deleted_volumes;
 mod events;
+mod evidence;
 mod item;
 mod reconcile;
 mod repair;
 mod stats;
 mod target_usage;
+mod volumes;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 pub(crate) use stats::QueueStats;
 use stats::{CachesSynced, LatencyMetrics};
 
+use self::evidence::DetachEvidence;
 use super::SyncError;
 use crate::informer::{Change, Indexer, Informer};
 use crate::model::{Attachment, Capabilities, Node, PublishTarget, Uid, Volume};
@@ -38,12 +40,12 @@ use repair::SuspectState;
 #[derive(Debug)]
 pub struct ControllerState {
     pub(crate) index: Informer,
-    /// Deleted volumes by name, while VolumeAttachments lack their handle.
-    deleted_volumes: HashMap<Arc<str>, Arc<Volume>>,
+    to_backfill: BTreeSet<Arc<str>>,
     pub(crate) queue: Queue,
     /// Targets to unpublish although their attachments are gone.
     pub(crate) abandoned: BTreeMap<PublishTarget, Arc<AbandonedTarget>>,
     attachment_states: HashMap<Uid, AttachmentState>,
+    evidence: DetachEvidence,
     /// VolumeAttachments by node whose sync failed with RESOURCE_EXHAUSTED.
     resource_exhausted_by_node: Indexer,
     pub(crate) caches_synced: CachesSynced,
@@ -51,6 +53,7 @@ pub struct ControllerState {
     random: fastrand::Rng,
     /// The driver's, since its first connection.
     pub(super) capabilities: Option<Capabilities>,
+    connection: u64,
     pub(crate) rounds: Rounds,
     /// Whether syncs have started: until the caches are synced, a node that is not listed yet looks deleted.
     started: bool,
@@ -105,15 +108,17 @@ impl ControllerState {
     pub fn new(limits: Limits, backoff: Backoff, seed: u64, now: Instant) -> Self {
         Self {
             index: Informer::default(),
-            deleted_volumes: HashMap::new(),
+            to_backfill: BTreeSet::new(),
             queue: Queue::new(limits, backoff, now),
             abandoned: BTreeMap::new(),
             attachment_states: HashMap::new(),
+            evidence: DetachEvidence::default(),
             resource_exhausted_by_node: Indexer::default(),
             caches_synced: CachesSynced::default(),
             latency: LatencyMetrics::default(),
             random: fastrand::Rng::with_seed(seed),
             capabilities: None,
+            connection: 0,
             rounds: Rounds::default(),
             started: false,
         }
@@ -176,7 +181,7 @@ impl ControllerState {
                 }
             }
             Item::Target(abandoned) => self.target_finished(abandoned, result),
-            Item::Volume(volume) | Item::DeletedVolume { volume, .. } => self.volume_finished(volume, result),
+            Item::Volume(volume) | Item::Backfill { volume, .. } => self.volume_finished(volume, result),
         }
     }
 
@@ -309,7 +314,13 @@ impl ControllerState {
                 let attachment = self.index.attachments.get(name);
                 attachment.and_then(|attachment| Some(self.operation(attachment)?.1))
             }
-            Key::Volume(name) => self.volume_item(name).map(|_| Lane::Volume),
+            Key::Volume(name) => match self.volume_item(name) {
+                Some(Item::Backfill { .. }) => {
+                    self.to_backfill.insert(name.clone());
+                    None
+                }
+                item => item.map(|_| Lane::Volume),
+            },
             Key::Target(target) => self.abandoned.contains_key(target).then_some(Lane::Detach),
         };
         if let Some(lane) = lane {
@@ -351,7 +362,7 @@ impl ControllerState {
         // when the driver has calls again.
         let is_unpublished = self.publishes()
             || attachment.recorded.node_id.is_none()
-            || matches!(known.pending, Some(PendingStatusWrite::Unpublished { .. }));
+            || matches!(known.pending, Some(PendingStatusWrite::Unpublished(_)));
         let corrects_status = is_unpublished && plan::has_stale_status(attachment);
         let operation = plan::operation(attachment, self.publishes())
             .or(known.repair.filter(|repair| repair.is_repair(attachment)))

@@ -3,7 +3,7 @@
 use crate::csi::{CallError, Reach};
 use crate::kube_api::Error;
 use crate::model::{PublishTarget, SecretRef};
-use crate::plan::{DetachPlan, PresentNodeId, Refusal};
+use crate::plan::{DetachPlan, NodeState, Refusal};
 use crate::report::chain;
 use crate::workqueue::{Class, SyncError};
 
@@ -32,11 +32,10 @@ impl SyncError {
             | Error::NotLeading(_)
             | Error::Refused {
                 retry_after: Some(_), ..
-            }
-            | Error::Refused {
-                status: 429 | 500..=599,
-                ..
             } => Class::Uncertain,
+            Error::Refused { status, .. } if !error.is_final() && ![401, 403, 409].contains(status) => {
+                Class::Uncertain
+            }
             Error::NotFound(_) | Error::Replaced(_) | Error::Refused { .. } | Error::Unusable(_) => {
                 Class::Final
             }
@@ -141,24 +140,52 @@ impl SyncError {
         )
     }
 
-    /// The driver accepts none of the node ids under which the volume may be attached.
-    pub(super) fn unresolved(plan: &DetachPlan, last: &Self) -> Self {
+    /// The driver does not know a node id under which the volume may be published, and nothing else proves that it is not.
+    pub(super) fn unproven(plan: &DetachPlan, finalizer: &str, last: Option<&Self>) -> Self {
         let PublishTarget { volume_id, node_id } = &plan.target;
-        let present = match &plan.present {
-            PresentNodeId::Differs(present) => format!("the present one, {present:?}"),
-            PresentNodeId::Same | PresentNodeId::NoOther => "the CSINode shows no other id".to_owned(),
+        let node = match &plan.node {
+            NodeState::SameId => "which the node registers".to_owned(),
+            NodeState::OtherId(present) => format!("the node registers {present:?} now"),
+            NodeState::Unregistered => "its CSINode does not list the driver now".to_owned(),
+            NodeState::Gone => "its CSINode does not exist".to_owned(),
         };
         Self {
-            code: last.code,
+            code: last.and_then(|last| last.code),
             ..Self::new(
-                Class::Final,
+                Class::Unproven,
                 format!(
-                    "the driver does not accept the recorded node id {node_id:?} ({present}), so volume {volume_id:?} may \
-                     still be attached: make sure that it is detached, then remove our finalizer from the \
-                     VolumeAttachment, if that exists; {}",
-                    last.message
+                    "nothing proves that volume {volume_id:?} is detached from node id {node_id:?} ({node}); waiting for OK, or \
+                     for lists of the driver that show the volume elsewhere. {} Last answer: {}",
+                    cures(finalizer),
+                    last.map_or("none", |last| &last.message),
                 ),
             )
+        }
+    }
+
+    /// The driver had publish calls, and reports none.
+    pub(super) fn no_publish_calls(finalizer: &str) -> Self {
+        Self::new(
+            Class::Unproven,
+            format!(
+                "the CSI driver reports no publish calls (PUBLISH_UNPUBLISH_VOLUME) any more, and the volume may be published: \
+                 bring the calls back. {}",
+                cures(finalizer),
+            ),
+        )
+    }
+
+    /// The publish of an attached volume failed, and its node registered again.
+    pub(super) fn other_node_id(target: &PublishTarget, present: &str, error: &CallError) -> Self {
+        let PublishTarget { volume_id, node_id } = target;
+        let failed = Self::call(error);
+        Self {
+            message: format!(
+                "volume {volume_id:?} is attached under node id {node_id:?}, and the node registers {present:?} now: delete the \
+                 pods that use it there, so that it is detached and attached again; {}",
+                failed.message
+            ),
+            ..failed
         }
     }
 
@@ -174,6 +201,15 @@ impl SyncError {
     pub(super) fn refused(refusal: &Refusal) -> Self {
         Self::new(Class::Refused, refusal.to_string())
     }
+}
+
+/// What ends the wait for a proof of detach.
+fn cures(finalizer: &str) -> String {
+    format!(
+        "If the node, the volume or the driver's calls are gone for good, set --assume-unpublished-after=DURATION; or make sure \
+         that the volume is detached, and remove our finalizer: kubectl patch volumeattachment NAME --type=strategic -p \
+         '{{\"metadata\":{{\"$deleteFromPrimitiveList/finalizers\":[{finalizer:?}]}}}}'."
+    )
 }
 
 /// Truncates a message to this number of bytes, at a character boundary.

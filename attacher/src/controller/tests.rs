@@ -1,7 +1,8 @@
 //! Single syncs with a fake API server and a fake driver.
 
 mod drain;
-mod republish;
+mod node_ids;
+mod proof;
 mod stored;
 mod target_usage;
 mod waits;
@@ -41,13 +42,15 @@ struct State {
     /// Failures of requests; others succeed.
     refusals: VecDeque<(&'static str, Error)>,
     disconnected: bool,
+    /// When the session with the driver was opened.
+    session: Option<tokio::time::Instant>,
+    /// Whether a live read shows the CSINode.
+    node_exists: bool,
     /// Whether the driver has no publish calls.
     without_publish: bool,
     panics: bool,
     /// Whether a webhook changes the node id of records.
     changes_records: bool,
-    /// Whether the driver returns NOT_FOUND to its first Unpublish.
-    unknown: bool,
     published: Vec<PublishTarget>,
     /// The process crashes after this number of requests and calls.
     crashes_after: Option<usize>,
@@ -179,12 +182,9 @@ impl World {
         .await
     }
 
-    async fn remove_finalizer(&self) -> Result<Option<Attachment>, Error> {
-        let left = self
-            .write("remove finalizer", |attachment| attachment.finalizer = false)
-            .await?;
-        let deleted = left.deleting && !left.foreign_finalizers;
-        Ok((!deleted).then_some(left))
+    async fn remove_finalizer(&self) -> Result<Attachment, Error> {
+        self.write("remove finalizer", |attachment| attachment.finalizer = false)
+            .await
     }
 
     async fn save_error(&self, failed: Operation, problem: &Problem) -> Result<Attachment, Error> {
@@ -212,14 +212,17 @@ impl Cluster for World {
         &self,
         known: &Attachment,
         request: AttachmentRequest<'_>,
-    ) -> Result<Option<Attachment>, Error> {
+    ) -> Result<Attachment, Error> {
         match request {
-            AttachmentRequest::Get => self.get().await.map(Some),
-            AttachmentRequest::Record(record) => self.record(known, record).await.map(Some),
-            AttachmentRequest::MarkAttached(context) => self.mark_attached(known, context).await.map(Some),
-            AttachmentRequest::MarkDetached => self.mark_detached().await.map(Some),
-            AttachmentRequest::SaveError(side, problem) => self.save_error(side, problem).await.map(Some),
-            AttachmentRequest::RemoveFinalizer => self.remove_finalizer().await,
+            AttachmentRequest::Get => self.get().await,
+            AttachmentRequest::Record(record) => self.record(known, record).await,
+            AttachmentRequest::MarkAttached(context) => self.mark_attached(known, context).await,
+            AttachmentRequest::MarkDetached => self.mark_detached().await,
+            AttachmentRequest::SaveError(side, problem) => self.save_error(side, problem).await,
+            AttachmentRequest::RemoveFinalizer(proof) => {
+                assert_eq!(*proof.uid(), known.uid);
+                self.remove_finalizer().await
+            }
         }
     }
 
@@ -231,6 +234,11 @@ impl Cluster for World {
         }
         let volume = self.state().volume.clone();
         volume.ok_or_else(|| Error::NotFound("no such volume".into()))
+    }
+
+    async fn has_node(&self, _: &str) -> Result<bool, Error> {
+        self.take("get CSINode").await?;
+        Ok(self.state().node_exists)
     }
 
     async fn secret(&self, _: &SecretRef) -> Result<Secrets, Error> {
@@ -270,14 +278,17 @@ impl ControllerClient for World {
         let refused = self.refuses("unpublish", &target);
         let mut state = self.state();
         state.unpublished.push(target);
-        if std::mem::take(&mut state.unknown) {
-            return Err(refusal("NotFound"));
-        }
         refused
     }
 
     async fn list(&self, _: v1::ListVolumesRequest) -> Result<v1::ListVolumesResponse, CallError> {
         Ok(v1::ListVolumesResponse::default())
+    }
+
+    fn session(&self) -> Option<std::time::Instant> {
+        let mut state = self.state();
+        let opened = *state.session.get_or_insert_with(tokio::time::Instant::now);
+        (!state.disconnected).then(|| opened.into_std())
     }
 
     async fn ready(&self) -> Result<Capabilities, CallError> {
@@ -442,7 +453,7 @@ fn mk_deleting() -> Attachment {
 fn name_of(item: &Item) -> String {
     match item {
         Item::Attachment { attachment, .. } => attachment.name.to_string(),
-        Item::Volume(volume) | Item::DeletedVolume { volume, .. } => volume.name.to_string(),
+        Item::Volume(volume) | Item::Backfill { volume, .. } => volume.name.to_string(),
         Item::Target(abandoned) => abandoned.target.volume_id.to_string(),
     }
 }

@@ -5,8 +5,8 @@ use super::unpublish::TargetGuards;
 use super::{Controller, SyncError};
 use crate::csi::ControllerClient;
 use crate::kube_api::Cluster;
-use crate::model::Attachment;
-use crate::plan::{self, AttachPlan, DetachPlan, Operation, PresentNodeId, UnpublishResult, UsedBy};
+use crate::model::{Attachment, Uid};
+use crate::plan::{self, AttachPlan, DetachPlan, NodeState, Operation, UnpublishResult, UsedBy};
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Reads the VolumeAttachment from the API server: if the response to an earlier status write was lost and the watch is
@@ -21,6 +21,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
 
     /// Unpublishes what an earlier attach published elsewhere, unless another VolumeAttachment uses it. The guards must be
     /// held until the record is overwritten: until then other detaches may leave the volume to this VolumeAttachment.
+    ///
+    /// If the driver does not know the target, it becomes an orphan: waiting for a proof would block the pod, and the driver
+    /// refuses a second node where it matters. The orphan exists before the record is overwritten, whose response may be lost.
     pub(super) async fn undo(
         &self,
         attachment: &Attachment,
@@ -37,21 +40,27 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         // The present target, which is published next, may name the same machine.
         let both = self.target_mutexes.lock_both(target, &plan.target);
         let guards = self.unless_draining(both).await?;
-        let unpublished = self
+        let (unpublished, error) = self
             .unpublish(attachment, target, &secrets, *migrated, UsedBy::Record)
             .await?;
-        match unpublished {
-            (UnpublishResult::Failed, Some(error)) => Err(SyncError::call_without(secrets.missing, &error)),
-            // The driver may not know the former node id. Waiting for another response would block the pod.
-            (_, Some(error)) => {
-                tracing::info!(%error, "the driver does not know the target");
-                Ok(guards.map(Some))
+        match (unpublished.result, error) {
+            (UnpublishResult::NotFound | UnpublishResult::InvalidArgument, _) => {
+                tracing::warn!(volume = %target.volume_id, node_id = %target.node_id, "the driver does not know the target of an earlier attach; publishing, and retrying its unpublish");
+                self.state().abandon(AbandonedTarget {
+                    target: target.clone(),
+                    secret: stale.secret.clone(),
+                    migrated: *migrated,
+                    attachment: attachment.clone().into(),
+                });
             }
-            (_, None) => Ok(guards.map(Some)),
+            (_, Some(error)) => return Err(SyncError::call_without(secrets.missing, &error)),
+            (_, None) => {}
         }
+        Ok(guards.map(Some))
     }
 
-    /// Unpublishes a target whose VolumeAttachment is deleted, unless another one uses it now.
+    /// Unpublishes a target that no VolumeAttachment records any more, unless another one uses it now. The one that published it
+    /// counts as another: it may use the volume on the same machine under another id, or have been revived.
     pub(super) async fn unpublish_abandoned(&self, abandoned: &AbandonedTarget) -> Result<(), SyncError> {
         let AbandonedTarget {
             target,
@@ -60,27 +69,29 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             attachment,
         } = abandoned;
         let driver = self.unless_draining(self.ready_driver()).await??;
-        if !driver.capabilities.publish {
-            tracing::warn!(
-                volume = %target.volume_id,
-                node_id = %target.node_id,
-                "the driver has no ControllerUnpublishVolume any more; the volume may stay published"
-            );
-            return Ok(());
-        }
         tracing::warn!(
             volume = %target.volume_id,
             node_id = %target.node_id,
-            "the VolumeAttachment was deleted during its attach; unpublishing the volume"
+            "no VolumeAttachment records the target of an attach any more; unpublishing the volume"
         );
-        let present = self.state().present_node_id(attachment);
+        let former = Attachment {
+            uid: Uid::default(),
+            ..(**attachment).clone()
+        };
         let detach = DetachPlan {
             target: target.clone(),
-            present: PresentNodeId::other_than(&target.node_id, present.as_ref()),
+            node: NodeState::of(
+                self.state().index.nodes.get(&attachment.node).map(|node| &**node),
+                &target.node_id,
+            ),
             secret: secret.clone(),
             migrated: *migrated,
         };
-        self.unpublish_node_ids(attachment, &detach).await?;
+        if driver.capabilities.publish {
+            self.unpublish_node_ids(&former, &detach).await?;
+        } else {
+            self.prove_without_calls(&former.uid, &detach)?;
+        }
         Ok(())
     }
 }

@@ -1,15 +1,18 @@
 //! ControllerUnpublishVolume, unless another VolumeAttachment uses the target.
 
-use std::sync::Arc;
+use std::time::Duration;
 
 use csi_proto::v1::ControllerUnpublishVolumeRequest;
+use tokio::time::Instant;
 
 use super::keyed_mutex::KeyedGuard;
 use super::{Controller, SyncError};
-use crate::csi::{CallError, ControllerClient};
+use crate::csi::{CallError, ControllerClient, Reach};
 use crate::kube_api::Cluster;
-use crate::model::{Attachment, PublishTarget, SecretRef, Secrets};
-use crate::plan::{self, DetachOutcome, DetachPlan, TargetUsage, UnpublishResult, UsedBy};
+use crate::model::{Attachment, PublishTarget, SecretRef, Secrets, Uid};
+use crate::plan::{
+    self, Decision, DetachPlan, Evidence, Proof, TargetEvidence, TargetUsage, UnpublishResult, UsedBy,
+};
 use crate::report::chain;
 
 /// The Secret of an unpublish.
@@ -25,13 +28,18 @@ pub(super) type TargetGuards = [Option<KeyedGuard>; 2];
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Unpublishes the recorded node id of `plan`, and the node's present id where it differs: the node may be the same
-    /// machine under another id, and a driver may answer OK for an id that it no longer knows. Returns these node ids, and
-    /// the locks of their targets.
+    /// machine under another id, and a driver may answer OK for an id that it no longer knows. Returns the proof that both are
+    /// unpublished, and the locks of their targets.
+    ///
+    /// # Errors
+    ///
+    /// Of [`Class::Unproven`](crate::workqueue::Class::Unproven) if the driver does not know one of them, and nothing else
+    /// proves that the volume is unpublished.
     pub(super) async fn unpublish_node_ids(
         &self,
         attachment: &Attachment,
         plan: &DetachPlan,
-    ) -> Result<(Vec<Arc<str>>, TargetGuards), SyncError> {
+    ) -> Result<(Proof, TargetGuards), SyncError> {
         let secrets = self.secrets_if_present(plan.secret.as_ref());
         let secrets = self.unless_draining(secrets).await??;
         // Both at once: a publish under the present id may be of the same machine as the recorded one.
@@ -47,45 +55,75 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let (recorded, mut error) = self
             .unpublish(attachment, &plan.target, &secrets, plan.migrated, UsedBy::Record)
             .await?;
-        let mut outcome = plan::detach_outcome(recorded, &plan.present, None);
-        let mut unpublished = vec![plan.target.node_id.clone()];
-        if let (DetachOutcome::UnpublishPresent, Some(present)) = (outcome, present_target) {
-            tracing::info!(recorded = %plan.target.node_id, present = %present.node_id, "the node has another id now; unpublishing that, too");
-            // The next process repeats the first call.
-            self.unless_draining(std::future::ready(())).await?;
-            unpublished.push(present.node_id.clone());
-            let (present, present_error) = self
-                .unpublish(
-                    attachment,
-                    &present,
-                    &secrets,
-                    plan.migrated,
-                    UsedBy::RecordOrPresentId,
-                )
-                .await?;
-            outcome = plan::detach_outcome(recorded, &plan.present, Some(present));
-            error = present_error.or(error);
-        }
-        let error = error.map(|error| SyncError::call_without(secrets.missing, &error));
-        match (outcome, error) {
-            (DetachOutcome::Detached, _) => {
-                self.verify_unpublished(attachment, &unpublished)?;
-                Ok((unpublished, guards))
+        let mut evidence = self.evidence(&attachment.uid, plan, recorded);
+        loop {
+            let decision = plan::decide(&evidence);
+            let failed = error
+                .as_ref()
+                .map(|error| SyncError::call_without(secrets.missing, error));
+            match (decision, &present_target) {
+                (Decision::Released(proof), _) => {
+                    self.verify_unpublished(attachment, &proof)?;
+                    if let Some(error) = &error {
+                        tracing::warn!(%error, "the volume counts as unpublished, by lists, repeated answers or --assume-unpublished-after");
+                    }
+                    return Ok((proof, guards));
+                }
+                (Decision::UnpublishPresent, Some(present)) => {
+                    tracing::info!(recorded = %plan.target.node_id, present = %present.node_id, "the node has another id now; unpublishing that, too");
+                    // The next process repeats the first call.
+                    self.unless_draining(std::future::ready(())).await?;
+                    let used_by = UsedBy::RecordOrPresentId;
+                    let unpublished = self
+                        .unpublish(attachment, present, &secrets, plan.migrated, used_by)
+                        .await?;
+                    evidence.present = Some(unpublished.0);
+                    error = unpublished.1.or(error);
+                }
+                (Decision::ConfirmNodeGone, _) => {
+                    let exists = self
+                        .unless_draining(self.cluster.has_node(&attachment.node))
+                        .await?;
+                    match exists {
+                        Ok(false) => evidence.is_node_confirmed_gone = true,
+                        Ok(true) => return Err(SyncError::outdated()),
+                        Err(error) => return Err(SyncError::api("could not read CSINode", &error)),
+                    }
+                }
+                (Decision::Unproven, _) => {
+                    return Err(SyncError::unproven(plan, &self.driver.finalizer, failed.as_ref()));
+                }
+                (Decision::Retry | Decision::UnpublishPresent, _) => {
+                    return Err(failed.unwrap_or_else(SyncError::outdated));
+                }
             }
-            (DetachOutcome::Unresolved, Some(error)) => Err(SyncError::unresolved(plan, &error)),
-            (_, Some(error)) => Err(error),
-            (_, None) => Err(SyncError::outdated()),
+        }
+    }
+
+    /// The evidence about the targets of `plan` after the call for the recorded one.
+    pub(super) fn evidence<'e>(
+        &self,
+        uid: &'e Uid,
+        plan: &'e DetachPlan,
+        recorded: TargetEvidence,
+    ) -> Evidence<'e> {
+        let now = Instant::now().into_std();
+        let session = self.csi.session();
+        Evidence {
+            uid,
+            plan,
+            recorded,
+            present: None,
+            is_node_confirmed_gone: false,
+            assume_after: self.assume_unpublished_after,
+            session_age: session.map_or(Duration::ZERO, |opened| now.saturating_duration_since(opened)),
         }
     }
 
     /// The node may have registered again since the calls began: then its new id is not unpublished yet.
-    pub(super) fn verify_unpublished(
-        &self,
-        attachment: &Attachment,
-        unpublished: &[Arc<str>],
-    ) -> Result<(), SyncError> {
+    pub(super) fn verify_unpublished(&self, attachment: &Attachment, proof: &Proof) -> Result<(), SyncError> {
         let present = self.state().present_node_id(attachment);
-        match unpublished.is_empty() || present.is_none_or(|id| unpublished.contains(&id)) {
+        match present.is_none_or(|id| proof.node_ids().contains(&id)) {
             true => Ok(()),
             false => Err(SyncError::outdated()),
         }
@@ -94,7 +132,6 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Unpublishes a target for `attachment`, unless another VolumeAttachment uses it. Also returns the driver's error.
     ///
     /// The caller holds the target's lock, which keeps others from publishing there between the check and the response.
-    /// INVALID_ARGUMENT after a call without the Secret may be about that.
     pub(super) async fn unpublish(
         &self,
         attachment: &Attachment,
@@ -102,9 +139,12 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         secrets: &DetachSecrets<'_>,
         migrated: bool,
         used_by: UsedBy,
-    ) -> Result<(UnpublishResult, Option<CallError>), SyncError> {
+    ) -> Result<(TargetEvidence, Option<CallError>), SyncError> {
+        let not_connected = || SyncError::call(&CallError::not_connected("the CSI driver is not connected"));
+        let session = self.csi.session().ok_or_else(not_connected)?;
+        let answered = |result| self.state().answered(&attachment.uid, target, session, result);
         if self.is_in_use(attachment, target, used_by)? {
-            return Ok((UnpublishResult::InUse, None));
+            return Ok((answered(UnpublishResult::InUse), None));
         }
         let PublishTarget { volume_id, node_id } = target;
         let request = ControllerUnpublishVolumeRequest {
@@ -114,16 +154,16 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         };
         let Err(error) = self.csi.unpublish(request, migrated).await else {
             tracing::debug!(volume = %volume_id, %node_id, "detached");
-            return Ok((UnpublishResult::Unpublished, None));
+            return Ok((answered(UnpublishResult::Unpublished), None));
         };
-        let result = if error.code.is_not_found() {
-            UnpublishResult::NotFound
-        } else if secrets.missing.is_none() && error.code.is_unknown_object() {
-            UnpublishResult::InvalidArgument
+        // An answer of another session may be about another process, whose caches are cold.
+        let is_certain = error.reach == Reach::Answered && self.csi.session() == Some(session);
+        let result = if is_certain {
+            UnpublishResult::from_code(error.code.number(), secrets.missing.is_none())
         } else {
             UnpublishResult::Failed
         };
-        Ok((result, Some(error)))
+        Ok((answered(result), Some(error)))
     }
 
     /// Whether another VolumeAttachment uses the target, and unpublishes it when it is deleted. Its finalizer ensures that,
@@ -134,7 +174,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         target: &PublishTarget,
         used_by: UsedBy,
     ) -> Result<bool, SyncError> {
-        let mut state = self.state();
+        let state = self.state();
         let PublishTarget { volume_id, node_id } = target;
         match state.usage_besides(attachment, target, used_by) {
             TargetUsage::Unused | TargetUsage::Deleting => Ok(false),
@@ -147,14 +187,11 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 Ok(false)
             }
             TargetUsage::Ambiguous => Err(SyncError::ambiguous_node_id(target)),
-            TargetUsage::MissingFinalizer => {
-                state.restore_finalizers(attachment, target, used_by);
-                match used_by {
-                    UsedBy::Record => Err(SyncError::missing_finalizer(target)),
-                    // The volume was not published there for this VolumeAttachment, so its detach does not wait.
-                    UsedBy::RecordOrPresentId => Ok(true),
-                }
-            }
+            TargetUsage::MissingFinalizer => match used_by {
+                UsedBy::Record => Err(SyncError::missing_finalizer(target)),
+                // The volume was not published there for this VolumeAttachment, so its detach does not wait.
+                UsedBy::RecordOrPresentId => Ok(true),
+            },
             TargetUsage::InUse => {
                 tracing::info!(volume = %volume_id, %node_id, "another VolumeAttachment uses the volume there; not unpublishing");
                 Ok(true)

@@ -1,7 +1,7 @@
 //! Publish, unpublish and list over the current session.
 
 use std::collections::{BTreeMap, HashMap};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use csi_proto::secret::Secrets;
 use csi_proto::v1;
@@ -174,6 +174,10 @@ impl ControllerClient for Caller {
             "GRPC response"
         );
         Ok(answer)
+    }
+
+    fn session(&self) -> Option<Instant> {
+        self.connection.borrow().as_ref().map(|session| session.opened)
     }
 
     async fn ready(&self) -> Result<Capabilities, CallError> {

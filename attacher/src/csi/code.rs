@@ -83,16 +83,6 @@ impl Code {
         }
     }
 
-    /// Whether the driver does not know the node or the volume.
-    pub(crate) fn is_unknown_object(self) -> bool {
-        matches!(self.0, tonic::Code::NotFound | tonic::Code::InvalidArgument)
-    }
-
-    /// Whether the node or the volume does not exist.
-    pub fn is_not_found(self) -> bool {
-        self.0 == tonic::Code::NotFound
-    }
-
     /// Whether the operation is certainly not running any more (CSI specification, "Error Scheme"; the set of kubelet and the Go
     /// sidecars).
     pub(crate) fn is_final(self) -> bool {

@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use csi_proto::v1::controller_client::ControllerClient;
 use csi_proto::v1::controller_service_capability::{self, rpc};
@@ -66,6 +66,8 @@ pub struct Session {
     pub name: Arc<str>,
     /// Its capabilities.
     pub capabilities: Capabilities,
+    /// When it was opened, which identifies it.
+    pub opened: Instant,
 }
 
 /// The session could not be opened.
@@ -185,6 +187,7 @@ impl Session {
                 calls: calls.clone(),
                 name,
                 capabilities,
+                opened: tokio::time::Instant::now().into_std(),
             },
             loss,
         ))
@@ -202,6 +205,7 @@ impl Session {
             calls: Calls::default(),
             name: name.into(),
             capabilities: Capabilities::default(),
+            opened: tokio::time::Instant::now().into_std(),
         }
     }
 

@@ -25,7 +25,7 @@ pub(super) async fn metrics(State(view): State<Arc<View>>) -> impl IntoResponse 
         let state = lock(&state);
         let stats = state.lanes(Instant::now().into_std());
         work_queues(&scrape, &state, &stats);
-        lanes(&scrape, view.now(), &stats);
+        lanes(&scrape, view.now(), &stats, state.unproven());
         caches(&scrape, &state);
         reconcile(&scrape, &state.rounds);
     }
@@ -100,7 +100,7 @@ fn work_queues(scrape: &Scrape, state: &ControllerState, stats: &BTreeMap<Lane, 
     );
 }
 
-fn lanes(scrape: &Scrape, now: Timestamp, stats: &BTreeMap<Lane, QueueStats>) {
+fn lanes(scrape: &Scrape, now: Timestamp, stats: &BTreeMap<Lane, QueueStats>, unproven: usize) {
     let lanes = || stats.iter().map(|(lane, stats)| (lane.name(), stats));
     scrape.gauges(
         "csi_attacher_backlog",
@@ -113,6 +113,11 @@ fn lanes(scrape: &Scrape, now: Timestamp, stats: &BTreeMap<Lane, QueueStats>) {
                 ([lane, "waiting"], stats.waiting as f64),
             ]
         }),
+    );
+    scrape.gauge(
+        "csi_attacher_unproven_detaches",
+        "Number of detaches that wait for a proof that the volume is unpublished: the driver answers NOT_FOUND or INVALID_ARGUMENT, or reports no publish calls",
+        unproven as f64,
     );
     scrape.gauges(
         "csi_attacher_lane_limit",

@@ -266,6 +266,9 @@ fn why(class: Class) -> &'static str {
         Class::Refused => {
             "the operation cannot succeed in this state; retry after backoff, or when one of its objects changes"
         }
+        Class::Unproven => {
+            "nothing proves that the volume is unpublished; retry after backoff, when the CSINode changes, or after a list"
+        }
         Class::Uncertain => "the result is unknown or the error is temporary; retry after backoff",
         Class::Interrupted => "the driver disconnected during the call; retry when it reconnects",
         Class::Disconnected => "the driver is not connected; retry when it reconnects",

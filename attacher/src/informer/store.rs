@@ -29,8 +29,8 @@ pub(crate) struct Store<T> {
 struct LocalWrites {
     /// Objects that we updated. Kept while the list runs.
     updated: HashSet<Uid>,
-    /// Objects that are deleted. Kept until the watch shows the deletion.
-    deleted: HashSet<Uid>,
+    /// Objects that are deleted, with their last version. Kept until the watch shows the deletion, or a later version.
+    deleted: HashMap<Uid, Version>,
 }
 
 // === impl Store ===
@@ -64,15 +64,19 @@ impl<T: Object> Store<T> {
                 Vec::new()
             }
             Change::Applied(object) => {
-                let (_, uid, _) = object.identity();
+                let (_, uid, version) = object.identity();
                 // The object of a list replaces a newer version of ours: the API server's store may have been restored
                 // from a backup.
                 let replaces_newer = self.listed.is_some() && !self.writes.updated.contains(uid);
                 if let Some(listed) = &mut self.listed {
                     listed.insert(uid.clone());
                 }
-                if self.writes.deleted.contains(uid) {
-                    return Vec::new();
+                if let Some(last) = self.writes.deleted.get(uid) {
+                    if version <= *last || *last == Version::UNKNOWN {
+                        return Vec::new();
+                    }
+                    // The response was not the API server's, or about an older state.
+                    self.writes.deleted.remove(uid);
                 }
                 self.put(object, replaces_newer)
             }
@@ -95,13 +99,15 @@ impl<T: Object> Store<T> {
                 self.writes.deleted.remove(&uid);
                 self.remove(name, &uid)
             }
-            Change::LocallyDeleted { name, uid } => {
+            Change::LocallyDeleted { name, uid, version } => {
                 let deltas = self.remove(name, &uid);
-                if !deltas.is_empty() {
+                let before = deltas.first().and_then(|delta| delta.before.as_ref());
+                if let Some((_, _, known)) = before.map(|before| before.identity()) {
+                    let last = version.unwrap_or(known);
                     for writes in &mut self.pending_lists {
-                        writes.deleted.insert(uid.clone());
+                        writes.deleted.insert(uid.clone(), last);
                     }
-                    self.writes.deleted.insert(uid);
+                    self.writes.deleted.insert(uid, last);
                 }
                 deltas
             }
@@ -143,7 +149,7 @@ impl<T: Object> Store<T> {
             return Vec::new();
         };
         // An object that the list does not contain was deleted before it; no event about it can follow.
-        self.writes.deleted.retain(|uid| listed.contains(uid));
+        self.writes.deleted.retain(|uid, _| listed.contains(uid));
         self.objects
             .extract_if(|_, object| !listed.contains(object.identity().1))
             .map(|(name, before)| StoreDelta {

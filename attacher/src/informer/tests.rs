@@ -58,6 +58,7 @@ fn older_events_do_not_restore_a_deleted_object() {
     let deleted = Change::LocallyDeleted {
         name: "a".into(),
         uid: "u".into(),
+        version: Some(Version(3)),
     };
     assert_eq!(uids(&index.attachments_changed(deleted)), (Some("u"), None));
     let older = Change::Applied(va("a", "u", 2, "pv", "n"));
@@ -73,6 +74,22 @@ fn older_events_do_not_restore_a_deleted_object() {
     };
     assert_eq!(index.attachments_changed(deleted), []);
     assert_eq!(names(index.by_volume.get("pv")), ["a"]);
+}
+
+/// A4: the 404 was not about the object, or the API server had not caught up.
+#[test]
+fn a_later_event_revives_an_object_that_a_response_reported_as_deleted() {
+    for (version, revived_by) in [(None, 2), (Some(Version(3)), 4)] {
+        let mut index = Informer::default();
+        index.attachments_changed(Change::Applied(va("a", "u", 1, "pv", "n")));
+        let (name, uid) = ("a".into(), "u".into());
+        index.attachments_changed(Change::LocallyDeleted { name, uid, version });
+        let event = |version| Change::Applied(va("a", "u", version, "pv", "n"));
+        assert_eq!(index.attachments_changed(event(revived_by - 1)), []);
+        let deltas = index.attachments_changed(event(revived_by));
+        assert_eq!(uids(&deltas), (None, Some("u")), "{version:?}");
+        assert_eq!(names(index.by_volume.get("pv")), ["a"]);
+    }
 }
 
 #[test]
@@ -140,6 +157,7 @@ fn list_restores_an_object_that_a_response_reported_as_deleted() {
     index.attachments_changed(Change::LocallyDeleted {
         name: "a".into(),
         uid: "u".into(),
+        version: None,
     });
     index.attachments_changed(Change::ReplaceStarted);
     index.attachments_changed(Change::Applied(va("a", "u", 1, "pv", "n")));
@@ -156,7 +174,11 @@ fn writes_after_the_request_of_a_list_override_it() {
     index.attachments_changed(Change::RelistStarting);
     index.attachments_changed(Change::LocallyUpdated(va("written", "written", 9, "pv", "n")));
     let (name, uid) = ("deleted".into(), "deleted".into());
-    index.attachments_changed(Change::LocallyDeleted { name, uid });
+    index.attachments_changed(Change::LocallyDeleted {
+        name,
+        uid,
+        version: None,
+    });
     // Both come before `ReplaceStarted`.
     index.attachments_changed(Change::ReplaceStarted);
     for name in ["written", "deleted", "untouched"] {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource as _;
 use kube::api::{GetParams, Patch, PatchParams};
 use kube::core::Request;
@@ -16,7 +17,7 @@ use super::request_limiter::RequestLimiter;
 use super::{AttachmentRequest, Clients, Cluster, Error, NOT_TEXT, VolumeRequest, patch, retry};
 use crate::leader_election::Leadership;
 use crate::migration;
-use crate::model::wire::{AttachmentObject, VolumeObject};
+use crate::model::wire::{AttachmentObject, CsiNodeObject, VolumeObject};
 use crate::model::{Attachment, Driver, SecretRef, Secrets, Volume};
 use crate::plan::Operation;
 
@@ -49,7 +50,7 @@ impl Cluster for ApiServer {
         &self,
         attachment: &Attachment,
         request: AttachmentRequest<'_>,
-    ) -> Result<Option<Attachment>, Error> {
+    ) -> Result<Attachment, Error> {
         let (name, finalizer) = (&attachment.name, &self.driver.finalizer);
         let params = PatchParams::default();
         let patch = |body: Value| self.attachments.patch(name, &params, &Patch::Strategic(body));
@@ -63,10 +64,9 @@ impl Cluster for ApiServer {
             AttachmentRequest::Record(record) => {
                 (Write(High), patch(patch::record(attachment, record, finalizer)))
             }
-            AttachmentRequest::RemoveFinalizer => (
-                Write(Low),
-                patch(patch::remove_finalizer(&attachment.uid, finalizer)),
-            ),
+            AttachmentRequest::RemoveFinalizer(proof) => {
+                (Write(Low), patch(patch::remove_finalizer(proof.uid(), finalizer)))
+            }
             AttachmentRequest::MarkAttached(context) => {
                 (Write(High), patch_status(patch::attached(attachment, context)))
             }
@@ -80,13 +80,11 @@ impl Cluster for ApiServer {
                 (Write(priority), patch_status(body))
             }
         };
-        let object = retry::send(&self.service, &self.limiter, kind, request?).await?;
-        let newest = Attachment::from_wire(object, &self.driver)
+        let object: AttachmentObject = retry::send(&self.service, &self.limiter, kind, request?).await?;
+        check_name(&object.metadata, name)?;
+        Attachment::from_wire(object, &self.driver)
             .filter(|newest| newest.uid == attachment.uid)
-            .ok_or_else(|| Error::Replaced("another VolumeAttachment has taken its name".into()))?;
-        // The response to the removal of the last finalizer is the deleted object.
-        let deleted = newest.deleting && !newest.finalizer && !newest.foreign_finalizers;
-        Ok((!deleted).then_some(newest))
+            .ok_or_else(|| Error::Replaced("another VolumeAttachment has taken its name".into()))
     }
 
     async fn volume(&self, name: &str, request: VolumeRequest<'_>) -> Result<Volume, Error> {
@@ -102,14 +100,25 @@ impl Cluster for ApiServer {
                 (Write(Low), patch(patch::remove_finalizer(uid, finalizer)))
             }
         };
-        let object = retry::send(&self.service, &self.limiter, kind, request?).await?;
+        let object: VolumeObject = retry::send(&self.service, &self.limiter, kind, request?).await?;
+        check_name(&object.metadata, name)?;
         Ok(migration::decode(object, &self.driver))
+    }
+
+    async fn has_node(&self, name: &str) -> Result<bool, Error> {
+        let request = Request::new(CsiNodeObject::url_path(&(), None)).get(name, &GetParams::default())?;
+        match retry::send::<CsiNodeObject>(&self.service, &self.limiter, Read, request).await {
+            Ok(node) => check_name(&node.metadata, name).map(|()| true),
+            Err(Error::NotFound(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     async fn secret(&self, reference: &SecretRef) -> Result<Secrets, Error> {
         let secrets = Request::new(Secret::url_path(&(), Some(&reference.namespace)));
         let request = secrets.get(&reference.name, &GetParams::default())?;
         let secret: Secret = retry::send(&self.service, &self.limiter, Read, request).await?;
+        check_name(&secret.metadata, &reference.name)?;
         let data = secret.data.unwrap_or_default();
         // CSI secrets are protobuf strings, which are UTF-8.
         let text = |(key, value): (String, ByteString)| match String::from_utf8(value.0) {
@@ -120,6 +129,16 @@ impl Cluster for ApiServer {
         };
         Ok(Secrets(data.into_iter().map(text).collect::<Result<_, _>>()?))
     }
+}
+
+/// A 200 with another body, such as a proxy's `{}`, is no response of the API server.
+fn check_name(metadata: &ObjectMeta, name: &str) -> Result<(), Error> {
+    if metadata.name.as_deref() == Some(name) && metadata.uid.is_some() {
+        return Ok(());
+    }
+    Err(Error::Unanswered(
+        "the response does not hold the requested object".into(),
+    ))
 }
 
 #[cfg(test)]
@@ -136,7 +155,34 @@ mod tests {
     use super::*;
     use crate::kube_api::Access;
     use crate::leader_election::Fenced;
-    use crate::plan::tests::{mk_attachment, mk_driver};
+    use crate::plan::tests::{mk_attachment, mk_driver, mk_proof};
+
+    /// A VolumeAttachment, PersistentVolume, CSINode or Secret would otherwise count as gone, existing or empty.
+    #[tokio::test(start_paused = true)]
+    async fn a_response_without_the_object_is_no_response() {
+        for body in [
+            "{}",
+            r#"{"metadata":{"name":"other","uid":"u"}}"#,
+            r#"{"metadata":{"name":"va"}}"#,
+        ] {
+            let server = tower::service_fn(move |_: http::Request<Fenced<Body>>| async move {
+                Ok::<_, Infallible>(Response::new(Body::from(body.as_bytes().to_vec())))
+            });
+            let clients = Clients::new(&Access::in_process(server).unwrap(), None);
+            let cluster = ApiServer::new(&clients, Leadership::unopposed(), Arc::new(mk_driver()));
+            let va = mk_attachment("va");
+            let secret = SecretRef::parse("ns/va").unwrap();
+            let errors = [
+                cluster.attachment(&va, AttachmentRequest::Get).await.err(),
+                cluster.volume("va", VolumeRequest::Get).await.err(),
+                cluster.has_node("va").await.err(),
+                cluster.secret(&secret).await.err(),
+            ];
+            for error in errors {
+                assert!(matches!(error, Some(Error::Unanswered(_))), "{body}: {error:?}");
+            }
+        }
+    }
 
     /// In a strategic merge patch, `$patch: replace` would remove the rest of the status.
     #[tokio::test]
@@ -169,7 +215,7 @@ mod tests {
         let va = mk_attachment("va");
         for request in [
             AttachmentRequest::MarkAttached(&context),
-            AttachmentRequest::RemoveFinalizer,
+            AttachmentRequest::RemoveFinalizer(&mk_proof(&va.uid)),
         ] {
             cluster.attachment(&va, request).await.unwrap();
         }

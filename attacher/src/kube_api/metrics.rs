@@ -251,12 +251,31 @@ pub(crate) fn is_watch(uri: &Uri) -> bool {
 /// The resource of a path, and whether the path names one object. The path of a gateway may precede the API's root.
 pub(super) fn resource(path: &str) -> (&'static str, bool) {
     const OTHER: &str = "other";
+    let Some((plural, mut parts)) = split(path) else {
+        return (OTHER, false);
+    };
+    let named = parts.next().is_some();
+    let subresource = parts.next().unwrap_or_default();
+    let known = RESOURCES
+        .iter()
+        .find(|(p, s, _)| *p == plural && *s == subresource);
+    (known.map_or(OTHER, |(_, _, label)| *label), named)
+}
+
+/// The resource in the plural, and the name of the object of a request.
+pub(super) fn object(path: &str) -> Option<(&str, &str)> {
+    let (plural, mut parts) = split(path)?;
+    Some((plural, parts.next()?))
+}
+
+/// The resource in the plural, and the rest of the path.
+fn split(path: &str) -> Option<(&str, impl Iterator<Item = &str>)> {
     let mut parts = path.split('/').filter(|part| !part.is_empty());
     // The root is followed by the version, or by group and version.
     let skipped = match parts.find(|part| matches!(*part, "api" | "apis")) {
         Some("api") => 1,
         Some(_) => 2,
-        None => return (OTHER, false),
+        None => return None,
     };
     let mut parts = parts.skip(skipped);
     let mut plural = parts.next().unwrap_or_default();
@@ -264,12 +283,7 @@ pub(super) fn resource(path: &str) -> (&'static str, bool) {
         let _namespace = parts.next();
         plural = parts.next().unwrap_or_default();
     }
-    let named = parts.next().is_some();
-    let subresource = parts.next().unwrap_or_default();
-    let known = RESOURCES
-        .iter()
-        .find(|(p, s, _)| *p == plural && *s == subresource);
-    (known.map_or(OTHER, |(_, _, label)| *label), named)
+    Some((plural, parts))
 }
 
 #[cfg(test)]

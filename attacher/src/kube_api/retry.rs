@@ -22,6 +22,9 @@ use crate::trace;
 /// detect a dead connection sooner.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(20);
 const TOO_MANY_REQUESTS: u16 = 429;
+/// The codes of a Status with which the API server rejects the content of a request, and will always do so. Everything else may
+/// end: 401 and 403 with credentials and permissions, 409 with the conflict, 404 and 408 may come from a proxy.
+pub(super) const FINAL: [u16; 3] = [400, 413, 422];
 const INITIAL_BACKOFF: Duration = Duration::from_millis(50);
 /// Time after the first attempt in which `send` retries, not counting waits for the limiter. The workqueue retries later,
 /// because a request holds a lane slot and the lock of its publish target.
@@ -39,7 +42,7 @@ struct Failure {
 
 /// Sends an idempotent request until it has a final response. The last attempt starts at most five seconds after the first.
 ///
-/// Retried are 429, 5xx and requests without a response; a Retry-After of more than a second (at most five minutes) fails with
+/// Retried are all but [`FINAL`] answers, 401 and 403; a Retry-After of more than a second (at most five minutes) fails with
 /// [`Error::Refused`]. Each attempt waits for the limiter, which rejects writes while we do not lead. A write without a
 /// response is abandoned when leadership ends.
 pub(super) async fn send<T: DeserializeOwned>(
@@ -97,6 +100,7 @@ async fn attempt<T: DeserializeOwned>(
     request: Request<Bytes>,
     until: Instant,
 ) -> Result<T, Failure> {
+    let path = request.uri().path().to_owned();
     let mut request = request.map(Body::from);
     let ended = async {
         match kind {
@@ -130,7 +134,7 @@ async fn attempt<T: DeserializeOwned>(
     if status.is_client_error() || status.is_server_error() {
         let status = serde_json::from_slice(&body);
         let status = status.expect("the client must have made a Status of the body");
-        return Err(Failure::refused(&status));
+        return Err(Failure::refused(&status, &path));
     }
     serde_json::from_slice(&body).map_err(|error| {
         // It may have been cut off. serde's message may quote it, and it may be a Secret.
@@ -152,7 +156,8 @@ impl Failure {
         }
     }
 
-    fn refused(status: &Status) -> Self {
+    /// The API server, or a proxy before it, refused the request to `path`.
+    fn refused(status: &Status, path: &str) -> Self {
         let message = || status.message.as_str().into();
         let refused = || Error::Refused {
             status: status.code,
@@ -163,18 +168,27 @@ impl Failure {
         let concerns_uid = || {
             details.is_some_and(|details| details.causes.iter().any(|cause| cause.field == "metadata.uid"))
         };
+        // A proxy may return 404, too, and the volume of an absent VolumeAttachment is unpublished.
+        let names_object = || {
+            let object = metrics::object(path);
+            details.is_some_and(|details| Some((&*details.kind, &*details.name)) == object)
+        };
         let (error, retry_after) = match status.code {
-            // A load balancer may return 404, too, and the volume of an absent VolumeAttachment is unpublished.
-            404 if status.reason != "NotFound" => (refused(), Some(Duration::ZERO)),
-            404 => (Error::NotFound(message()), None),
+            404 if status.reason == "NotFound" && names_object() => (Error::NotFound(message()), None),
             422 if concerns_uid() => (Error::Replaced(message()), None),
+            code if FINAL.contains(&code) && status.reason == super::status::NO_STATUS => {
+                return Self::unanswered(format!("{code} without a Status: {}", status.message));
+            }
+            code if FINAL.contains(&code) => (refused(), None),
+            // Neither credentials nor permissions come back at once.
+            401 | 403 => (refused(), None),
             code @ (409 | 429 | 500..=599) => {
                 let seconds = details.map_or(0, |details| details.retry_after_seconds);
                 let least = u32::from(code == TOO_MANY_REQUESTS);
                 let wait = Duration::from_secs(seconds.max(least).into());
                 (refused(), Some(wait.min(MAX_RETRY_AFTER)))
             }
-            _ => (refused(), None),
+            _ => (refused(), Some(Duration::ZERO)),
         };
         Self { error, retry_after }
     }

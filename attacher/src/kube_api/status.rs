@@ -8,17 +8,22 @@ use jiff::Timestamp;
 use jiff::fmt::rfc2822;
 use kube::core::Status;
 use kube::core::response::StatusDetails;
+use serde_json::Value;
 
 /// Maximum Retry-After, as a longer one may come from a broken proxy.
 pub(crate) const MAX_RETRY_AFTER: Duration = Duration::from_secs(5 * 60);
 
+/// The reason of a refusal without a Status, in kube's words: it may come from a proxy.
+pub(super) const NO_STATUS: &str = "Failed to parse error data";
+
 /// The Status in the body of a refusal, or one that quotes a body of another form. Its `retryAfterSeconds` includes the header
 /// Retry-After, which kube's client drops: an overloaded API server answers in plain text with the header only.
 pub(super) fn of_refusal(head: &response::Parts, body: &[u8]) -> Status {
-    let mut status = serde_json::from_slice(body).unwrap_or_else(|_| {
-        // In kube's words.
-        Status::failure(String::from_utf8_lossy(body).trim(), "Failed to parse error data")
-    });
+    let is_status = |value: &Value| value["kind"] == "Status";
+    let status = serde_json::from_slice(body).ok().filter(is_status);
+    let status = status.and_then(|status| serde_json::from_value(status).ok());
+    let mut status: Status =
+        status.unwrap_or_else(|| Status::failure(String::from_utf8_lossy(body).trim(), NO_STATUS));
     status.code = head.status.as_u16();
     if let Some(wait) = retry_after(&head.headers) {
         let details = status.details.get_or_insert_with(|| StatusDetails {
@@ -63,7 +68,9 @@ mod tests {
 
     #[test]
     fn retry_after_is_the_longer_of_header_and_body() {
-        let body = |seconds: u32| format!(r#"{{"message":"m","details":{{"retryAfterSeconds":{seconds}}}}}"#);
+        let body = |seconds: u32| {
+            format!(r#"{{"kind":"Status","message":"m","details":{{"retryAfterSeconds":{seconds}}}}}"#)
+        };
         for (header, body, seconds) in [
             (None, "too many requests\n".to_owned(), 0),
             (None, body(9), 9),

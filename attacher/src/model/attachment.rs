@@ -144,6 +144,11 @@ impl Attachment {
         })
     }
 
+    /// Whether this is the response to the removal of the last finalizer, which deletes the object.
+    pub fn is_deleted(&self) -> bool {
+        self.deleting && !self.finalizer && !self.foreign_finalizers
+    }
+
     /// Whether the status has fields that a detach must remove.
     pub fn says_attached(&self) -> bool {
         self.attached || self.detach_error.is_some() || !self.metadata_keys.is_empty()

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use csi_proto::v1::VolumeCapability;
 
 use super::capability::capability;
-use super::{AttachInputs, DetachPlan, PresentNodeId, Refusal, node_id, spec};
-use crate::model::{Attachment, CsiSource, Driver, PublishTarget, Recorded, SecretRef, Uid};
+use super::{AttachInputs, DetachPlan, NodeState, Refusal, node_id, spec};
+use crate::model::{CsiSource, Driver, PublishTarget, Recorded, SecretRef, Uid};
 
 /// Everything that an attach sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,8 +16,6 @@ pub(crate) struct AttachPlan {
     pub(crate) target: PublishTarget,
     /// Detach of an earlier attach's target, to execute before the publish, if that target differs from `target`.
     pub(crate) stale: Option<DetachPlan>,
-    /// The node's present id, to publish to if the driver does not know that of `target`.
-    pub(crate) other_node_id: Option<Arc<str>>,
     /// CSI `volume_capability`.
     pub(crate) capability: VolumeCapability,
     /// CSI `readonly`.
@@ -63,8 +61,7 @@ impl AttachPlan {
     pub(crate) fn is_still_valid(&self, now: &Self) -> bool {
         now.is_recorded
             && (now.pv_finalizer.is_none() || now.pv_finalizer == self.pv_finalizer)
-            && (&now.target, &now.other_node_id, &now.secret)
-                == (&self.target, &self.other_node_id, &self.secret)
+            && (&now.target, &now.secret) == (&self.target, &self.secret)
     }
 }
 
@@ -104,7 +101,16 @@ pub(crate) fn attach(inputs: &AttachInputs, driver: &Driver) -> Result<AttachPla
         });
     }
     let secret = csi.publish_secret.clone();
-    let (target, other_node_id) = target(attachment, csi, present);
+    // An attached volume is republished where its pod uses it.
+    let attached_to = attachment
+        .recorded
+        .node_id
+        .as_ref()
+        .filter(|_| attachment.attached);
+    let target = PublishTarget {
+        volume_id: csi.handle.clone(),
+        node_id: attached_to.unwrap_or(present).clone(),
+    };
 
     // An inline volume's specification is part of the attachment itself, so it cannot be lost.
     let annotations = Recorded {
@@ -115,9 +121,8 @@ pub(crate) fn attach(inputs: &AttachInputs, driver: &Driver) -> Result<AttachPla
     let is_complete = attachment.finalizer && attachment.recorded == annotations;
     Ok(AttachPlan {
         // Without our finalizer nothing was published, and an attached volume is in use.
-        stale: stale(&attachment.recorded, &target, csi, spec.migrated)
+        stale: stale(inputs, &target, csi, spec.migrated)
             .filter(|_| attachment.finalizer && !attachment.attached),
-        other_node_id,
         capability,
         read_only: csi.read_only && driver.capabilities.publish_readonly,
         volume_context: csi.attributes.clone(),
@@ -139,24 +144,15 @@ pub(crate) fn attach(inputs: &AttachInputs, driver: &Driver) -> Result<AttachPla
     })
 }
 
-/// The target of the publish. An attached volume is republished to its recorded target, where its pod uses it, and to the
-/// present node id only if the driver does not know the recorded one.
-fn target(attachment: &Attachment, csi: &CsiSource, present: &Arc<str>) -> (PublishTarget, Option<Arc<str>>) {
-    let recorded = attachment.recorded.node_id.as_ref();
-    let target = PublishTarget {
-        volume_id: csi.handle.clone(),
-        node_id: recorded
-            .filter(|_| attachment.attached)
-            .unwrap_or(present)
-            .clone(),
-    };
-    let other = (target.node_id != *present).then(|| present.clone());
-    (target, other)
-}
-
 /// An earlier attach may have published elsewhere: the node registered again with another id, or the PersistentVolume was
 /// replaced. Overwriting the record without an unpublish would leak that publish.
-fn stale(recorded: &Recorded, wanted: &PublishTarget, csi: &CsiSource, migrated: bool) -> Option<DetachPlan> {
+fn stale(
+    inputs: &AttachInputs,
+    wanted: &PublishTarget,
+    csi: &CsiSource,
+    migrated: bool,
+) -> Option<DetachPlan> {
+    let recorded = &inputs.attachment.recorded;
     let node_id = recorded.node_id.clone()?;
     let (handle, secret) = match &recorded.handle {
         Some(handle) if *handle != wanted.volume_id => (handle.clone(), recorded.secret.clone()),
@@ -167,7 +163,7 @@ fn stale(recorded: &Recorded, wanted: &PublishTarget, csi: &CsiSource, migrated:
         node_id,
     };
     (target != *wanted).then(|| DetachPlan {
-        present: PresentNodeId::other_than(&target.node_id, Some(&wanted.node_id)),
+        node: NodeState::of(inputs.node.as_deref(), &target.node_id),
         target,
         secret,
         migrated,

@@ -17,6 +17,21 @@ use crate::model::{Attachment, Driver, PublishTarget};
 pub struct ListVolumesResult {
     pub(crate) candidates: Vec<Candidate>,
     by_handle: HashMap<Arc<str>, Vec<usize>>,
+    /// Targets of detaches, whose listed state is evidence.
+    pub(crate) watched: Vec<WatchedTarget>,
+    watched_by_handle: HashMap<Arc<str>, Vec<usize>>,
+    /// Number of the connection to the driver, at the beginning of the round.
+    pub(crate) connection: u64,
+}
+
+/// One target of a detach in a round.
+#[derive(Clone, Debug)]
+pub(crate) struct WatchedTarget {
+    pub(crate) target: PublishTarget,
+    /// The VolumeAttachment that waits for the evidence; `None`: an orphan.
+    pub(crate) attachment: Option<Arc<str>>,
+    /// Its state in the list so far.
+    pub(crate) listed_state: ListedState,
 }
 
 /// One VolumeAttachment in a round.
@@ -62,9 +77,6 @@ pub(crate) enum Drift {
     Suspected,
     /// The volume is not published: publish it again.
     Lost,
-    /// The volume is published, but the VolumeAttachment lacks our finalizer: it was attached without a call to where an
-    /// earlier call had published it. Attach it.
-    MissingFinalizer,
     /// The volume is published although its VolumeAttachment is being deleted without our finalizer.
     Leftover,
     /// A retry may succeed at once, as the driver has completed the call.
@@ -85,21 +97,37 @@ impl ListVolumesResult {
         });
     }
 
+    /// Adds a target of a detach, whose volume the driver lists under `handle`.
+    pub(crate) fn watch(&mut self, target: PublishTarget, attachment: Option<Arc<str>>, handle: Arc<str>) {
+        let number = self.watched.len();
+        self.watched_by_handle.entry(handle).or_default().push(number);
+        self.watched.push(WatchedTarget {
+            target,
+            attachment,
+            listed_state: ListedState::Absent,
+        });
+    }
+
+    /// Whether the list would be of no use.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.candidates.is_empty() && self.watched.is_empty()
+    }
+
     /// Handles one entry of the list. `published` are its node ids, if it has a status.
     pub(crate) fn add_entry(&mut self, handle: &str, published: Option<&[String]>) {
-        let Some(numbers) = self.by_handle.get(handle) else {
-            return;
-        };
-        for number in numbers {
-            let candidate = &mut self.candidates[*number];
-            let seen = match published {
-                None => ListedState::Unknown,
-                Some(nodes) if nodes.iter().any(|node| candidate.expected.covers(node)) => {
-                    ListedState::Published
-                }
-                Some(_) => ListedState::Elsewhere,
-            };
-            candidate.listed_state = candidate.listed_state.and(seen);
+        for number in self.by_handle.get(handle).into_iter().flatten() {
+            let Candidate {
+                expected,
+                listed_state,
+                ..
+            } = &mut self.candidates[*number];
+            listed_state.add(published, |node| expected.covers(node));
+        }
+        for number in self.watched_by_handle.get(handle).into_iter().flatten() {
+            let WatchedTarget {
+                target, listed_state, ..
+            } = &mut self.watched[*number];
+            listed_state.add(published, |node| *node == *target.node_id);
         }
     }
 }
@@ -118,6 +146,16 @@ impl ListedState {
     /// Whether the list shows the volume's nodes.
     pub(crate) fn is_known(self) -> bool {
         matches!(self, Self::Elsewhere | Self::Published)
+    }
+
+    /// Adds an entry of the volume. `published` are its node ids, if it has a status.
+    fn add(&mut self, published: Option<&[String]>, is_node: impl Fn(&str) -> bool) {
+        let seen = match published {
+            None => Self::Unknown,
+            Some(nodes) if nodes.iter().any(|node| is_node(node)) => Self::Published,
+            Some(_) => Self::Elsewhere,
+        };
+        *self = self.and(seen);
     }
 
     /// Combines two entries of a volume, which changed between two pages: the state is known only if both agree.
@@ -186,8 +224,7 @@ pub(crate) fn drift(candidate: &Candidate, suspected: bool, newly_attached: bool
         ListedState::Published => true,
     };
     match (attachment.deleting, attachment.attached) {
-        (false, true) if published && attachment.finalizer => Drift::InSync,
-        (false, true) if published => Drift::MissingFinalizer,
+        (false, true) if published => Drift::InSync,
         (false, true) => {
             let weak =
                 newly_attached || *listed_state == ListedState::Absent || expected.other_node_id.is_some();

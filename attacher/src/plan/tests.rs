@@ -2,11 +2,12 @@
 
 mod attach;
 mod detach;
+mod proof;
 mod target_usage;
 
 use super::*;
 use crate::model::{
-    Capabilities, CsiSource, NoCsiSource, PublishTarget, Recorded, SecretRef, Source, Version,
+    Capabilities, CsiSource, NoCsiSource, PublishTarget, Recorded, SecretRef, Source, Uid, Version,
 };
 
 pub(crate) const DRIVER: &str = "d.example";
@@ -74,6 +75,15 @@ pub(crate) fn mk_node(name: &str, id: Option<&str>) -> Node {
     }
 }
 
+/// A proof by OK.
+pub(crate) fn mk_proof(uid: &Uid) -> Proof {
+    let plan = detach(&mk_inputs(|_, _, _| ()), &mk_driver()).unwrap();
+    match decide(&proof::mk_evidence(uid, &plan, UnpublishResult::Unpublished)) {
+        Decision::Released(proof) => proof,
+        other => panic!("{other:?}"),
+    }
+}
+
 fn mk_inputs(change: impl FnOnce(&mut Attachment, &mut Volume, &mut Node)) -> AttachInputs {
     let (mut attachment, mut volume, mut node) = (
         mk_attachment("va"),
@@ -116,7 +126,8 @@ fn operation_follows_from_deletion_finalizer_and_status() {
     for (deleting, finalizer, attached, expected) in [
         (false, false, false, Some(Attach)),
         (false, true, false, Some(Attach)),
-        (false, false, true, None),
+        // Its deletion would send no unpublish.
+        (false, false, true, Some(Attach)),
         (false, true, true, None),
         (true, false, false, None),
         (true, false, true, None),
@@ -141,10 +152,10 @@ fn operation_follows_from_deletion_finalizer_and_status() {
 #[test]
 fn republishes_if_attach_error_or_finalizer_missing() {
     for (finalizer, recorded, failed, with_calls, without) in [
-        (true, true, false, false, true),
-        (true, true, true, true, true),
+        (true, true, false, false, false),
+        (true, true, true, true, false),
         (false, true, false, true, false),
-        (false, false, false, false, false),
+        (false, false, false, true, false),
         (false, false, true, true, false),
     ] {
         let attachment = Attachment {
@@ -210,7 +221,7 @@ fn removes_pv_finalizer_only_if_unneeded() {
             ..mk_volume("pv")
         };
         assert_eq!(
-            removes_pv_finalizer(&volume, attachments, true),
+            removes_pv_finalizer(&volume, attachments),
             expected,
             "{finalizer} {deleting} {left_in_tree} {attachments}"
         );

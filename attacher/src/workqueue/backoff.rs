@@ -10,6 +10,8 @@ pub enum Class {
     Final,
     /// The plan refused the object before any request. A change of its inputs ends the backoff.
     Refused,
+    /// Nothing proves that the volume is unpublished. A change of the CSINode, a list or a reconnect ends the backoff.
+    Unproven,
     /// The driver may still execute the call, or requests a retry (CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE,
     /// RESOURCE_EXHAUSTED, ABORTED): a retry shows its result.
     Uncertain,
@@ -41,6 +43,7 @@ impl fmt::Display for Class {
         f.write_str(match self {
             Self::Final => "final",
             Self::Refused => "refused",
+            Self::Unproven => "unproven",
             Self::Uncertain => "uncertain",
             Self::Interrupted => "interrupted",
             Self::Disconnected => "disconnected",
@@ -55,7 +58,7 @@ impl Backoff {
     /// it if the result is uncertain, but never less than `start`. Up to a fifth is taken off by `jitter`.
     pub fn delay(&self, class: Class, times: u32, jitter: f64) -> Duration {
         let cap = match class {
-            Class::Final | Class::Refused => self.max,
+            Class::Final | Class::Refused | Class::Unproven => self.max,
             Class::Uncertain | Class::Interrupted | Class::Disconnected => {
                 (self.max / UNCERTAIN_SHARE).max(self.start)
             }

@@ -114,7 +114,7 @@ impl Queue {
                 .as_ref()
                 .is_none_or(|failures| failures.times < TRIES_ON_RETURN),
             (Stage::Waiting { .. }, Some(failures)) => match failures.last.class {
-                Class::Disconnected => true,
+                Class::Disconnected | Class::Unproven => true,
                 Class::Interrupted => failures.times < TRIES_ON_RETURN,
                 Class::Final | Class::Refused | Class::Uncertain => false,
             },

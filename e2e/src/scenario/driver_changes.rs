@@ -12,7 +12,7 @@ use crate::wait::Progress;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "driver-changes",
-    about: "A driver that restarts without PUBLISH_UNPUBLISH_VOLUME leaves no finalizer; restarted with it again, every volume is attached.",
+    about: "A driver that restarts without PUBLISH_UNPUBLISH_VOLUME loses no finalizer and detaches nothing; restarted with it again, every volume is guarded.",
     config: ScenarioConfig {
         reconcile_sync: Duration::from_secs(1),
         node_drivers: false,
@@ -20,7 +20,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     },
     go: ExpectedOutcome::Fails {
         issue: KnownIssue(16),
-        expected_error: "finalizer",
+        expected_error: "the detach error to name the lost calls",
         always: true,
     },
     run: |env| Box::pin(run(env)),
@@ -35,15 +35,29 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     wait_for_finalizer(env, &early, A, true).await?;
 
     env.driver.restart_without("-PUBLISH_UNPUBLISH_VOLUME").await?;
-    wait_for_finalizer(env, &early, A, false).await?;
-    let ours = env.finalizer();
-    env.wait_for_persistent_volume(&early, STEP_TIMEOUT, "our finalizer to leave the volume", |pv| {
-        let held_by = pv.map(ResourceExt::finalizers).unwrap_or_default();
-        Progress::of(!held_by.contains(&ours), || format!("it is held by {held_by:?}"))
-    })
-    .await?;
     env.pod("late", B, &[&late]).await?;
     env.wait_until_running("late", STEP_TIMEOUT).await?;
+    env.delete_pod("early").await?;
+    let what = "the detach error to name the lost calls";
+    env.wait_for_attachment(&early, A, STEP_TIMEOUT, what, |attachment| {
+        let status = attachment.and_then(|attachment| attachment.status.as_ref());
+        let error = status.and_then(|status| status.detach_error.as_ref()?.message.as_deref());
+        let names = error.is_some_and(|error| error.contains("PUBLISH_UNPUBLISH_VOLUME"));
+        Progress::of(names, || format!("it is {error:?}"))
+    })
+    .await?;
+    wait_for_finalizer(env, &early, A, true).await?;
+    let ours = env.finalizer();
+    env.wait_for_persistent_volume(
+        &early,
+        STEP_TIMEOUT,
+        "our finalizer to stay on the volume",
+        |pv| {
+            let held_by = pv.map(ResourceExt::finalizers).unwrap_or_default();
+            Progress::of(held_by.contains(&ours), || format!("it is held by {held_by:?}"))
+        },
+    )
+    .await?;
     let published = env.driver.published().await?;
     ensure!(
         published.contains_key(&early.handle) && !published.contains_key(&late.handle),
@@ -51,15 +65,11 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     );
 
     env.driver.restart_without("").await?;
-    for (volume, node) in [(&early, A), (&late, B)] {
-        env.wait_until_published(volume, node, true).await?;
-        wait_for_finalizer(env, volume, node, true).await?;
-    }
-    for (pod, volume, node) in [("early", &early, A), ("late", &late, B)] {
-        env.delete_pod(pod).await?;
-        env.wait_until_detached(volume, node, STEP_TIMEOUT).await?;
-    }
-    Ok(())
+    env.wait_until_detached(&early, A, STEP_TIMEOUT).await?;
+    env.wait_until_published(&late, B, true).await?;
+    wait_for_finalizer(env, &late, B, true).await?;
+    env.delete_pod("late").await?;
+    env.wait_until_detached(&late, B, STEP_TIMEOUT).await
 }
 
 async fn wait_for_finalizer(env: &TestEnv<'_>, volume: &TestVolume, node: usize, there: bool) -> Result<()> {

@@ -23,6 +23,7 @@ const OTHER_DEFAULTS: &[(&str, &str)] = &[
 
 /// Flags that only csi-attacher has.
 const ONLY_OURS: &[&str] = &[
+    "assume-unpublished-after",
     "attach-concurrency",
     "detach-concurrency",
     "help",

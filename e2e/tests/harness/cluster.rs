@@ -67,7 +67,7 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
 /// All permissions of an attacher, and requests that must be forbidden.
 const PERMISSIONS: &[(bool, &str, &str, &[&str])] = &[
     (true, "", "persistentvolumes", &["get", "list", "watch", "patch"]),
-    (true, "storage.k8s.io", "csinodes", &["list", "watch"]),
+    (true, "storage.k8s.io", "csinodes", &["get", "list", "watch"]),
     (
         true,
         "storage.k8s.io",
@@ -93,7 +93,7 @@ const PERMISSIONS: &[(bool, &str, &str, &[&str])] = &[
         false,
         "storage.k8s.io",
         "csinodes",
-        &["get", "create", "update", "patch", "delete"],
+        &["create", "update", "patch", "delete"],
     ),
     (
         false,

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 
-use super::attachment::{describe, has_finalizer, last_write, remove_finalizers};
+use super::attachment::{describe, has_finalizer, last_write, mentions, remove_finalizers};
 use super::{attacher, grpc_code, node, refusal};
 use crate::objects::{AttachmentExt, ObjectExt};
 use crate::path::VolumePath;
@@ -64,8 +64,20 @@ fn detaching(path: &VolumePath<'_>, va: &VolumeAttachment, since: Option<Timesta
         .since(since)
         .because(describe(error));
     let finding = attacher::with_code(code, finding);
+    let finding = if mentions(error, ASSUME) {
+        finding.advise_to_run(
+            "If the node, the volume or the driver's publish calls are gone for good, let the attacher assume after a while \
+             that such volumes are unpublished: add this flag to its command line.",
+            format!("{ASSUME}=10m"),
+        )
+    } else {
+        finding
+    };
     with_last_resort(path, va, attacher::with_retry(path.view, driver, finding))
 }
+
+/// The flag that a detachError without a proof of detach names.
+const ASSUME: &str = "--assume-unpublished-after";
 
 /// The driver was called, or is about to be.
 fn waiting_for_driver(path: &VolumePath<'_>, va: &VolumeAttachment, since: Option<Timestamp>) -> Finding {

@@ -38,6 +38,10 @@ impl<F: Fn(u32) -> ListVolumesResponse + Send + Sync + 'static> ControllerClient
         Err(CallError::not_connected("not in this test"))
     }
 
+    fn session(&self) -> Option<std::time::Instant> {
+        None
+    }
+
     async fn list(&self, _: ListVolumesRequest) -> Result<ListVolumesResponse, CallError> {
         sleep(Duration::from_secs(1)).await;
         let number = self.pages.fetch_add(1, Ordering::Relaxed);

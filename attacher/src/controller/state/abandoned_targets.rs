@@ -25,7 +25,7 @@ impl ControllerState {
     }
 
     /// Enqueues the target until it is unpublished or another VolumeAttachment uses it.
-    pub(super) fn abandon(&mut self, abandoned: AbandonedTarget) {
+    pub(crate) fn abandon(&mut self, abandoned: AbandonedTarget) {
         let key = Key::Target(abandoned.target.clone());
         self.abandoned
             .insert(abandoned.target.clone(), Arc::new(abandoned));
@@ -43,6 +43,7 @@ impl ControllerState {
         match result {
             Ok(()) if is_newest => {
                 self.abandoned.remove(&abandoned.target);
+                self.evidence.forget_orphan(&abandoned.target);
                 self.enqueue_waiting_for(&abandoned.attachment);
                 if let Some(volume) = abandoned.attachment.volume_name() {
                     self.reevaluate(&Key::Volume(volume.clone()));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::ControllerState;
 use crate::informer::{Change, StoreDelta};
 use crate::model::{Attachment, Capabilities, Node, Volume};
-use crate::plan::Operation;
+use crate::plan;
 use crate::workqueue::{Key, Lane};
 
 // === impl ControllerState ===
@@ -18,6 +18,11 @@ impl ControllerState {
         for StoreDelta { name, before, after } in self.index.attachments_changed(change) {
             self.mark_dirty(&name);
             let key = Key::Attachment(name);
+            if let Some(volume) = after.as_ref().filter(|a| plan::lacks_handle(a))
+                && let Some(volume) = volume.volume_name()
+            {
+                self.to_backfill.insert(volume.clone());
+            }
             // The response to the status write may have been lost.
             if let Some(attached) = after.as_ref().filter(|after| after.attached)
                 && let Some(known) = self.attachment_states.get_mut(&attached.uid)
@@ -26,9 +31,6 @@ impl ControllerState {
             }
             match (before, after) {
                 (Some(before), Some(after)) if before.uid == after.uid => {
-                    if let Some(volume) = after.volume_name() {
-                        self.forget_deleted(volume);
-                    }
                     let deleted = before.deleting != after.deleting;
                     if self.queue.is_running(&key) {
                         if deleted {
@@ -58,8 +60,8 @@ impl ControllerState {
         if let Some(published) = known.and_then(|known| known.unwritten_publish) {
             self.abandon(published);
         }
+        self.evidence.forget(&attachment.uid);
         if let Some(volume) = attachment.volume_name() {
-            self.forget_deleted(volume);
             self.reevaluate(&Key::Volume(volume.clone()));
         }
     }
@@ -74,24 +76,23 @@ impl ControllerState {
                     self.requeue(self.index.by_volume.get(&name).cloned().collect());
                 }
             }
-            if let Some(before) = &before
-                && after.is_none_or(|after| after.uid != before.uid)
-            {
-                self.remember_deleted(before);
-            }
             self.reevaluate(&Key::Volume(name));
         }
     }
 
     pub(super) fn nodes_changed(&mut self, change: Change<Node>) {
         for StoreDelta { name, before, after } in self.index.nodes.apply(change) {
-            // A CSINode also changes with what other drivers and the kubelet write there. After its deletion a detach no
-            // longer has to unpublish the present node id.
+            // A CSINode also changes with what other drivers and the kubelet write there.
             let identity =
                 |node: &Option<Arc<Node>>| node.as_ref().map(|node| (node.uid.clone(), node.id.clone()));
             if identity(&before) != identity(&after) {
-                self.requeue(self.index.by_node.get(&name).cloned().collect());
+                let names: Vec<_> = self.index.by_node.get(&name).cloned().collect();
+                for attachment in names.iter().filter_map(|name| self.index.attachments.get(name)) {
+                    self.evidence.forget(&attachment.uid);
+                }
+                self.requeue(names);
                 for abandoned in self.abandoned.values().filter(|a| a.attachment.node == name) {
+                    self.evidence.forget_orphan(&abandoned.target);
                     let key = Key::Target(abandoned.target.clone());
                     self.queue.enqueue_if_pending(&key, &Lane::ALL);
                 }
@@ -115,7 +116,8 @@ impl ControllerState {
 
     /// The driver is connected again, maybe with other capabilities.
     pub(super) fn driver_connected(&mut self, capabilities: Capabilities) {
-        let published = self.publishes();
+        self.connection += 1;
+        self.evidence.reconnected();
         let changed = self.capabilities.replace(capabilities) != Some(capabilities);
         self.for_each_state(|known| {
             known.pending.take_if(|write| write.ends_with_connection());
@@ -134,24 +136,10 @@ impl ControllerState {
         self.rounds.dirty = None;
         self.for_each_state(|known| {
             known.parked = None;
-            if published && !capabilities.publish {
+            if !capabilities.publish {
                 known.repair = None;
             }
         });
-        if !published && capabilities.publish {
-            // Volumes that were attached without a call, or are being attached so now, need it.
-            for a in self
-                .index
-                .attachments
-                .iter()
-                .filter(|a| !a.deleting && !a.finalizer)
-            {
-                if a.attached || self.queue.is_running(&Key::Attachment(a.name.clone())) {
-                    let known = self.attachment_states.entry(a.uid.clone()).or_default();
-                    known.repair = Some(Operation::Attach);
-                }
-            }
-        }
         self.reevaluate_all();
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::model::{Attachment, PublishTarget, SecretRef, Volume};
-use crate::plan::Operation;
+use crate::plan::{Operation, Proof};
 
 /// One key of the queue, with the newest objects of its name. The caller returns it with the result of its sync to
 /// [`ControllerState::finish`](super::ControllerState::finish).
@@ -19,8 +19,8 @@ pub(crate) enum Item {
     Target(Arc<AbandonedTarget>),
     /// Remove our finalizer from a PersistentVolume.
     Volume(Arc<Volume>),
-    /// Record the handle of a deleted PersistentVolume on VolumeAttachments that lack it.
-    DeletedVolume {
+    /// Record the handle of a PersistentVolume on VolumeAttachments that lack it.
+    Backfill {
         volume: Arc<Volume>,
         attachments: Vec<Arc<Attachment>>,
     },
@@ -47,8 +47,8 @@ pub(crate) enum PendingStatusWrite {
         target: PublishTarget,
         context: BTreeMap<String, String>,
     },
-    /// ControllerUnpublishVolume succeeded for these node ids. Empty if no call was needed.
-    Unpublished { node_ids: Vec<Arc<str>> },
+    /// The volume is unpublished, by OK alone: any other proof ends with the driver's session.
+    Unpublished(Proof),
     /// ListVolumes lists the volume on its node, although a republish failed.
     Listed,
 }
@@ -61,7 +61,7 @@ impl PendingStatusWrite {
     pub(super) fn ends_with_connection(&self) -> bool {
         match self {
             Self::Published { .. } => true,
-            Self::Unpublished { .. } | Self::Listed => false,
+            Self::Unpublished(_) | Self::Listed => false,
         }
     }
 }

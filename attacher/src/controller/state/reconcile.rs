@@ -97,6 +97,8 @@ impl ControllerState {
                 result.add(attachment.clone(), expected, handle);
             }
         }
+        self.watch_targets(&mut result, driver);
+        result.connection = self.connection;
         self.rounds.dirty = Some(HashSet::new());
         self.for_each_state(|known| known.newly_attached |= std::mem::take(&mut known.attached_since_round));
         Some(result)
@@ -123,12 +125,14 @@ impl ControllerState {
         });
     }
 
-    pub(super) fn volumes_listed(&mut self, result: ListVolumesResult, round: Round) {
+    pub(super) fn volumes_listed(&mut self, mut result: ListVolumesResult, round: Round) {
         // The driver's capabilities changed while it listed.
         let Some(dirty) = self.rounds.dirty.take() else {
             return;
         };
         self.rounds.metrics.rounds += 1;
+        let began = round.ended.checked_sub(round.took).unwrap_or(round.ended);
+        self.targets_listed(&mut result, round.listed, began);
         let before = self.rounds.metrics;
         let mut candidates = result.candidates;
         // The store is unordered, and the simulation must be deterministic.
@@ -199,7 +203,6 @@ impl ControllerState {
                 let key = Key::Attachment(attachment.name.clone());
                 self.queue.enqueue_if_pending(&key, &Lane::ALL);
             }
-            Drift::MissingFinalizer => self.attach_again(attachment),
             Drift::Lost => self.repair(candidate, Operation::Attach),
             Drift::Leftover => self.repair(candidate, Operation::Detach),
         }

@@ -1,6 +1,6 @@
 //! Repairs: work that the VolumeAttachment's own state does not require.
 //!
-//! Reconcile requests them, or a driver that has publish calls again. They are kept in memory; after a crash the next round
+//! Reconcile requests them. They are kept in memory; after a crash the next round
 //! finds them again. Others follow from the status: an attached volume has an error, or a detached one says attached. They
 //! have a lane of their own: a driver that lost all its volumes causes thousands of them, and a first attach must not wait
 //! behind volumes that may be in use.
@@ -94,17 +94,12 @@ impl ControllerState {
         }
     }
 
-    /// Enqueues a republish, and keeps it until it succeeds.
+    /// Requests a republish, as a round does.
+    #[cfg(test)]
     pub(crate) fn attach_again(&mut self, attachment: &Attachment) {
-        if self
-            .state_of(&attachment.uid)
-            .repair
-            .replace(Operation::Attach)
-            .is_none()
-        {
-            self.queue
-                .enqueue(&Key::Attachment(attachment.name.clone()), Lane::Repair);
-        }
+        self.state_of(&attachment.uid).repair = Some(Operation::Attach);
+        self.queue
+            .enqueue(&Key::Attachment(attachment.name.clone()), Lane::Repair);
     }
 }
 

@@ -36,26 +36,6 @@ impl ControllerState {
             })
     }
 
-    /// Enqueues an attach of all VolumeAttachments that use `target` without our finalizer, which adds it.
-    pub(crate) fn restore_finalizers(
-        &mut self,
-        attachment: &Attachment,
-        target: &PublishTarget,
-        used_by: UsedBy,
-    ) {
-        let missing: Vec<_> = self
-            .others_of_volume(attachment, &target.volume_id)
-            .filter(|other| !other.finalizer && self.operation(other).is_none())
-            .filter(|other| {
-                self.usage_by(other, attachment, target, used_by) == TargetUsage::MissingFinalizer
-            })
-            .cloned()
-            .collect();
-        for other in missing {
-            self.attach_again(&other);
-        }
-    }
-
     fn usage_by(
         &self,
         other: &Attachment,

@@ -260,6 +260,7 @@ fn a_detach_ends_the_backoff_of_attaches_that_need_its_volume_or_capacity() {
     let deleted = Change::LocallyDeleted {
         name: deleting.name.clone(),
         uid: deleting.uid,
+        version: None,
     };
     fixture.state.handle(Event::Attachments(deleted));
     fixture.finish(&item, Ok(()));

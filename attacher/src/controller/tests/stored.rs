@@ -122,88 +122,6 @@ async fn stores_each_finalizer_although_the_other_is_refused() {
     }
 }
 
-/// The Go sidecar records only the node id.
-#[tokio::test]
-async fn records_the_handle_of_a_deleted_volume_on_attachments_of_the_go_sidecar() {
-    let made_by_go = Attachment {
-        deleting: false,
-        attached: true,
-        recorded: Recorded {
-            handle: None,
-            ..mk_deleting().recorded
-        },
-        ..mk_deleting()
-    };
-    let gone = || {
-        let Volume { name, uid, .. } = mk_secret_volume();
-        Event::Volumes(Change::Deleted { name, uid })
-    };
-    let mut fixture = Fixture::new(made_by_go.clone());
-    assert!(fixture.item().is_none(), "the PersistentVolume has the handle");
-    fixture.state().handle(gone());
-    assert_eq!(fixture.sync_next().await, Some(Ok(())));
-    let recorded = fixture.attachment().recorded;
-    assert_eq!(recorded.handle.as_deref(), Some("handle"));
-    assert_eq!(recorded.node_id.as_deref(), Some("id"));
-    assert_eq!(recorded.secret, SecretRef::parse("ns/secret"));
-    assert!(fixture.item().is_none(), "written only once");
-
-    // A detach does not wait for it.
-    let mut fixture = Fixture::new(made_by_go);
-    fixture.world.state().volume = None;
-    fixture.state().handle(gone());
-    fixture.refuse("record", forbidden());
-    fixture.fails().await;
-    fixture.delete();
-    while fixture.world.state().attachment.is_some() {
-        fixture.sync_next().await.expect("a detach").ok();
-    }
-    let unpublished = fixture.world.state().unpublished.clone();
-    assert_eq!(
-        unpublished.iter().map(|t| &*t.volume_id).collect::<Vec<_>>(),
-        ["handle"]
-    );
-    assert!(fixture.item().is_none());
-}
-
-/// The Go sidecar records no handle, and another PersistentVolume replaces it under the same name before the attach is certain.
-#[tokio::test]
-async fn unpublishes_the_handle_of_a_deleted_volume_before_that_of_its_successor_is_published() {
-    let made_by_go = Attachment {
-        deleting: false,
-        recorded: Recorded {
-            handle: None,
-            ..mk_deleting().recorded
-        },
-        ..mk_deleting()
-    };
-    let mut fixture = Fixture::new(made_by_go);
-    let Volume { name, uid, .. } = mk_volume("pv");
-    let mut successor = Volume {
-        uid: "successor".into(),
-        version: Version(5),
-        ..mk_volume("pv")
-    };
-    let csi = successor.spec.csi.as_mut().expect("a CSI volume");
-    csi.handle = "successor-handle".into();
-    fixture.world.state().volume = Some(successor.clone());
-    fixture
-        .state()
-        .handle(Event::Volumes(Change::Deleted { name, uid }));
-    fixture.state().handle(Event::Volumes(Change::Applied(successor)));
-    for _ in 0..6 {
-        if !fixture.attachment().attached {
-            fixture.sync_next().await.expect("an attach").ok();
-        }
-    }
-    assert!(fixture.attachment().attached);
-    let recorded = fixture.attachment().recorded.handle;
-    assert_eq!(recorded.as_deref(), Some("successor-handle"));
-    let unpublished = fixture.world.state().unpublished.clone();
-    let handles: Vec<_> = unpublished.iter().map(|target| &*target.volume_id).collect();
-    assert_eq!(handles, ["handle"]);
-}
-
 #[tokio::test]
 async fn rewrites_an_uncertain_record_before_the_call() {
     let recorded = Attachment {
@@ -321,7 +239,8 @@ async fn stores_the_finalizer_of_an_attached_volume_that_cannot_be_published_aga
 async fn attaches_a_volume_that_the_store_does_not_have() {
     let mut fixture = Fixture::new(mk_attachment("va"));
     let Volume { name, uid, .. } = mk_secret_volume();
-    let unknown = Change::LocallyDeleted { name, uid };
+    let version = None;
+    let unknown = Change::LocallyDeleted { name, uid, version };
     fixture.state().handle(Event::Volumes(unknown));
     assert_eq!(fixture.sync_next().await, Some(Ok(())));
     assert!(fixture.attachment().attached);

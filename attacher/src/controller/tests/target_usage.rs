@@ -237,47 +237,39 @@ async fn detach_waits_for_an_attachment_that_was_published_under_another_id_of_t
 /// An attach failed before the node registered again; its undo waits like a detach.
 #[tokio::test]
 async fn undo_waits_for_an_attachment_that_was_published_under_another_id_of_the_node() {
-    for (attached, name) in [(false, "undo"), (true, "republish")] {
-        let recorded = |node_id: &str| Recorded {
-            node_id: Some(node_id.into()),
-            ..mk_deleting().recorded
-        };
-        let mut fixture = Fixture::new(Attachment {
-            finalizer: !attached,
-            attached,
-            recorded: recorded("old-id"),
-            ..mk_attachment("va")
-        });
-        let unknown = ("publish", "old-id", "NotFound");
-        fixture.world.state().refused_at.push(unknown);
-        let other = Attachment {
-            finalizer: true,
-            attached: true,
-            recorded: recorded("id"),
-            ..mk_attachment("other")
-        };
-        fixture
-            .state()
-            .handle(Event::Attachments(Change::Applied(other.clone())));
-        fixture.fails().await;
-        let attachment = fixture.attachment();
-        assert_eq!(fixture.world.state().unpublished, [], "{name}");
-        assert_eq!(attachment.recorded.node_id, Some("old-id".into()), "{name}");
-        let error = attachment.attach_error.expect("users must see it");
-        assert!(
-            error.message.contains("under another node id"),
-            "{name}: {error:?}"
-        );
-        let Attachment { name: gone, uid, .. } = other;
-        fixture
-            .state()
-            .handle(Event::Attachments(Change::Deleted { name: gone, uid }));
-        assert_eq!(fixture.sync_next().await, Some(Ok(())), "{name}");
-        let unpublished = fixture.world.state().unpublished.clone();
-        assert_eq!(unpublished.len(), 1, "{name}");
-        assert_eq!(unpublished[0].node_id, "old-id".into(), "{name}");
-        assert!(fixture.attachment().attached, "{name}");
-    }
+    let recorded = |node_id: &str| Recorded {
+        node_id: Some(node_id.into()),
+        ..mk_deleting().recorded
+    };
+    let mut fixture = Fixture::new(Attachment {
+        finalizer: true,
+        recorded: recorded("old-id"),
+        ..mk_attachment("va")
+    });
+    let other = Attachment {
+        finalizer: true,
+        attached: true,
+        recorded: recorded("id"),
+        ..mk_attachment("other")
+    };
+    fixture
+        .state()
+        .handle(Event::Attachments(Change::Applied(other.clone())));
+    fixture.fails().await;
+    let attachment = fixture.attachment();
+    assert_eq!(fixture.world.state().unpublished, []);
+    assert_eq!(attachment.recorded.node_id, Some("old-id".into()));
+    let error = attachment.attach_error.expect("users must see it");
+    assert!(error.message.contains("under another node id"), "{error:?}");
+    let Attachment { name: gone, uid, .. } = other;
+    fixture
+        .state()
+        .handle(Event::Attachments(Change::Deleted { name: gone, uid }));
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    let unpublished = fixture.world.state().unpublished.clone();
+    assert_eq!(unpublished.len(), 1);
+    assert_eq!(unpublished[0].node_id, "old-id".into());
+    assert!(fixture.attachment().attached);
 }
 
 /// As above, but its finalizer is gone, so that only its status is wrong.

@@ -160,32 +160,6 @@ async fn does_not_publish_an_attachment_that_is_deleted_before_the_call() {
     }
 }
 
-/// Attached under a node id that the driver does not know any more, so that it is published to the present one.
-#[tokio::test(start_paused = true)]
-async fn republishes_to_the_node_id_at_the_time_of_the_call() {
-    for wait in ["publish", "unpublish"] {
-        let attached = Attachment {
-            attached: true,
-            finalizer: true,
-            recorded: Recorded {
-                node_id: Some("old-id".into()),
-                ..mk_deleting().recorded
-            },
-            ..mk_attachment("va")
-        };
-        let mut fixture = Fixture::new(attached.clone());
-        fixture.state().attach_again(&attached);
-        let refused = ("publish", "old-id", "NotFound");
-        fixture.world.state().refused_at.push(refused);
-        let result = fixture.attach_during(wait, Fixture::register_again).await;
-        assert!(result.is_err(), "{wait}");
-        assert_eq!(fixture.at_once().await, Ok(()), "{wait}");
-        let published = fixture.world.state().published.clone();
-        assert!(!published.contains(&at("id")), "{wait}: {published:?}");
-        assert_eq!(published.last(), Some(&at("new-id")), "{wait}");
-    }
-}
-
 /// The record lacks the node id.
 #[tokio::test(start_paused = true)]
 async fn detach_uses_the_node_id_at_the_time_of_the_call() {

@@ -189,7 +189,7 @@ async fn a_repair_does_not_repeat_an_old_status_write() {
 }
 
 #[tokio::test]
-async fn drops_an_abandoned_target_if_the_driver_has_no_publish_calls() {
+async fn keeps_an_abandoned_target_while_the_driver_has_no_publish_calls() {
     let mut fixture = Fixture::new(mk_attachment("va"));
     let refused = ("publish", "id", "DeadlineExceeded");
     fixture.world.state().refused_at.push(refused);
@@ -197,9 +197,12 @@ async fn drops_an_abandoned_target_if_the_driver_has_no_publish_calls() {
     fixture.remove_by_hand();
     assert!(!fixture.state().abandoned.is_empty());
     fixture.world.state().without_publish = true;
-    assert_eq!(fixture.unpublish_abandoned().await, Ok(()));
+    assert!(fixture.unpublish_abandoned().await.is_err());
     assert_eq!(fixture.world.state().unpublished, []);
-    assert!(fixture.state().is_idle());
+    assert!(!fixture.state().is_idle());
+    fixture.world.state().without_publish = false;
+    assert_eq!(fixture.unpublish_abandoned().await, Ok(()));
+    assert_eq!(fixture.world.state().unpublished.len(), 1);
 }
 
 /// A driver may return NOT_FOUND for unknown credentials, and shutdown begins no call.
@@ -615,7 +618,8 @@ async fn writes_a_pending_result_without_the_driver() {
 async fn writes_a_pending_result_although_an_input_is_missing() {
     let no_volume = |fixture: &Fixture| {
         let Volume { name, uid, .. } = mk_secret_volume();
-        let gone = Change::LocallyDeleted { name, uid };
+        let version = None;
+        let gone = Change::LocallyDeleted { name, uid, version };
         fixture.state().handle(Event::Volumes(gone));
     };
     let inputs: [(_, fn(&Fixture)); 3] = [

@@ -9,6 +9,7 @@ use kube::core::response::StatusDetails;
 use serde_json::{Value, json};
 use tower::service_fn;
 
+use super::super::status::NO_STATUS;
 use super::*;
 use crate::kube_api::request_limiter::Priority;
 use crate::kube_api::{Access, Rate, RateLimit, Requests};
@@ -135,18 +136,20 @@ async fn sends_no_write_if_leadership_ends_before_the_connection_is_established(
 
 fn failure(code: u16, reason: &str, details: Value) -> Failure {
     let details: StatusDetails = serde_json::from_value(details).unwrap();
-    Failure::refused(&Status {
+    let status = Status {
         code,
         reason: reason.into(),
         message: "m".into(),
         details: Some(details),
         ..Status::default()
-    })
+    };
+    Failure::refused(&status, "/apis/storage.k8s.io/v1/volumeattachments/va/status")
 }
 
 #[test]
 fn classifies_responses() {
     let plain = || json!({});
+    let named = |name: &str, kind: &str| json!({ "name": name, "kind": kind });
     let uid = || json!({ "causes": [{ "field": "metadata.uid" }] });
     let busy = || json!({ "retryAfterSeconds": 7 });
     let very_busy = || json!({ "retryAfterSeconds": 4_000_000_000_u32 });
@@ -158,15 +161,34 @@ fn classifies_responses() {
     };
     for (failure, error, again) in [
         (
-            failure(404, "NotFound", plain()),
+            failure(404, "NotFound", named("va", "volumeattachments")),
             Error::NotFound("m".into()),
             None,
         ),
+        // A4: a proxy's, of another object, or of a path that no handler serves.
+        (failure(404, "NotFound", plain()), refused(404), Some(seconds(0))),
         (
-            failure(404, "Failed to parse error data", plain()),
+            failure(404, "NotFound", named("other", "volumeattachments")),
             refused(404),
             Some(seconds(0)),
         ),
+        (
+            failure(404, "NotFound", named("va", "persistentvolumes")),
+            refused(404),
+            Some(seconds(0)),
+        ),
+        (failure(404, NO_STATUS, plain()), refused(404), Some(seconds(0))),
+        // A5: it may come from a proxy.
+        (failure(408, "Timeout", plain()), refused(408), Some(seconds(0))),
+        (failure(425, "", plain()), refused(425), Some(seconds(0))),
+        (
+            failure(400, NO_STATUS, plain()),
+            Error::Unanswered("400 without a Status: m".into()),
+            Some(seconds(0)),
+        ),
+        (failure(400, "BadRequest", plain()), refused(400), None),
+        (failure(413, "RequestEntityTooLarge", plain()), refused(413), None),
+        (failure(401, "Unauthorized", plain()), refused(401), None),
         (failure(422, "Invalid", uid()), Error::Replaced("m".into()), None),
         (failure(422, "Invalid", plain()), refused(422), None),
         (failure(403, "Forbidden", plain()), refused(403), None),

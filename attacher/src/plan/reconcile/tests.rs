@@ -26,14 +26,14 @@ fn candidate(
 
 #[test]
 fn drift_follows_from_status_and_listed_state() {
-    use Drift::{InSync, Leftover, Lost, MissingFinalizer, RetryMaySucceed, Suspected};
+    use Drift::{InSync, Leftover, Lost, RetryMaySucceed, Suspected};
     use ListedState::{Absent, Elsewhere, Published, Unknown};
     #[rustfmt::skip]
     let table = [
         // deleting, finalizer, attached: absent, unknown, elsewhere, published
         (false, true,  true,  [Suspected, InSync, Lost,      InSync]),
         // Attached without a call, or our finalizer was removed.
-        (false, false, true,  [Suspected, InSync, Lost,      MissingFinalizer]),
+        (false, false, true,  [Suspected, InSync, Lost,      InSync]),
         (false, true,  false, [InSync,  InSync, InSync,   RetryMaySucceed]),
         (false, false, false, [InSync,  InSync, InSync,   RetryMaySucceed]),
         (true,  true,  true,  [InSync,  InSync, RetryMaySucceed, InSync]),

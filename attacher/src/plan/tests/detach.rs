@@ -1,10 +1,10 @@
-//! Target and secret of a detach, and its outcome.
+//! Target and secret of a detach.
 
 use super::*;
 
 #[test]
 fn detach_uses_the_recorded_target() {
-    use PresentNodeId::*;
+    use NodeState::*;
     // recorded node id, recorded handle, present node id -> target, how the present id relates to it
     for (recorded_id, recorded_handle, present_id, expected, present) in [
         (
@@ -12,25 +12,31 @@ fn detach_uses_the_recorded_target() {
             Some("handle"),
             Some("id-1"),
             target("handle", "id-1"),
-            Same,
+            SameId,
         ),
         (
             Some("id-0"),
             Some("handle"),
             Some("id-1"),
             target("handle", "id-0"),
-            Differs("id-1".into()),
+            OtherId("id-1".into()),
         ),
-        (Some("id-0"), Some("old"), None, target("old", "id-0"), NoOther),
+        (
+            Some("id-0"),
+            Some("old"),
+            None,
+            target("old", "id-0"),
+            Unregistered,
+        ),
         // An attachment of the Go sidecar, which records no handle.
         (
             Some("id-0"),
             None,
             Some("id-1"),
             target("handle", "id-0"),
-            Differs("id-1".into()),
+            OtherId("id-1".into()),
         ),
-        (None, None, Some("id-1"), target("handle", "id-1"), Same),
+        (None, None, Some("id-1"), target("handle", "id-1"), SameId),
     ] {
         let inputs = mk_inputs(|attachment, _, node| {
             attachment.recorded.node_id = recorded_id.map(Arc::from);
@@ -42,64 +48,7 @@ fn detach_uses_the_recorded_target() {
             plan.target, expected,
             "{recorded_id:?} {recorded_handle:?} {present_id:?}"
         );
-        assert_eq!(plan.present, present);
-    }
-}
-
-/// docs/adr/0004-recorded-target.md has the same table.
-#[test]
-fn finalizer_is_removed_only_after_both_node_ids_are_detached() {
-    use DetachOutcome::*;
-    use UnpublishResult::*;
-    let differs = &PresentNodeId::Differs("id-1".into());
-    for (recorded, present, outcome) in [
-        (Unpublished, Unpublished, Detached),
-        (Unpublished, NotFound, Detached),
-        (Unpublished, InUse, Detached),
-        (Unpublished, InvalidArgument, Detached),
-        (Unpublished, Failed, Retry),
-        (InUse, Unpublished, Detached),
-        (InUse, NotFound, Detached),
-        (InUse, InUse, Detached),
-        (InUse, InvalidArgument, Detached),
-        (InUse, Failed, Retry),
-        (NotFound, Unpublished, Detached),
-        (NotFound, NotFound, Detached),
-        (NotFound, InUse, Detached),
-        (NotFound, InvalidArgument, Detached),
-        (NotFound, Failed, Retry),
-        (InvalidArgument, Unpublished, Detached),
-        (InvalidArgument, InUse, Detached),
-        (InvalidArgument, NotFound, Unresolved),
-        (InvalidArgument, InvalidArgument, Unresolved),
-        (InvalidArgument, Failed, Retry),
-    ] {
-        assert_eq!(detach_outcome(recorded, differs, None), UnpublishPresent);
-        assert_eq!(
-            detach_outcome(recorded, differs, Some(present)),
-            outcome,
-            "{recorded:?} {present:?}"
-        );
-    }
-    assert_eq!(detach_outcome(Failed, differs, None), Retry);
-    for (recorded, no_other, same) in [
-        (Unpublished, Detached, Detached),
-        (InUse, Detached, Detached),
-        // The node is registered, so NOT_FOUND may be about a volume that cannot be reached right now.
-        (NotFound, Detached, Retry),
-        (InvalidArgument, Unresolved, Retry),
-        (Failed, Retry, Retry),
-    ] {
-        assert_eq!(
-            detach_outcome(recorded, &PresentNodeId::NoOther, None),
-            no_other,
-            "{recorded:?}"
-        );
-        assert_eq!(
-            detach_outcome(recorded, &PresentNodeId::Same, None),
-            same,
-            "{recorded:?}"
-        );
+        assert_eq!(plan.node, present);
     }
 }
 
@@ -114,6 +63,7 @@ fn detach_works_without_volume_and_node() {
     inputs.node = None;
     let plan = detach(&inputs, &mk_driver()).unwrap();
     assert_eq!(plan.target, target("handle", "id-1"));
+    assert_eq!(plan.node, NodeState::Gone);
     assert_eq!(plan.secret, SecretRef::parse("ns/creds"));
 }
 

@@ -42,6 +42,9 @@ pub(super) struct Faults {
     array: bool,
     /// Whether the driver loses and regains its publish capability.
     fickle: bool,
+    /// Whether untrue answers occur: NOT_FOUND for a node that exists, a CSINode without the driver on a living node, and 404
+    /// for a VolumeAttachment that exists.
+    lies: bool,
 }
 
 #[derive(Clone)]
@@ -51,6 +54,8 @@ struct State {
     attachments: BTreeMap<String, Attachment>,
     volumes: BTreeMap<String, Volume>,
     nodes: BTreeMap<String, Node>,
+    /// IDs of nodes whose driver is not registered at the moment.
+    unregistered: BTreeMap<String, Arc<str>>,
     /// All watch events, in order.
     log: Vec<Event>,
     version: u64,
@@ -120,6 +125,7 @@ impl Faults {
         list: 0,
         array: false,
         fickle: false,
+        lies: false,
     };
     pub(super) const SOME: Self = Self {
         api: 15,
@@ -127,10 +133,15 @@ impl Faults {
         list: 40,
         array: true,
         fickle: false,
+        lies: false,
     };
     pub(super) const FICKLE: Self = Self {
         fickle: true,
         ..Self::SOME
+    };
+    pub(super) const LIES: Self = Self {
+        lies: true,
+        ..Self::FICKLE
     };
 }
 
@@ -142,6 +153,7 @@ impl World {
             attachments: BTreeMap::new(),
             volumes: BTreeMap::new(),
             nodes: BTreeMap::new(),
+            unregistered: BTreeMap::new(),
             log: Vec::new(),
             version: 0,
             uids: 0,
@@ -414,13 +426,32 @@ impl State {
         volume
     }
 
+    /// The driver's pod on the node restarts: kubelet removes its entry, or adds it again. The machine lives.
+    fn unregister_driver(&mut self, node: usize) {
+        let name = format!("node-{node}");
+        let Some(mut node) = self.nodes.get(&name).cloned() else {
+            return;
+        };
+        node.id = match node.id.take() {
+            Some(id) => {
+                self.unregistered.insert(name.clone(), id);
+                None
+            }
+            None => self.unregistered.remove(&name),
+        };
+        node.version = self.next_version();
+        self.note(format_args!("{name} registers {:?}", node.id));
+        self.nodes.insert(name, node.clone());
+        self.log.push(Event::Nodes(Change::Applied(node)));
+    }
+
     /// Registers the node under another ID, as another machine, with or without removal of the previous one, or as the same
     /// machine.
     fn register_node(&mut self, node: usize) {
         let name = format!("node-{node}");
         let id: Arc<str> = format!("id-{node}-{}", self.uids).as_str().into();
         let before = self.nodes.get(&name).and_then(|node| node.id.clone());
-        if let Some(before) = before {
+        if let Some(before) = before.or_else(|| self.unregistered.remove(&name)) {
             let was_renamed = self.former_ids.values().any(|former| former.next == before);
             match self.random.u8(0..4) {
                 0..2 => {
@@ -506,6 +537,9 @@ impl State {
         };
         let version = Version::UNKNOWN;
         let name = name.as_str().into();
+        self.array
+            .handles
+            .extend(spec.csi().map(|csi| csi.handle.clone()));
         self.put_volume(Volume {
             name,
             uid,

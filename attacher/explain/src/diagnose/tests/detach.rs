@@ -28,6 +28,24 @@ const DETACHES: &[Row] = &[
         ],
     ),
     (
+        "nothing proves the detach",
+        World::deleting,
+        |w| {
+            let message = "nothing proves that volume \"h\" is detached, set --assume-unpublished-after=DURATION; Last answer: rpc error: code = NotFound desc = no node";
+            w.set(
+                "va",
+                json!({"status": {"detachError": {"message": message, "time": EARLIER, "errorCode": 5}}}),
+            );
+        },
+        PV,
+        (Cause::DetachFails, Stuck, Driver),
+        &[
+            "--assume-unpublished-after=10m",
+            "DANGER",
+            "kubectl patch volumeattachment va-1",
+        ],
+    ),
+    (
         "lease expired",
         World::deleting,
         expired_lease,

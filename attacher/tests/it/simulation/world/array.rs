@@ -1,6 +1,6 @@
 //! Changes outside Kubernetes: the array loses publishes, the driver lists wrong states, and loses its publish capability.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,8 +20,11 @@ pub(super) struct Array {
     /// Publishes of attachments that were deleted when the driver did not have the capability, or had just regained it.
     pub(super) abandoned: HashSet<PublishTarget>,
     has_publish_capability: bool,
-    /// Time of the last change of the capability.
-    capability_changed: Option<Instant>,
+    /// When the present session was opened: the driver reconnects to change its capability.
+    session: Instant,
+    is_session_first: bool,
+    /// Handles of all volumes, which the array keeps.
+    pub(super) handles: BTreeSet<Arc<str>>,
     lists: usize,
     /// The entries of the current list; each page has one.
     list: Vec<Entry>,
@@ -64,6 +67,11 @@ impl World {
     pub(in super::super) fn stop_faults(&self) {
         let mut state = self.state();
         state.faults = super::Faults::NONE;
+        for node in 0..super::NODES {
+            if state.unregistered.contains_key(&format!("node-{node}")) {
+                state.unregister_driver(node);
+            }
+        }
         state.set_publish_capability(true);
     }
 
@@ -95,19 +103,18 @@ impl World {
                 attachment.deleting
                     || !can_be_attached
                     || state.undo_waits_for_other_attachment(attachment)
+                    || state.is_stranded(attachment)
                     || attachment.attached && attachment.finalizer && is_published
             })
         })
         .await;
     }
 
-    /// Waits until no attachment and no volume has our finalizer.
-    pub(in super::super) async fn no_finalizers(&self) {
-        self.until(|state| {
-            state.attachments.values().all(|attachment| !attachment.finalizer)
-                && state.volumes.values().all(|volume| !volume.finalizer)
-        })
-        .await;
+    /// The number of attachments with our finalizer.
+    pub(in super::super) fn with_finalizer(&self) -> usize {
+        let state = self.state();
+        let attachments = state.attachments.values();
+        attachments.filter(|attachment| attachment.finalizer).count()
     }
 }
 
@@ -126,13 +133,17 @@ impl Array {
         self.has_publish_capability
     }
 
+    pub(super) fn session(&self) -> std::time::Instant {
+        self.session.into_std()
+    }
+
     pub(super) fn all_targets(&mut self) -> [&mut HashSet<PublishTarget>; 3] {
         [&mut self.lost, &mut self.abandoned, &mut self.previous]
     }
 
     /// Whether a running sync may have been planned for a driver without the publish capability.
     pub(super) fn may_lack_publish_capability(&self) -> bool {
-        !self.has_publish_capability || self.capability_changed.is_some_and(|at| at.elapsed() < SYNC_TIME)
+        !self.has_publish_capability || !self.is_session_first && self.session.elapsed() < SYNC_TIME
     }
 }
 
@@ -142,7 +153,9 @@ impl Default for Array {
             lost: HashSet::new(),
             abandoned: HashSet::new(),
             has_publish_capability: true,
-            capability_changed: None,
+            session: Instant::now(),
+            is_session_first: true,
+            handles: BTreeSet::new(),
             lists: 0,
             list: Vec::new(),
             previous: HashSet::new(),
@@ -158,7 +171,7 @@ impl State {
     }
 
     /// Whether an attachment waits, with a detachError, for another one that uses the volume on the node without our finalizer,
-    /// and cannot get the finalizer again because the PersistentVolume is gone. An unpublish would detach the other one's volume.
+    /// and cannot get the finalizer again because the PersistentVolume is gone or deleting. An unpublish would detach the other one's volume.
     fn waits_for_other(&self, attachment: &Attachment) -> bool {
         let uses_it = |other: &&Attachment| {
             (&other.node, &other.source) == (&attachment.node, &attachment.source)
@@ -166,9 +179,21 @@ impl State {
         };
         let is_gone = |other: &Attachment| {
             let name = other.volume_name();
-            name.is_none_or(|name| !self.volumes.contains_key(&**name))
+            let volume = name.and_then(|name| self.volumes.get(&**name));
+            volume.is_none_or(|volume| volume.deleting)
         };
         attachment.detach_error.is_some() && self.attachments.values().find(uses_it).is_some_and(is_gone)
+    }
+
+    /// Whether an attached volume cannot be republished, because its machine is gone and another one has the node's name. The
+    /// attacher does not move it under its pod.
+    fn is_stranded(&self, attachment: &Attachment) -> bool {
+        let error = attachment.attach_error.as_ref();
+        let present = self.present_node_id(attachment);
+        attachment.attached
+            && attachment.finalizer
+            && present != attachment.recorded.node_id
+            && error.is_some_and(|error| error.message.contains("the node registers"))
     }
 
     /// Whether an attach that must first unpublish an old node id waits, with an attachError, for another VolumeAttachment
@@ -250,7 +275,8 @@ impl State {
         if self.array.has_publish_capability != present {
             self.note(format_args!("the driver has the publish capability: {present}"));
             self.array.has_publish_capability = present;
-            self.array.capability_changed = Some(Instant::now());
+            self.array.session = Instant::now();
+            self.array.is_session_first = false;
             self.log.push(Event::DriverConnected(self.array.capabilities()));
         }
     }
@@ -288,10 +314,8 @@ impl State {
         let previous = std::mem::replace(&mut self.array.previous, now.clone());
         let published = if self.percent(faults) { previous } else { now };
         let mut nodes: BTreeMap<Arc<str>, Vec<String>> = BTreeMap::new();
-        for volume in self.volumes.values() {
-            if let Ok(csi) = &volume.spec.csi {
-                nodes.entry(csi.handle.clone()).or_default();
-            }
+        for handle in &self.array.handles {
+            nodes.entry(handle.clone()).or_default();
         }
         for target in published {
             nodes

@@ -86,6 +86,9 @@ impl FakeCluster {
     ) -> Result<Attachment, Error> {
         let attachment = attachment.clone();
         self.request(RequestKind::Write, move |state| {
+            if state.faults.lies && state.percent(2) {
+                return Err(Error::NotFound("a proxy does not know the path".into()));
+            }
             let before = state.attachment(&attachment)?;
             let mut after = before.clone();
             state.writes.attachments += 1;
@@ -186,23 +189,18 @@ impl FakeCluster {
         .await
     }
 
-    async fn remove_finalizer(&self, attachment: &Attachment) -> Result<Option<Attachment>, Error> {
-        let left = self
-            .change(attachment, |attachment, state| {
-                if state.is_published(attachment, false)
-                    && !state.is_left_to_another(attachment)
-                    && !state.array.may_lack_publish_capability()
-                {
-                    state
-                        .violations
-                        .push(format!("finalizer removed while published: {attachment:?}"));
-                }
-                attachment.finalizer = false;
-                Ok(())
-            })
-            .await?;
-        let deleted = left.deleting && !left.foreign_finalizers;
-        Ok((!deleted).then_some(left))
+    /// The array's truth counts, whatever driver, CSINode or lists say.
+    async fn remove_finalizer(&self, attachment: &Attachment) -> Result<Attachment, Error> {
+        self.change(attachment, |attachment, state| {
+            if state.is_published(attachment, false) && !state.is_left_to_another(attachment) {
+                state
+                    .violations
+                    .push(format!("finalizer removed while published: {attachment:?}"));
+            }
+            attachment.finalizer = false;
+            Ok(())
+        })
+        .await
     }
 
     async fn remove_pv_finalizer(&self, name: &str, uid: &Uid) -> Result<Volume, Error> {
@@ -218,7 +216,6 @@ impl FakeCluster {
                 .attachments
                 .values()
                 .any(|a| a.finalizer && (known.deleting || a.attached) && a.recorded.handle == handle)
-                && !state.array.may_lack_publish_capability()
             {
                 state
                     .violations
@@ -255,20 +252,18 @@ impl Cluster for FakeCluster {
         &self,
         known: &Attachment,
         request: AttachmentRequest<'_>,
-    ) -> Result<Option<Attachment>, Error> {
+    ) -> Result<Attachment, Error> {
         match request {
             AttachmentRequest::Get => {
                 let known = known.clone();
                 let get = move |state: &mut State| state.attachment(&known);
-                self.request(RequestKind::Read, get).await.map(Some)
+                self.request(RequestKind::Read, get).await
             }
-            AttachmentRequest::Record(record) => self.record(known, record).await.map(Some),
-            AttachmentRequest::MarkAttached(context) => self.mark_attached(known, context).await.map(Some),
-            AttachmentRequest::MarkDetached => self.mark_detached(known).await.map(Some),
-            AttachmentRequest::SaveError(side, problem) => {
-                self.save_error(known, side, problem).await.map(Some)
-            }
-            AttachmentRequest::RemoveFinalizer => self.remove_finalizer(known).await,
+            AttachmentRequest::Record(record) => self.record(known, record).await,
+            AttachmentRequest::MarkAttached(context) => self.mark_attached(known, context).await,
+            AttachmentRequest::MarkDetached => self.mark_detached(known).await,
+            AttachmentRequest::SaveError(side, problem) => self.save_error(known, side, problem).await,
+            AttachmentRequest::RemoveFinalizer(_) => self.remove_finalizer(known).await,
         }
     }
 
@@ -282,6 +277,14 @@ impl Cluster for FakeCluster {
             VolumeRequest::AddFinalizer(uid) => self.add_pv_finalizer(name, uid).await,
             VolumeRequest::RemoveFinalizer(uid) => self.remove_pv_finalizer(name, uid).await,
         }
+    }
+
+    async fn has_node(&self, name: &str) -> Result<bool, Error> {
+        let name = name.to_owned();
+        self.request(RequestKind::Read, move |state| {
+            Ok(state.nodes.contains_key(&name))
+        })
+        .await
     }
 
     async fn secret(&self, reference: &SecretRef) -> Result<Secrets, Error> {

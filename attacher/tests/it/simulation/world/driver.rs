@@ -82,6 +82,10 @@ impl World {
                 }
                 _ if state.is_unknown_id(target) => unknown_id,
                 _ if removed => Err(Status::new(Code::NotFound, "no such node")),
+                // Its node cache is cold.
+                _ if state.faults.lies && state.percent(15) => {
+                    Err(Status::new(Code::NotFound, "no such node"))
+                }
                 Outcome::Success => {
                     act(&mut state);
                     Ok(())
@@ -164,6 +168,10 @@ impl ControllerClient for FakeDriver {
         let pause = self.world.state().pause();
         tokio::time::sleep(pause).await;
         self.world.state().page(&request)
+    }
+
+    fn session(&self) -> Option<std::time::Instant> {
+        Some(self.world.state().array.session())
     }
 
     async fn ready(&self) -> Result<Capabilities, CallError> {

@@ -127,6 +127,7 @@ impl State {
                     });
                 }
             }
+            17 if self.faults.lies && self.random.bool() => self.unregister_driver(number % NODES),
             17 => self.register_node(number % NODES),
             18 => self.act_outside_kubernetes(),
             // CSI migration is rolled back, or enabled again.

@@ -185,19 +185,9 @@ fn restores_the_finalizer_of_another_user_once() {
         recorded: Recorded::default(),
         ..attached("other")
     };
-    let mut fixture = Fixture::new([without_finalizer.clone()]);
-    assert!(fixture.start().is_none(), "it must not start by itself");
-    let va = Attachment {
-        deleting: true,
-        ..attached("va")
-    };
-    let target = PublishTarget {
-        volume_id: "handle".into(),
-        node_id: "id".into(),
-    };
-    fixture.state.restore_finalizers(&va, &target, UsedBy::Record);
+    let mut fixture = Fixture::new([]);
+    fixture.put(without_finalizer.clone());
     let item = fixture.starts(Operation::Attach);
-    fixture.state.restore_finalizers(&va, &target, UsedBy::Record);
     let restored = Attachment {
         finalizer: true,
         ..newer(&without_finalizer)

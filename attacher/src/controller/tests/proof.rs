@@ -1,0 +1,496 @@
+//! Our finalizer is removed only with a proof that the volume is unpublished (docs/adr/0004).
+
+use super::*;
+use crate::controller::state::Round;
+use crate::plan::reconcile::ListVolumesResult;
+
+/// Published to "old-id" and being deleted; the node registers "id".
+fn mk_moved() -> Attachment {
+    Attachment {
+        recorded: Recorded {
+            node_id: Some("old-id".into()),
+            ..mk_deleting().recorded
+        },
+        ..mk_deleting()
+    }
+}
+
+impl Fixture {
+    /// The driver's pod on the node restarts, and kubelet removes its entry.
+    fn unregister_driver(&self) {
+        let node = Node {
+            version: Version(2),
+            ..mk_node("node", None)
+        };
+        self.state().handle(Event::Nodes(Change::Applied(node)));
+    }
+
+    fn answers(&self, node_id: &'static str, code: &'static str) {
+        self.world.state().refused_at.push(("unpublish", node_id, code));
+    }
+
+    /// The driver reconnects with or without publish calls.
+    fn reconnect(&self, publish: bool) {
+        self.world.state().without_publish = !publish;
+        let capabilities = Capabilities {
+            publish,
+            ..mk_driver().capabilities
+        };
+        self.state().handle(Event::DriverConnected(capabilities));
+    }
+
+    /// The finalizer is kept, and users see this.
+    fn keeps_finalizer(&self, case: &str, names: &[&str]) {
+        let attachment = self.world.state().attachment.clone();
+        let attachment = attachment.unwrap_or_else(|| panic!("{case}: the finalizer was removed"));
+        assert!(attachment.finalizer, "{case}");
+        let message = attachment.detach_error.expect("users must see it").message;
+        for name in names {
+            assert!(message.contains(name), "{case}: {name} is missing in {message}");
+        }
+    }
+}
+
+/// A1: what a driver answers while its node cache is cold, while its controller restarts or without a tenant's credentials.
+#[tokio::test]
+async fn one_not_found_is_no_proof_of_detach() {
+    type Change = fn(&Fixture);
+    let cases: &[(&str, Attachment, Change)] = &[
+        ("the node registers the recorded id", mk_deleting(), |_| ()),
+        (
+            "the CSINode lacks the driver",
+            mk_deleting(),
+            Fixture::unregister_driver,
+        ),
+        ("the CSINode is gone", mk_deleting(), Fixture::delete_csinode),
+        ("both ids are unknown", mk_moved(), |fixture| {
+            fixture.answers("old-id", "NotFound");
+        }),
+    ];
+    for (case, attachment, change) in cases {
+        let mut fixture = Fixture::new(attachment.clone());
+        fixture.answers("id", "NotFound");
+        change(&fixture);
+        for _ in 0..4 {
+            fixture.fails().await;
+            fixture.keeps_finalizer(case, &["\"handle\"", "\"id\"", "NotFound"]);
+        }
+        // The driver's cache is warm.
+        fixture.world.state().refused_at.clear();
+        assert_eq!(fixture.sync_next().await, Some(Ok(())), "{case}");
+        assert_eq!(fixture.world.state().attachment, None, "{case}");
+    }
+}
+
+/// A1 (iii): the driver may not find the volume because it lacks the tenant's credentials.
+#[tokio::test]
+async fn not_found_without_the_secret_is_no_proof_of_detach() {
+    for error in [forbidden(), Error::NotFound("no such secret".into())] {
+        let mut fixture = Fixture::new(Attachment {
+            recorded: Recorded {
+                secret: SecretRef::parse("ns/secret"),
+                ..mk_moved().recorded
+            },
+            ..mk_moved()
+        });
+        fixture.answers("old-id", "NotFound");
+        for _ in 0..4 {
+            fixture.refuse("get secret", error.clone());
+            fixture.fails().await;
+            fixture.keeps_finalizer("no secret", &["without secret \"ns/secret\""]);
+        }
+    }
+}
+
+/// A1 (iv): another machine may have the node's name now, and the volume stays on the first.
+#[tokio::test]
+async fn one_not_found_for_the_recorded_id_is_no_proof_although_the_present_id_is_unpublished() {
+    let mut fixture = Fixture::new(mk_moved());
+    fixture.answers("old-id", "NotFound");
+    fixture.fails().await;
+    fixture.keeps_finalizer("first", &["\"old-id\"", "\"id\""]);
+}
+
+/// A2: it is most likely restarting wrongly, in node mode, with an empty list or after a bad upgrade.
+#[tokio::test]
+async fn a_driver_that_lost_its_publish_calls_removes_no_finalizer() {
+    let attached = Attachment {
+        deleting: false,
+        attached: true,
+        ..mk_deleting()
+    };
+    let mut fixture = Fixture::new(attached.clone());
+    let volume = Volume {
+        version: Version(5),
+        finalizer: true,
+        ..mk_secret_volume()
+    };
+    fixture.state().handle(Event::Volumes(Change::Applied(volume)));
+    fixture.reconnect(false);
+    assert_eq!(fixture.sync_next().await, None);
+    assert_eq!(fixture.attachment(), attached);
+    assert!(!fixture.seen().contains(&"remove PV finalizer"));
+    // Neither is a recorded VolumeAttachment attached without a call, nor a deleting one detached.
+    for wanted in [
+        Attachment {
+            attached: false,
+            ..attached
+        },
+        mk_deleting(),
+    ] {
+        let mut fixture = Fixture::new(wanted.clone());
+        fixture.reconnect(false);
+        fixture.fails().await;
+        let now = fixture.world.state().attachment.clone().expect("it must be kept");
+        assert!(now.finalizer && !now.attached, "{now:?}");
+        let error = now.detach_error.or(now.attach_error).expect("users must see it");
+        assert!(error.message.contains("PUBLISH_UNPUBLISH_VOLUME"), "{error:?}");
+        assert_eq!(now.recorded, wanted.recorded);
+    }
+}
+
+/// A3: the removal of the finalizer is throttled, and the driver returns with its publish calls.
+#[tokio::test]
+async fn nothing_decided_without_calls_outlives_the_connection() {
+    let mut fixture = Fixture::new(mk_deleting());
+    fixture.reconnect(false);
+    fixture.refuse("remove finalizer", Error::Unanswered("no response".into()));
+    fixture.fails().await;
+    fixture.reconnect(true);
+    for _ in 0..3 {
+        fixture.sync_next().await.map(Result::ok);
+    }
+    assert_eq!(fixture.world.state().attachment, None);
+    let unpublished = fixture.world.state().unpublished.clone();
+    assert_eq!(unpublished.len(), 1, "detached without a call");
+}
+
+/// A5: they may come from a proxy, and do not say that the API server will never store the result.
+#[tokio::test]
+async fn repeats_a_status_write_without_a_second_publish_unless_the_answer_is_final() {
+    for (status, publishes) in [
+        (408, 1),
+        (425, 1),
+        (429, 1),
+        (431, 1),
+        (502, 1),
+        (413, 2),
+        (422, 2),
+    ] {
+        let mut fixture = Fixture::new(mk_attachment("va"));
+        let refused = Error::Refused {
+            status,
+            message: "m".into(),
+            retry_after: None,
+        };
+        fixture.refuse("mark attached", refused);
+        fixture.fails().await;
+        assert_eq!(fixture.sync_next().await, Some(Ok(())), "{status}");
+        let published = fixture.world.state().published.len();
+        assert_eq!(published, publishes, "{status}");
+    }
+}
+
+/// A8: a pod runs there. INVALID_ARGUMENT can have any reason.
+#[tokio::test]
+async fn a_failing_republish_leaves_the_volume_where_its_pod_uses_it() {
+    for code in ["InvalidArgument", "NotFound"] {
+        for finalizer in [true, false] {
+            let attached = Attachment {
+                deleting: false,
+                attached: true,
+                finalizer,
+                attach_error: Some(Box::default()),
+                ..mk_moved()
+            };
+            let mut fixture = Fixture::new(attached);
+            fixture.world.state().refused_at.push(("publish", "old-id", code));
+            for _ in 0..2 {
+                fixture.fails().await;
+                let attachment = fixture.attachment();
+                assert_eq!(attachment.recorded.node_id.as_deref(), Some("old-id"));
+                assert!(attachment.finalizer && attachment.attached);
+                let error = attachment.attach_error.expect("users must see it").message;
+                for part in ["\"old-id\"", "\"id\"", code] {
+                    assert!(error.contains(part), "{error}");
+                }
+            }
+            assert_eq!(fixture.world.state().unpublished, []);
+            assert_eq!(fixture.world.state().published, []);
+        }
+    }
+}
+
+/// A9: the Go sidecar records only the node id. When its PersistentVolume is gone, it is too late.
+#[tokio::test]
+async fn records_the_handle_on_attachments_of_the_go_sidecar_while_their_volume_exists() {
+    for deleting in [false, true] {
+        let mut fixture = Fixture::new(Attachment {
+            deleting,
+            attached: true,
+            recorded: Recorded {
+                handle: None,
+                ..mk_deleting().recorded
+            },
+            ..mk_deleting()
+        });
+        if deleting {
+            fixture.answers("id", "Internal");
+        }
+        for _ in 0..3 {
+            fixture.state().backfill();
+            fixture.sync_next().await.map(Result::ok);
+        }
+        let recorded = fixture.attachment().recorded;
+        assert_eq!(recorded.handle.as_deref(), Some("handle"), "{deleting}");
+        assert_eq!(recorded.node_id.as_deref(), Some("id"));
+        assert_eq!(recorded.secret, SecretRef::parse("ns/secret"));
+        let seen = fixture.seen();
+        let records = seen.iter().filter(|seen| **seen == "record").count();
+        assert_eq!(records, 1, "{seen:?}");
+    }
+}
+
+/// A17: its deletion would send no unpublish.
+#[tokio::test]
+async fn publishes_an_attached_volume_without_finalizer_and_record_once_more() {
+    let mut fixture = Fixture::new(Attachment {
+        attached: true,
+        ..mk_attachment("va")
+    });
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    let attachment = fixture.attachment();
+    assert!(attachment.finalizer);
+    assert_eq!(attachment.recorded.node_id.as_deref(), Some("id"));
+    assert_eq!(fixture.world.state().published.len(), 1);
+    assert_eq!(fixture.sync_next().await, None, "once is enough");
+}
+
+impl Fixture {
+    fn assume_unpublished_after(mut self, after: Duration) -> Self {
+        self.controller = self.controller.with_assume_unpublished_after(after);
+        self
+    }
+
+    /// Begins a reconcile round.
+    fn begin_round(&self) -> ListVolumesResult {
+        let mut driver = mk_driver();
+        driver.capabilities.list_published = true;
+        let result = self.state().begin_reconcile(&driver);
+        result.expect("the driver lists, and work has started")
+    }
+
+    /// The driver's complete list shows the volume nowhere.
+    fn end_round(&self, mut result: ListVolumesResult) {
+        result.add_entry("handle", Some(&[]));
+        let round = Round {
+            ended: tokio::time::Instant::now().into_std(),
+            took: Duration::ZERO,
+            listed: 1,
+        };
+        self.state().handle(Event::VolumesListed(result, round));
+    }
+
+    fn connect_listing(&self) {
+        let capabilities = Capabilities {
+            list_published: true,
+            ..mk_driver().capabilities
+        };
+        self.state().handle(Event::DriverConnected(capabilities));
+    }
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A20: two complete lists of different rounds, both begun after the last publish had ended, in one session.
+#[tokio::test]
+async fn lists_prove_a_detach_unless_a_publish_or_a_reconnect_comes_between() {
+    let target = PublishTarget {
+        volume_id: "handle".into(),
+        node_id: "id".into(),
+    };
+    for (between, proves) in [
+        ("nothing", true),
+        ("a publish", false),
+        ("a running publish", false),
+        ("a reconnect", false),
+    ] {
+        let mut fixture = Fixture::new(mk_deleting());
+        fixture.connect_listing();
+        fixture.answers("id", "NotFound");
+        fixture.fails().await;
+        let first = fixture.begin_round();
+        fixture.end_round(first);
+        let now = fixture.now;
+        assert!(fixture.state().start(now).is_none(), "one list is no proof");
+        let second = fixture.begin_round();
+        match between {
+            "a publish" => {
+                fixture.state().publish_begins(&target);
+                fixture.state().publish_ended(&target);
+            }
+            "a running publish" => fixture.state().publish_begins(&target),
+            "a reconnect" => fixture.connect_listing(),
+            _ => {}
+        }
+        fixture.end_round(second);
+        if between == "a running publish" {
+            let third = fixture.begin_round();
+            fixture.end_round(third);
+        }
+        if proves {
+            assert_eq!(fixture.at_once().await, Ok(()), "{between}");
+            assert_eq!(fixture.world.state().attachment, None, "{between}");
+        } else {
+            fixture.fails().await;
+            fixture.keeps_finalizer(between, &[]);
+        }
+    }
+}
+
+/// No CSINode of this node registers the recorded id any more, and the volume is off the machine that has the name now.
+#[tokio::test(start_paused = true)]
+async fn three_answers_over_a_minute_end_a_detach_of_a_node_that_has_another_id() {
+    for unknown in ["old-id", "id"] {
+        let mut fixture = Fixture::new(mk_moved());
+        fixture.answers(unknown, "NotFound");
+        for _ in 0..2 {
+            fixture.fails().await;
+            fixture.keeps_finalizer(unknown, &["\"old-id\"", "NotFound"]);
+            tokio::time::advance(MINUTE / 2).await;
+        }
+        assert_eq!(fixture.sync_next().await, Some(Ok(())), "{unknown}");
+        assert_eq!(fixture.world.state().attachment, None, "{unknown}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_end_with_a_change_of_the_csinode() {
+    let mut fixture = Fixture::new(mk_moved());
+    fixture.answers("old-id", "NotFound");
+    for _ in 0..2 {
+        fixture.fails().await;
+        tokio::time::advance(MINUTE).await;
+    }
+    fixture.register_again();
+    fixture.fails().await;
+    fixture.keeps_finalizer("the node registered again", &["\"new-id\""]);
+}
+
+/// The driver restarts during the call, with a cold cache.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_a_reconnect_overtook_does_not_count() {
+    let mut fixture = Fixture::new(mk_moved());
+    fixture.answers("old-id", "NotFound");
+    for _ in 0..2 {
+        fixture.fails().await;
+        tokio::time::advance(MINUTE).await;
+    }
+    let result = fixture
+        .attach_during("unpublish", |fixture| fixture.world.state().session = None)
+        .await;
+    assert!(result.is_err(), "{result:?}");
+    assert!(fixture.attachment().finalizer);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_operators_word_counts_after_a_live_read_of_the_csinode() {
+    let mut fixture = Fixture::new(mk_deleting()).assume_unpublished_after(10 * MINUTE);
+    fixture.answers("id", "NotFound");
+    fixture.delete_csinode();
+    for _ in 0..2 {
+        fixture.fails().await;
+        fixture.keeps_finalizer("too early", &["--assume-unpublished-after", "kubectl patch"]);
+        tokio::time::advance(5 * MINUTE).await;
+    }
+    assert!(!fixture.seen().contains(&"get CSINode"));
+    // The watch is late.
+    fixture.world.state().node_exists = true;
+    fixture.fails().await;
+    assert!(fixture.seen().contains(&"get CSINode"));
+    assert!(fixture.attachment().finalizer);
+    fixture.refuse("get CSINode", forbidden());
+    fixture.fails().await;
+    assert!(fixture.attachment().finalizer);
+    fixture.world.state().node_exists = false;
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert_eq!(fixture.world.state().attachment, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_operators_word_releases_a_driver_that_lost_its_publish_calls() {
+    let mut fixture = Fixture::new(mk_deleting()).assume_unpublished_after(10 * MINUTE);
+    fixture.reconnect(false);
+    fixture.fails().await;
+    fixture.keeps_finalizer(
+        "too early",
+        &["PUBLISH_UNPUBLISH_VOLUME", "--assume-unpublished-after"],
+    );
+    tokio::time::advance(6 * MINUTE).await;
+    // Another session.
+    fixture.world.state().session = None;
+    fixture.reconnect(false);
+    fixture.fails().await;
+    tokio::time::advance(6 * MINUTE).await;
+    fixture.fails().await;
+    assert!(fixture.attachment().finalizer);
+    tokio::time::advance(4 * MINUTE).await;
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert_eq!(fixture.world.state().attachment, None);
+    assert_eq!(fixture.world.state().unpublished, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_operators_word_is_not_kept_for_another_session() {
+    let mut fixture = Fixture::new(mk_deleting()).assume_unpublished_after(MINUTE);
+    fixture.reconnect(false);
+    fixture.fails().await;
+    tokio::time::advance(MINUTE).await;
+    fixture.refuse("remove finalizer", Error::Unanswered("no response".into()));
+    fixture.fails().await;
+    fixture.world.state().session = None;
+    fixture.reconnect(true);
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert_eq!(fixture.world.state().unpublished.len(), 1);
+}
+
+/// The driver may know it later, when it names the machine that the pod runs on.
+#[tokio::test]
+async fn an_unknown_target_of_an_earlier_attach_becomes_an_orphan() {
+    for code in ["NotFound", "InvalidArgument"] {
+        let mut fixture = Fixture::new(Attachment {
+            deleting: false,
+            ..mk_moved()
+        });
+        fixture.answers("old-id", code);
+        assert_eq!(fixture.sync_next().await, Some(Ok(())), "{code}");
+        let attachment = fixture.attachment();
+        assert!(attachment.attached, "{code}");
+        assert_eq!(attachment.recorded.node_id.as_deref(), Some("id"), "{code}");
+        fixture.world.state().refused_at.clear();
+        fixture.world.state().unpublished.clear();
+        // A pod uses the volume, maybe on the same machine.
+        assert!(fixture.unpublish_abandoned().await.is_err(), "{code}");
+        assert_eq!(fixture.world.state().unpublished, [], "{code}");
+        fixture.delete();
+        while fixture.world.state().attachment.is_some() {
+            fixture.sync_next().await.expect("a detach").ok();
+        }
+        while !fixture.state().is_idle() {
+            fixture
+                .unpublish_abandoned()
+                .await
+                .expect("the orphan is released");
+        }
+        let mut ids: Vec<_> = fixture
+            .world
+            .state()
+            .unpublished
+            .drain(..)
+            .map(|t| t.node_id)
+            .collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids, ["id", "old-id"].map(Arc::<str>::from), "{code}");
+    }
+}
