@@ -239,7 +239,7 @@ async fn calls_pass_while_the_log_is_stalled() {
     let program = Program::run_with_stderr(command, &socket, writer.into()).await;
     let calls = async {
         let mut client = program.controller().await;
-        for _ in 0..500 {
+        for _ in 0..150 {
             client
                 .controller_publish_volume(mk_publish("vol-0", "node-0"))
                 .await
