@@ -83,7 +83,7 @@ async fn one_not_found_is_no_proof_of_detach() {
 }
 
 /// A1 (iii): the driver may not find the volume because it lacks the tenant's credentials.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn not_found_without_the_secret_is_no_proof_of_detach() {
     for error in [forbidden(), Error::NotFound("no such secret".into())] {
         let mut fixture = Fixture::new(Attachment {
@@ -98,6 +98,7 @@ async fn not_found_without_the_secret_is_no_proof_of_detach() {
             fixture.refuse("get secret", error.clone());
             fixture.fails().await;
             fixture.keeps_finalizer("no secret", &["without secret \"ns/secret\""]);
+            tokio::time::advance(MINUTE).await;
         }
     }
 }
