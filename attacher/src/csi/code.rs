@@ -165,6 +165,15 @@ impl CallError {
         }
     }
 
+    /// Whether the call was ended, not answered.
+    pub(super) fn is_cut_off(&self) -> bool {
+        match self.reach {
+            Reach::Reset | Reach::Interrupted => true,
+            Reach::Answered => self.code.0 == tonic::Code::Cancelled,
+            Reach::NotConnected | Reach::NotSent => false,
+        }
+    }
+
     /// The class of the failure for the backoff.
     pub fn class(&self) -> Class {
         match self.reach {

@@ -59,6 +59,9 @@ struct Running<'c> {
 /// Label of calls before GetPluginInfo, as in the Go sidecar.
 const UNKNOWN_DRIVER: &str = "unknown-driver";
 
+/// Maximum difference of two timers for one deadline: many runtimes count in milliseconds.
+const TIMER_ERROR: Duration = Duration::from_millis(5);
+
 /// Bucket bounds of csi-lib-utils.
 const BOUNDS: &[f64] = &[
     0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0,
@@ -107,7 +110,16 @@ impl Calls {
             code: None,
         };
         let result = match tokio::time::timeout_at(running.deadline, send(request)).await {
-            Ok(response) => response.map(tonic::Response::into_inner).map_err(CallError::from),
+            Ok(response) => response.map(tonic::Response::into_inner).map_err(|status| {
+                let error = CallError::from(status);
+                // The driver ends the call at the same deadline, and its answer may arrive before our timer fires.
+                let is_due = Instant::now() + TIMER_ERROR >= running.deadline;
+                if is_due && error.is_cut_off() {
+                    CallError::deadline_exceeded()
+                } else {
+                    error
+                }
+            }),
             Err(_) => Err(CallError::deadline_exceeded()),
         };
         let code = result.as_ref().err().map(|error| error.code);

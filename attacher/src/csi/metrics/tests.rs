@@ -74,6 +74,30 @@ async fn counts_dropped_call_as_canceled_or_deadline_exceeded() {
     assert_eq!(ended(&calls), [once("Canceled"), once("DeadlineExceeded")]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn stream_that_ends_at_the_deadline_exceeded_it() {
+    let broken = || Status::from_error(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into());
+    let early = TIMEOUT - Duration::from_secs(1);
+    for (response, after, code) in [
+        (broken(), TIMEOUT, "DeadlineExceeded"),
+        (broken(), early, "Unavailable"),
+        (Status::cancelled("context canceled"), TIMEOUT, "DeadlineExceeded"),
+        (Status::cancelled("by the driver"), early, "Canceled"),
+        // The driver's own answer.
+        (Status::not_found("no such volume"), TIMEOUT, "NotFound"),
+    ] {
+        let calls = Calls::default();
+        let send = async |_: Request<()>| {
+            tokio::time::sleep(after).await;
+            Err::<Response<()>, _>(response)
+        };
+        let result = calls.send(METHOD, Request::new(()), TIMEOUT, false, send).await;
+        let error = result.expect_err("the call fails");
+        assert_eq!(error.code.name(), code, "{error}");
+        assert_eq!(ended(&calls), [once(code)]);
+    }
+}
+
 #[tokio::test]
 async fn label_migrated_exists_only_for_migration_drivers() {
     let calls = Calls::default();

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use csi_proto::v1::plugin_capability::service;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use h2::Reason;
 use h2::server::SendResponse;
+use h2::{Reason, RecvStream};
 use http::{HeaderMap, HeaderValue};
 use hyper::body::Bytes;
 use prost::Message;
@@ -20,6 +20,8 @@ use super::*;
 enum Moment {
     BeforeResponse,
     MidResponse,
+    /// When the driver's timer for the call's deadline fires, which may be a moment before the client's.
+    AtDeadline,
 }
 
 /// A driver that resets publishes in the order of `resets`, and responds to all other calls.
@@ -60,14 +62,27 @@ impl Resetter {
 
     async fn serve_connection(&self, stream: UnixStream) {
         let mut connection = h2::server::handshake(stream).await.expect("the client speaks h2");
-        while let Some(call) = connection.accept().await {
-            // Fails only if the client disconnects.
-            let Ok((request, respond)) = call else { return };
-            self.respond(request.uri().path(), respond);
+        let mut late = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                biased;
+                call = connection.accept() => {
+                    // Fails only if the client disconnects.
+                    let Some(Ok((request, respond))) = call else { return };
+                    late.extend(self.respond(&request, respond));
+                }
+                Some(()) = late.next() => {}
+            }
         }
     }
 
-    fn respond(&self, path: &str, mut stream: SendResponse<Bytes>) {
+    /// Responds to a call. Returns a response that waits for its deadline.
+    fn respond(
+        &self,
+        request: &http::Request<RecvStream>,
+        mut stream: SendResponse<Bytes>,
+    ) -> Option<impl Future<Output = ()> + use<>> {
+        let path = request.uri().path();
         let reset = match path {
             "/csi.v1.Controller/ControllerPublishVolume" => {
                 self.resets.lock().expect("no test panics with it").pop_front()
@@ -76,7 +91,14 @@ impl Resetter {
         };
         if let Some((reason, Moment::BeforeResponse)) = reset {
             stream.send_reset(reason);
-            return;
+            return None;
+        }
+        if let Some((reason, Moment::AtDeadline)) = reset {
+            let early = tokio::time::Instant::now() + timeout(request.headers()) - ROUNDING;
+            return Some(async move {
+                tokio::time::sleep_until(early).await;
+                stream.send_reset(reason);
+            });
         }
         let headers = http::Response::builder()
             .header("content-type", "application/grpc")
@@ -87,7 +109,7 @@ impl Resetter {
             .expect("the call waits for a response");
         if let Some((reason, Moment::MidResponse)) = reset {
             body.send_reset(reason);
-            return;
+            return None;
         }
         body.send_data(framed(&message(path)), false)
             .expect("the client reads the response");
@@ -95,7 +117,18 @@ impl Resetter {
         trailers.insert("grpc-status", HeaderValue::from_static("0"));
         body.send_trailers(trailers)
             .expect("the client reads the response");
+        None
     }
+}
+
+/// The difference of two timers of one duration that count in milliseconds.
+const ROUNDING: Duration = Duration::from_millis(2);
+
+/// The call's `grpc-timeout`, which tonic sends in microseconds.
+fn timeout(headers: &HeaderMap) -> Duration {
+    let value = headers["grpc-timeout"].to_str().expect("ASCII");
+    let micros = value.strip_suffix('u').and_then(|micros| micros.parse().ok());
+    Duration::from_micros(micros.expect("a number of microseconds"))
 }
 
 /// The response to a call.
@@ -183,5 +216,29 @@ async fn reset_call_is_reported_and_the_connection_stays() {
         2,
         "the first session's connections: one for publishes, one for all other calls"
     );
+    fixture.stop.cancel();
+}
+
+#[tokio::test]
+async fn reset_at_the_deadline_is_an_exceeded_deadline() {
+    let mut fixture = Fixture::new();
+    let driver = Resetter::default();
+    let _serving = driver.serve(&fixture.socket);
+    fixture.connection_is(true).await;
+    let caller = fixture.caller_with(TIMEOUT);
+    for reason in [Reason::CANCEL, Reason::INTERNAL_ERROR, Reason::NO_ERROR] {
+        driver.reset_next(reason, Moment::AtDeadline);
+        let error = failure(&caller, "any").await;
+        assert_eq!(
+            error.to_string(),
+            "rpc error: code = DeadlineExceeded desc = context deadline exceeded",
+            "{reason:?}"
+        );
+        assert_eq!(
+            (error.code.number(), error.class()),
+            (4, Class::Uncertain),
+            "{reason:?}"
+        );
+    }
     fixture.stop.cancel();
 }
