@@ -97,19 +97,13 @@ impl Credentials {
         parts
     }
 
-    /// The driver's error messages, one per call.
+    /// The driver's error messages, one per call: whole values, plain, quoted and in base64.
     fn sayings(&self) -> Vec<String> {
         let (password, key) = (self.password(), self.key());
-        let (half, _) = self.password_core.split_at(16);
         vec![
             format!("login with {password} failed"),
             format!("bad credentials: {password:?} and {key:?}"),
-            format!("401 for Basic {}", base64(format!("admin:{password}").as_bytes())),
             format!("secret data: {}", base64(key.as_bytes())),
-            format!("GET https://array/login?password={}", percent(&password)),
-            format!("cannot parse line 2 of the key: {}", self.key_core),
-            format!("the password begins with {half}"),
-            format!("sent {}", hex(&password)),
             serde_json::json!({ "request": { "password": password, "key": key } }).to_string(),
         ]
     }
@@ -295,15 +289,6 @@ impl Controller for Service {
 fn hex(text: &str) -> String {
     text.bytes().map(|byte| format!("{byte:02x}")).collect()
 }
-
-fn percent(text: &str) -> String {
-    let encode = |byte: u8| match byte {
-        byte if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
-        byte => format!("%{byte:02X}"),
-    };
-    text.bytes().map(encode).collect()
-}
-
 fn base64(bytes: &[u8]) -> String {
     serde_json::to_value(k8s_openapi::ByteString(bytes.to_vec()))
         .ok()
