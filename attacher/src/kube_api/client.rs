@@ -4,6 +4,7 @@
 //! own waits for 429. This one uses HTTP/2 on few connections, detects a dead network by pings, and leaves deadlines and retries
 //! to [`retry`](super::retry). See docs/adr/0002-own-http-stack.md.
 
+mod credentials;
 mod transport;
 
 use std::sync::Arc;
@@ -13,16 +14,16 @@ use http::header::USER_AGENT;
 use http::{HeaderValue, Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
-use kube::client::middleware::{AuthLayer, BaseUriLayer, ExtraHeadersLayer};
-use kube::client::{AuthError, Body, ConfigExt};
-use kube::config::AuthInfo;
+use kube::client::middleware::{BaseUriLayer, ExtraHeadersLayer};
+use kube::client::{Body, ConfigExt};
 use kube::{Client, Config};
 use rustls::pki_types::InvalidDnsNameError;
-use secrecy::ExposeSecret as _;
-use tokio::time::error::Elapsed;
 use tokio::time::timeout;
-use tower::util::{self, BoxCloneSyncService};
-use tower::{BoxError, Layer as _, Service, ServiceBuilder, ServiceExt as _, service_fn};
+use tower::util::BoxCloneSyncService;
+use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _, service_fn};
+
+use self::credentials::Credentials;
+pub use self::credentials::CredentialsError;
 
 use self::transport::{Http, ResponseBody, boxed, network, server_name, tls};
 use super::metrics::{Outcome, is_watch};
@@ -56,9 +57,11 @@ pub(crate) struct Clients {
 pub struct Access(Arc<Settings>);
 
 struct Settings {
+    /// Host and port, for errors.
+    server: Arc<str>,
     base: BaseUriLayer,
     headers: ExtraHeadersLayer,
-    auth: Option<AuthLayer>,
+    credentials: Credentials,
     namespace: String,
     /// Makes a connection.
     transport: Box<dyn Fn() -> Http + Send + Sync>,
@@ -70,6 +73,7 @@ pub(crate) type ApiService = BoxCloneSyncService<Request<Body>, Response<Respons
 
 /// The connections of one client.
 struct Connections {
+    server: Arc<str>,
     rate: Option<RateLimit>,
     counts: Requests,
     http: Http,
@@ -78,12 +82,12 @@ struct Connections {
 /// A request without a complete response.
 #[derive(Debug, thiserror::Error)]
 enum Unanswered {
-    #[error(transparent)]
-    Lost(BoxError),
+    #[error("the connection to the API server at {0} failed")]
+    Lost(Arc<str>, #[source] BoxError),
     #[error("the response was cut off")]
     CutOff(#[source] BoxError),
-    #[error("no answer within {} s", RESPONSE_TIMEOUT.as_secs())]
-    Late(#[from] Elapsed),
+    #[error("no answer of the API server at {0} within {limit} s", limit = RESPONSE_TIMEOUT.as_secs())]
+    Late(Arc<str>),
 }
 
 /// The client configuration is unusable.
@@ -107,11 +111,6 @@ pub enum ConnectError {
     )]
     Proxy(String),
 }
-
-/// Unusable credentials. The text contains no output of an exec plugin.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct CredentialsError(String);
 
 // === impl Clients ===
 
@@ -144,7 +143,7 @@ impl Access {
             return Err(ConnectError::Proxy(address(&proxy.to_string())));
         }
         let mut config = config.clone();
-        leave_out_empty(&mut config.auth_info);
+        credentials::leave_out_empty(&mut config.auth_info);
         let (tls, server_name) = (tls(&config)?, server_name(&config)?);
         Self::over(&config, move || network(tls.clone(), server_name.clone()))
     }
@@ -170,19 +169,17 @@ impl Access {
         config: &Config,
         transport: impl Fn() -> Http + Send + Sync + 'static,
     ) -> Result<Self, ConnectError> {
-        let auth = config.auth_layer().map_err(|error| {
-            if let kube::Error::Auth(error) = &error {
-                CredentialsError::from(error)
-            } else {
-                CredentialsError(chain(&error))
-            }
-        })?;
+        let url = &config.cluster_url;
         Ok(Self(Arc::new(Settings {
+            server: url
+                .authority()
+                .map_or_else(|| url.to_string(), |at| address(at.as_str()))
+                .into(),
             base: config.base_uri_layer(),
             headers: config
                 .extra_headers_layer()
                 .map_err(ConnectError::Impersonation)?,
-            auth,
+            credentials: Credentials::read(config)?,
             namespace: config.default_namespace.clone(),
             transport: Box::new(transport),
         })))
@@ -195,15 +192,17 @@ impl Access {
 
     pub(crate) fn service(&self, rate: Option<RateLimit>, counts: Requests) -> ApiService {
         let connections = Arc::new(Connections {
+            server: self.0.server.clone(),
             rate,
             counts,
             http: (self.0.transport)(),
         });
         let send = service_fn(move |request| connections.clone().send(request));
-        let authorized = match &self.0.auth {
-            Some(auth) => util::Either::Left(auth.layer(send)),
-            None => util::Either::Right(send),
-        };
+        let access = self.clone();
+        let authorized = service_fn(move |request| {
+            let (access, send) = (access.clone(), send.clone());
+            async move { access.0.credentials.send(send, request).await }
+        });
         let service = ServiceBuilder::new()
             .layer(self.0.base.clone())
             .layer(self.0.headers.clone())
@@ -211,66 +210,9 @@ impl Access {
                 request.headers_mut().insert(USER_AGENT, user_agent());
                 request
             })
-            .map_err(without_plugin_output)
+            .map_err(credentials::without_plugin_output)
             .service(authorized);
         BoxCloneSyncService::new(service)
-    }
-}
-
-/// As client-go, ignores empty values in a kubeconfig, and a token if there is a readable token file.
-fn leave_out_empty(user: &mut AuthInfo) {
-    let empty = |value: &Option<String>| value.as_ref().is_some_and(String::is_empty);
-    for field in [
-        &mut user.username,
-        &mut user.token_file,
-        &mut user.client_certificate,
-        &mut user.client_certificate_data,
-        &mut user.client_key,
-    ] {
-        if empty(field) {
-            *field = None;
-        }
-    }
-    for field in [&mut user.token, &mut user.password, &mut user.client_key_data] {
-        if field
-            .as_ref()
-            .is_some_and(|value| value.expose_secret().is_empty())
-        {
-            *field = None;
-        }
-    }
-    if user.token.is_some()
-        && let Some(path) = &user.token_file
-    {
-        match std::fs::File::open(path) {
-            Ok(_) => user.token = None,
-            Err(_) => user.token_file = None,
-        }
-    }
-}
-
-/// kube's error contains the plugin's output, which may be a credential.
-fn without_plugin_output(error: BoxError) -> BoxError {
-    match error.downcast::<AuthError>() {
-        Ok(error) => CredentialsError::from(&*error).into(),
-        Err(error) => error,
-    }
-}
-
-// === impl CredentialsError ===
-
-impl From<&AuthError> for CredentialsError {
-    fn from(error: &AuthError) -> Self {
-        Self(if let AuthError::AuthExecRun { out, .. } = error {
-            // Its command line may contain secrets, too.
-            format!("the exec plugin failed with {}", out.status)
-        } else if let AuthError::AuthExecParse(_) = error {
-            "the exec plugin did not print an ExecCredential".to_owned()
-        } else if let AuthError::MalformedTokenExpirationDate(_) = error {
-            "the exec plugin's expirationTimestamp is not an RFC 3339 time".to_owned()
-        } else {
-            chain(error)
-        })
     }
 }
 
@@ -288,8 +230,10 @@ impl Connections {
         let is_watch = is_watch(request.uri());
         let mut running = self.counts.begin(request.method(), request.uri());
         let answer = async {
-            let answer = timeout(RESPONSE_TIMEOUT, self.http.clone().oneshot(fenced(request))).await?;
-            answer.map_err(Unanswered::Lost)
+            match timeout(RESPONSE_TIMEOUT, self.http.clone().oneshot(fenced(request))).await {
+                Ok(answer) => answer.map_err(|error| Unanswered::Lost(self.server.clone(), error)),
+                Err(_) => Err(Unanswered::Late(self.server.clone())),
+            }
         };
         let answer = answer.await;
         running.outcome = match &answer {
@@ -297,7 +241,9 @@ impl Connections {
             Err(error) => Outcome::Failed(chain(error)),
         };
         drop(running);
-        Ok(complete(is_watch, answer?).await?)
+        let whole = complete(is_watch, answer?);
+        let whole = timeout(RESPONSE_TIMEOUT, whole).await;
+        Ok(whole.map_err(|_| Unanswered::Late(self.server.clone()))??)
     }
 }
 
@@ -311,8 +257,7 @@ async fn complete(
         return Ok(answer);
     }
     let (head, body) = answer.into_parts();
-    let body = timeout(RESPONSE_TIMEOUT, body.collect()).await?;
-    let mut body = body.map_err(Unanswered::CutOff)?.to_bytes();
+    let mut body = body.collect().await.map_err(Unanswered::CutOff)?.to_bytes();
     if refused {
         let status = serde_json::to_vec(&status::of_refusal(&head, &body));
         body = status.expect("a Status must be JSON").into();

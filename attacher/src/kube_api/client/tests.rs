@@ -282,6 +282,16 @@ fn proxy_is_refused_without_quoting_its_password() {
 }
 
 #[tokio::test]
+async fn error_names_the_address_of_an_unreachable_api_server() {
+    let access = Access::new(&Config::new("http://127.0.0.1:1/prefix".parse().unwrap())).unwrap();
+    let error = send_request(&access.connect(None, Requests::default()))
+        .await
+        .unwrap_err();
+    let text = chain(&error);
+    assert!(text.contains("127.0.0.1:1") && text.contains("refused"), "{text}");
+}
+
+#[tokio::test]
 async fn connections_have_tcp_keepalive() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

@@ -149,3 +149,34 @@ fn service_account_accepts_an_ipv6_address() {
     let config = of_service_account(Path::new("/nowhere"), "fd00::1", 443).unwrap();
     assert_eq!(config.cluster_url.to_string(), "https://[fd00::1]:443/");
 }
+
+/// kube decides by the wall clock when to read the file again, so after a backward jump it does not.
+#[tokio::test]
+async fn reads_the_token_again_when_the_api_server_refuses_it() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("token");
+    fs::write(&path, "old").unwrap();
+    let mut config = Config::new(http::Uri::from_static("http://localhost"));
+    config.auth_info.token_file = Some(path.display().to_string());
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    let server = {
+        let seen = seen.clone();
+        service_fn(move |request: Request<Fenced<Body>>| {
+            let token = request.headers()["authorization"].to_str().unwrap().to_owned();
+            let status = if token == "Bearer new" { 200 } else { 401 };
+            seen.lock().unwrap().push(token);
+            let response = Response::builder()
+                .status(status)
+                .body(Body::from(b"{}".to_vec()));
+            std::future::ready(Ok::<_, Infallible>(response.unwrap()))
+        })
+    };
+    let access = Access::over(&config, move || boxed(server.clone())).unwrap();
+    let clients = [(); 2].map(|()| access.connect(None, Requests::default()));
+    fs::write(&path, "new").unwrap();
+    assert!(send_request(&clients[0]).await.is_err());
+    for client in &clients {
+        send_request(client).await.unwrap();
+    }
+    assert_eq!(*seen.lock().unwrap(), ["Bearer old", "Bearer new", "Bearer new"]);
+}
