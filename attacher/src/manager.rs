@@ -38,8 +38,8 @@ use tasks::Tasks;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// `--kubeconfig` is unusable.
-    #[error("--kubeconfig {0:?} cannot be used")]
-    Kubeconfig(String, #[source] kube::config::KubeconfigError),
+    #[error("--kubeconfig {0:?} cannot be used: {1}")]
+    Kubeconfig(String, String),
     /// There is no `--kubeconfig`, and the process does not run in a cluster.
     #[error("not running in a cluster: give --kubeconfig with the path of a kubeconfig file")]
     NoCluster(#[source] kube::config::InClusterError),
@@ -179,14 +179,9 @@ pub async fn serve<C: Connect>(
         shutdown,
     };
     loop {
-        let session = tokio::select! {
-            biased;
-            () = service.shutdown.cancelled() => break,
-            session = first_session(service.connection.clone()) => session,
-        };
-        let Some(session) = session else {
-            let ended = tasks.join(Task::Connection).await;
-            return Err(ended.err().unwrap_or(Error::Task(Task::Connection)));
+        let connection = service.connection.clone();
+        let Some(session) = next_session(&mut tasks, connection, &service.shutdown).await? else {
+            break;
         };
         let term = service.term(&mut tasks, &session).await?;
         if !runs_election_again(&mut tasks, term)? {
@@ -322,10 +317,14 @@ fn runs_election_again(tasks: &mut Tasks, term: Term) -> Result<bool, Error> {
 async fn supervise(tasks: &mut Tasks, shutdown: &CancellationToken) -> Result<(), Error> {
     match tasks.join_next().await {
         Some((Task::Controller, Ok(()))) if shutdown.is_cancelled() => Ok(()),
-        Some((task, Ok(()))) => Err(Error::Task(task)),
-        Some((_, Err(error))) => Err(error),
+        Some(ended) => Err(unexpected_end(ended)),
         None => Ok(()),
     }
+}
+
+/// The error of a task that ended before the shutdown.
+fn unexpected_end((task, result): (Task, Result<(), Error>)) -> Error {
+    result.err().unwrap_or(Error::Task(task))
 }
 
 /// Stops the controller like a crash, and releases the lease if no sync was running, so that other replicas need not wait
@@ -341,10 +340,25 @@ async fn abandon(
     election::end(tasks, stop_election, state).await
 }
 
-/// The first session; `None` if the connection manager ended.
-async fn first_session(mut connection: watch::Receiver<ConnectionState>) -> Option<Arc<Session>> {
-    let connection = connection.wait_for(Option::is_some).await.ok()?;
-    connection.clone()
+/// Waits for a connection to the driver; `None` if the process shuts down first. A task that ends meanwhile ends the process.
+async fn next_session(
+    tasks: &mut Tasks,
+    mut connection: watch::Receiver<ConnectionState>,
+    shutdown: &CancellationToken,
+) -> Result<Option<Arc<Session>>, Error> {
+    let connected = async {
+        match connection.wait_for(Option::is_some).await {
+            Ok(session) => session.clone(),
+            // The connection manager's task has ended, and has the cause.
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        () = shutdown.cancelled() => Ok(None),
+        Some(ended) = tasks.join_next() => Err(unexpected_end(ended)),
+        session = connected => Ok(session),
+    }
 }
 
 // === impl Task ===
@@ -382,6 +396,29 @@ mod tests {
             Ok(())
         });
         assert!(tasks.join(Task::Controller).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn task_that_ends_while_the_driver_is_awaited_ends_the_process() {
+        let (shutdown, (connection_tx, connection)) = (CancellationToken::new(), watch::channel(None));
+        let wait = async |tasks: &mut Tasks| {
+            let session = next_session(tasks, connection.clone(), &shutdown);
+            tokio::time::timeout(std::time::Duration::from_secs(3600), session).await
+        };
+        let mut tasks = Tasks::default();
+        tasks.spawn(Task::Connection, std::future::pending());
+        assert!(wait(&mut tasks).await.is_err(), "it waits for the driver");
+        tasks.spawn(Task::Http, async { Ok(()) });
+        let ended = wait(&mut tasks).await;
+        assert!(matches!(ended, Ok(Err(Error::Task(Task::Http)))), "{ended:?}");
+        // The end of a task that was noticed while another one was joined.
+        lose_lease(&mut tasks).await;
+        let ended = wait(&mut tasks).await;
+        assert!(matches!(ended, Ok(Err(Error::StoppedLeading(_)))), "{ended:?}");
+        connection_tx.send_replace(Some(Arc::new(Session::disconnected("d.example"))));
+        assert!(matches!(wait(&mut tasks).await, Ok(Ok(Some(_)))));
+        shutdown.cancel();
+        assert!(matches!(wait(&mut tasks).await, Ok(Ok(None))));
     }
 
     #[tokio::test]

@@ -7,6 +7,7 @@ use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigErro
 
 use super::Error;
 use crate::args::Args;
+use crate::report::chain;
 
 /// Directory in which Kubernetes mounts the pod's service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -16,11 +17,26 @@ pub(super) async fn read(args: &Args) -> Result<kube::Config, Error> {
     let Some(path) = &args.kubeconfig else {
         return in_cluster().map_err(Error::NoCluster);
     };
-    let broken = |source| Error::Kubeconfig(path.clone(), source);
+    let broken = |error| Error::Kubeconfig(path.clone(), without_content(&error));
     let kubeconfig = Kubeconfig::read_from(path).map_err(broken)?;
     of_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .map_err(broken)
+}
+
+/// The error without the content of the kubeconfig, which has credentials.
+fn without_content(error: &KubeconfigError) -> String {
+    let KubeconfigError::Parse(error) = error else {
+        return chain(error);
+    };
+    match error.location() {
+        Some(at) => format!(
+            "it is not a kubeconfig: see line {}, column {}",
+            at.line(),
+            at.column()
+        ),
+        None => "it is not a kubeconfig".to_owned(),
+    }
 }
 
 /// The client configuration of the pod, from the variables that Kubernetes sets in each container.
@@ -103,4 +119,33 @@ fn authority_file(kubeconfig: &Kubeconfig, options: &KubeConfigOptions) -> Optio
 )]
 pub(super) fn pod_namespace() -> Option<String> {
     std::env::var("POD_NAMESPACE").ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn error_of_a_broken_kubeconfig_names_the_line_and_quotes_nothing() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let flag = format!("--kubeconfig={}", file.path().display());
+        let args = ["csi-attacher", &flag].map(std::ffi::OsString::from);
+        let args = Args::read(args).unwrap();
+        for (content, place) in [
+            ("users:\n- name: u\n  user: {token: hunter2\n", "line 3"),
+            ("users:\n- name: u\n  user: hunter2\n", "line 3"),
+            ("hunter2", "line 1"),
+            (
+                "clusters: [{name: c, cluster: {server: 'http://hunter2:\\'}}]\n",
+                "",
+            ),
+        ] {
+            fs::write(file.path(), content).unwrap();
+            let text = chain(&read(&args).await.unwrap_err());
+            assert!(text.contains(place) && text.contains("--kubeconfig"), "{text}");
+            assert!(!text.contains("hunter2"), "{text}");
+        }
+    }
 }
