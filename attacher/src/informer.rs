@@ -55,7 +55,7 @@ pub(crate) struct StoreDelta<T> {
     pub(crate) after: Option<Arc<T>>,
 }
 
-/// The objects of the three kinds. Changes of VolumeAttachments and PersistentVolumes also update the indexers.
+/// The objects of the three kinds. Their changes also update the indexers.
 #[derive(Debug, Default)]
 pub(crate) struct Informer {
     pub(crate) attachments: Store<Attachment>,
@@ -67,6 +67,8 @@ pub(crate) struct Informer {
     pub(crate) by_node: Indexer,
     /// Attachments by [`Informer::handle`].
     pub(crate) by_handle: Indexer,
+    /// CSINodes by the driver's node id.
+    pub(crate) by_node_id: Indexer,
 }
 
 // === impl Informer ===
@@ -112,6 +114,17 @@ impl Informer {
                     self.by_handle.update(old.as_ref(), new.as_ref(), attachment);
                 }
             }
+        }
+        deltas
+    }
+
+    /// Applies a change of CSINodes.
+    pub(crate) fn nodes_changed(&mut self, change: Change<Node>) -> Vec<StoreDelta<Node>> {
+        let deltas = self.nodes.apply(change);
+        for StoreDelta { name, before, after } in &deltas {
+            let id = |node: &'_ Option<Arc<Node>>| node.as_ref().and_then(|node| node.id.clone());
+            self.by_node_id
+                .update(id(before).as_ref(), id(after).as_ref(), name);
         }
         deltas
     }

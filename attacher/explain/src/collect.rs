@@ -329,7 +329,7 @@ impl Collector<'_> {
         self.snapshot.classes.extend(classes);
     }
 
-    /// Events about pending pods, claims without a volume, and attachments.
+    /// Events about pending pods, claims without a volume, attachments and volumes.
     async fn read_events(&mut self) {
         let snapshot = &self.snapshot;
         let pods = snapshot.pods.iter().filter(|pod| pod.phase() == "Pending");
@@ -340,7 +340,9 @@ impl Collector<'_> {
         });
         let attachments = snapshot.attachments.iter();
         let attachments = attachments.map(|va| ("VolumeAttachment", CLUSTER_EVENTS_NAMESPACE, va.name()));
-        let sources = pods.chain(claims).chain(attachments);
+        let volumes = snapshot.volumes.keys();
+        let volumes = volumes.map(|name| ("PersistentVolume", CLUSTER_EVENTS_NAMESPACE, name.as_str()));
+        let sources = pods.chain(claims).chain(attachments).chain(volumes);
         let sources: Vec<_> = sources
             .filter(|(_, _, name)| is_object_name(name))
             .take(MAX_EVENT_SOURCES)

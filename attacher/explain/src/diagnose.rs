@@ -21,12 +21,13 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use csi_attacher::kube_api::events;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 
 use self::multi_attach::Holder;
-use crate::objects::{AttachmentExt, ClaimExt, ObjectExt, PodExt};
+use crate::objects::{AttachmentExt, ClaimExt, EventExt, ObjectExt, PodExt};
 use crate::path::{ClusterView, VolumePath, claim_of};
 use crate::report::{Actor, Cause, Finding, Names, PathReport, Report, State};
 use crate::resource::ResourceKind;
@@ -209,10 +210,25 @@ fn notes(view: ClusterView<'_>, nothing: bool) -> Vec<String> {
         | ResourceKind::PersistentVolume
         | ResourceKind::VolumeAttachment => Vec::new(),
     };
+    notes.extend(warnings(view.snapshot));
     if nothing {
         notes.push("There is no volume here that a CSI driver would have to attach.".to_owned());
     }
     notes
+}
+
+/// What the attacher found and only people can end. An Event names the objects, and no object shows it.
+fn warnings(snapshot: &Snapshot) -> BTreeSet<String> {
+    let reasons = [
+        events::Reason::NodeIdNotUnique,
+        events::Reason::AttachedTwice,
+        events::Reason::PublishedWithoutAttachment,
+    ];
+    let events = snapshot.events.iter();
+    let warnings = events.filter(|event| reasons.iter().any(|reason| reason.name() == event.reason()));
+    warnings
+        .map(|event| format!("{}: {}", event.reason(), event.message()))
+        .collect()
 }
 
 #[cfg(test)]

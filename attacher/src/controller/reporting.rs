@@ -5,13 +5,13 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ObjectReference;
 use tracing::{Span, field, info_span};
 
-use super::state::{Finding, Item};
+use super::state::{Finding, Item, Warning};
 use super::sync_error::{MESSAGE_BYTES, cut};
 use super::{Controller, SyncError};
 use crate::csi::{Code, ControllerClient};
 use crate::kube_api::events::Reason;
 use crate::kube_api::{AttachmentRequest, Cluster};
-use crate::model::{Attachment, Driver, Problem};
+use crate::model::{Attachment, Driver, Problem, PublishTarget};
 use crate::plan::Operation;
 use crate::report::{chain, time};
 use crate::trace;
@@ -38,7 +38,8 @@ pub(super) fn span(item: &Item, driver: &Driver) -> Span {
             otel.uid = %a.uid, otel.driver = %driver, otel.status_description = field::Empty
         ),
         Item::Target(abandoned) => info_span!(
-            "unpublish", va = %abandoned.attachment.name, node = %abandoned.attachment.node,
+            "unpublish", va = %abandoned.attachment.name,
+            pv = abandoned.attachment.volume_name().map(|name| &**name), node = %abandoned.attachment.node,
             otel.uid = %abandoned.attachment.uid, otel.driver = %driver, otel.status_description = field::Empty
         ),
         Item::Volume(volume) => info_span!(
@@ -165,9 +166,65 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             }
             Operation::Detach => "the driver lists a detached volume on its node; unpublishing it again",
         };
+        let pv = attachment.volume_name().map(|name| &**name);
         tracing::warn!(
-            va = %name, %node, volume = %target.volume_id, node_id = %target.node_id, times, "{what}"
+            va = %name, pv, %node, volume = %target.volume_id, node_id = %target.node_id, times, "{what}"
         );
+    }
+
+    /// Logs a situation that only people can end, and sends an Event.
+    pub(super) fn announce_warning(&self, warning: &Warning) {
+        match warning {
+            Warning::NodeIdNotUnique {
+                attachment,
+                node_id,
+                other,
+            } => {
+                let Attachment { name, node, .. } = &**attachment;
+                let message = format!(
+                    "nodes {node} and {other} have the same node id {node_id}, so the driver attaches and detaches volumes \
+                     of one on the other (VolumeAttachment {name}): give each node an id of its own, which the driver's \
+                     node plugin returns from NodeGetInfo"
+                );
+                tracing::warn!(va = %name, %node, %other, %node_id, "two nodes have the same node id");
+                self.recorder
+                    .report(&**attachment, Reason::NodeIdNotUnique, None, message);
+            }
+            Warning::AttachedTwice { attachment, other } => {
+                let Attachment { name, node, .. } = &**attachment;
+                let pv = attachment.volume_name().map(|name| &**name);
+                let message = format!(
+                    "VolumeAttachments {name} (node {node}) and {} (node {}) both have attached=true for a volume of one \
+                     node, and neither records a node id: delete the one whose node does not use the volume",
+                    other.name, other.node
+                );
+                tracing::warn!(
+                    va = %name, pv, %node, other = %other.name,
+                    "two VolumeAttachments of a single-node volume have attached=true and no record"
+                );
+                self.announce(attachment, Reason::AttachedTwice, None, message);
+            }
+            Warning::PublishedWithoutAttachment {
+                volume,
+                target: PublishTarget { volume_id, node_id },
+                node,
+                is_new,
+            } => {
+                let message = format!(
+                    "the driver lists volume {volume_id} on node {node} (node id {node_id}), but there is no \
+                     VolumeAttachment: if the node does not use it, create a VolumeAttachment for both and delete it, so that \
+                     the volume is detached"
+                );
+                if *is_new {
+                    tracing::warn!(
+                        pv = %volume.name, %node, volume = %volume_id, %node_id,
+                        "the driver lists a volume on a node without VolumeAttachment"
+                    );
+                }
+                self.recorder
+                    .report(&**volume, Reason::PublishedWithoutAttachment, None, message);
+            }
+        }
     }
 
     /// Sends an Event about a VolumeAttachment and its PersistentVolume.

@@ -16,6 +16,7 @@ mod repair;
 mod stats;
 mod target_usage;
 mod volumes;
+mod warnings;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -35,6 +36,7 @@ pub(crate) use item::{AbandonedTarget, Item, PendingStatusWrite};
 pub use reconcile::Round;
 pub(crate) use reconcile::{Finding, LastRound, Rounds};
 use repair::SuspectState;
+pub(crate) use warnings::Warning;
 
 /// See the module.
 #[derive(Debug)]
@@ -55,6 +57,8 @@ pub struct ControllerState {
     pub(super) capabilities: Option<Capabilities>,
     connection: u64,
     pub(crate) rounds: Rounds,
+    /// Since the last [`ControllerState::take_warnings`].
+    warnings: Vec<Warning>,
     /// Whether syncs have started: until the caches are synced, a node that is not listed yet looks deleted.
     started: bool,
 }
@@ -120,6 +124,7 @@ impl ControllerState {
             capabilities: None,
             connection: 0,
             rounds: Rounds::default(),
+            warnings: Vec::new(),
             started: false,
         }
     }

@@ -28,6 +28,7 @@ pub(super) async fn metrics(State(view): State<Arc<View>>) -> impl IntoResponse 
         lanes(&scrape, view.now(), &stats, state.unproven());
         caches(&scrape, &state);
         reconcile(&scrape, &state.rounds);
+        warnings(&scrape, &state);
     }
     if let Some(election) = view.election() {
         leadership(&scrape, &election);
@@ -188,5 +189,18 @@ fn reconcile(scrape: &Scrape, rounds: &Rounds) {
         "csi_attacher_refused_repairs_total",
         "Total number of repairs that the attacher refused, for example because the volume is being deleted; each is parked until one of its objects changes",
         reconcile.refused as f64,
+    );
+}
+
+fn warnings(scrape: &Scrape, state: &ControllerState) {
+    scrape.gauge(
+        "csi_attacher_shared_node_ids",
+        "Number of node ids of the driver that more than one CSINode has; Events on the VolumeAttachments name the nodes",
+        state.index.by_node_id.shared() as f64,
+    );
+    scrape.gauge(
+        "csi_attacher_published_without_attachment",
+        "Number of volumes that two complete ListVolumes show on a node without any VolumeAttachment; Events on the PersistentVolumes name the nodes",
+        state.unattached() as f64,
     );
 }

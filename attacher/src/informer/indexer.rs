@@ -1,16 +1,16 @@
-//! An index: the attachments of a volume, a node or a volume handle.
+//! An index: the attachments of a volume, a node or a volume handle, or the CSINodes of a node id.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Pairs of an indexed value and the name of an attachment, in order.
+/// Pairs of an indexed value and the name of an object, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Indexer(BTreeSet<(Arc<str>, Arc<str>)>);
 
 // === impl Indexer ===
 
 impl Indexer {
-    /// The attachments of `value`, in the order of their names.
+    /// The objects of `value`, in the order of their names.
     pub(crate) fn get(&self, value: &str) -> impl Iterator<Item = &Arc<str>> + use<'_> {
         let value: Arc<str> = value.into();
         let first = (value.clone(), Arc::default());
@@ -18,16 +18,30 @@ impl Indexer {
         pairs.map(|(_, name)| name)
     }
 
-    /// Moves an attachment from value `old` to value `new`. Adds it if `old` is `None`; removes it if `new` is `None`.
-    pub(crate) fn update(&mut self, old: Option<&Arc<str>>, new: Option<&Arc<str>>, attachment: &Arc<str>) {
+    /// The number of values that several objects have.
+    pub(crate) fn shared(&self) -> usize {
+        let mut values = self.0.iter().map(|(value, _)| value).peekable();
+        let mut shared = 0;
+        while let Some(value) = values.next() {
+            let mut others = 0;
+            while values.next_if_eq(&value).is_some() {
+                others += 1;
+            }
+            shared += usize::from(others > 0);
+        }
+        shared
+    }
+
+    /// Moves an object from value `old` to value `new`. Adds it if `old` is `None`; removes it if `new` is `None`.
+    pub(crate) fn update(&mut self, old: Option<&Arc<str>>, new: Option<&Arc<str>>, object: &Arc<str>) {
         if old == new {
             return;
         }
         if let Some(old) = old {
-            self.0.remove(&(old.clone(), attachment.clone()));
+            self.0.remove(&(old.clone(), object.clone()));
         }
         if let Some(new) = new {
-            self.0.insert((new.clone(), attachment.clone()));
+            self.0.insert((new.clone(), object.clone()));
         }
     }
 }
@@ -35,6 +49,21 @@ impl Indexer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counts_values_of_several_objects() {
+        let mut index = Indexer::default();
+        for (value, object, shared) in [
+            ("1", "a", 0),
+            ("2", "b", 0),
+            ("1", "c", 1),
+            ("1", "d", 1),
+            ("2", "e", 2),
+        ] {
+            index.update(None, Some(&value.into()), &object.into());
+            assert_eq!(index.shared(), shared, "{object}");
+        }
+    }
 
     #[test]
     fn returns_sorted_names_of_one_value() {

@@ -57,6 +57,12 @@ pub enum Reason {
     AttachmentLost,
     /// A lost attachment was published again.
     AttachmentRestored,
+    /// Several CSINodes have the same node id.
+    NodeIdNotUnique,
+    /// Two VolumeAttachments of a single-node volume say attached, and neither has a record.
+    AttachedTwice,
+    /// The driver lists the volume on a node without any VolumeAttachment.
+    PublishedWithoutAttachment,
     /// This replica became leader or stopped leading.
     LeaderElection,
 }
@@ -140,6 +146,9 @@ impl Reason {
             Self::DetachRecovered => "DetachRecovered",
             Self::AttachmentLost => "AttachmentLost",
             Self::AttachmentRestored => "AttachmentRestored",
+            Self::NodeIdNotUnique => "NodeIDNotUnique",
+            Self::AttachedTwice => "AttachedTwice",
+            Self::PublishedWithoutAttachment => "PublishedWithoutAttachment",
             Self::LeaderElection => "LeaderElection",
         }
     }
@@ -147,7 +156,12 @@ impl Reason {
     /// Whether the Event is a warning.
     pub fn is_warning(self) -> bool {
         match self {
-            Self::AttachFailed | Self::DetachFailed | Self::AttachmentLost => true,
+            Self::AttachFailed
+            | Self::DetachFailed
+            | Self::AttachmentLost
+            | Self::NodeIdNotUnique
+            | Self::AttachedTwice
+            | Self::PublishedWithoutAttachment => true,
             Self::AttachRecovered
             | Self::DetachRecovered
             | Self::AttachmentRestored
@@ -163,7 +177,11 @@ impl Notice {
         let verb = match reason {
             Reason::AttachFailed | Reason::AttachRecovered => "Attach",
             Reason::DetachFailed | Reason::DetachRecovered => "Detach",
-            Reason::AttachmentLost | Reason::AttachmentRestored => "Reconcile",
+            Reason::AttachmentLost
+            | Reason::AttachmentRestored
+            | Reason::NodeIdNotUnique
+            | Reason::AttachedTwice
+            | Reason::PublishedWithoutAttachment => "Reconcile",
             Reason::LeaderElection => "LeaderElection",
         };
         Self {
@@ -171,7 +189,8 @@ impl Notice {
             reason,
             action: match (code, reason) {
                 (Some(code), _) => format!("{verb} ({})", code.name()),
-                (None, Reason::AttachFailed | Reason::DetachFailed) => {
+                // A volume may be published on several nodes.
+                (None, Reason::AttachFailed | Reason::DetachFailed | Reason::PublishedWithoutAttachment) => {
                     format!("{verb} (cause {:04x})", fingerprint(note))
                 }
                 (None, _) => verb.to_owned(),
@@ -303,7 +322,13 @@ impl Publisher {
                     );
                 }
             }
-            Err(error) => tracing::warn!(error = chain(&error), "cannot write an Event"),
+            Err(error) => tracing::warn!(
+                kind = notice.regarding.kind,
+                name = notice.regarding.name,
+                reason = notice.reason.name(),
+                error = chain(&error),
+                "cannot write an Event"
+            ),
         }
     }
 

@@ -5,7 +5,7 @@
 //! volumes. So everything that follows from it is an idempotent call, which is harmless if the list was wrong.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::{AttachInputs, spec};
@@ -22,6 +22,10 @@ pub struct ListVolumesResult {
     watched_by_handle: HashMap<Arc<str>, Vec<usize>>,
     /// Number of the connection to the driver, at the beginning of the round.
     pub(crate) connection: u64,
+    /// PersistentVolumes of the driver by handle.
+    volumes: HashMap<Arc<str>, Arc<str>>,
+    /// Where the driver lists them and no candidate is expected, with the name of the PersistentVolume.
+    pub(crate) unexpected: BTreeMap<PublishTarget, Arc<str>>,
 }
 
 /// One target of a detach in a round.
@@ -108,14 +112,32 @@ impl ListVolumesResult {
         });
     }
 
+    /// Adds a PersistentVolume of the driver.
+    pub(crate) fn add_volume(&mut self, name: &Arc<str>, handle: &Arc<str>) {
+        self.volumes.insert(handle.clone(), name.clone());
+    }
+
     /// Whether the list would be of no use.
     pub(crate) fn is_empty(&self) -> bool {
-        self.candidates.is_empty() && self.watched.is_empty()
+        self.candidates.is_empty() && self.watched.is_empty() && self.volumes.is_empty()
     }
 
     /// Handles one entry of the list. `published` are its node ids, if it has a status.
     pub(crate) fn add_entry(&mut self, handle: &str, published: Option<&[String]>) {
-        for number in self.by_handle.get(handle).into_iter().flatten() {
+        let numbers = self.by_handle.get(handle).map_or(&[][..], Vec::as_slice);
+        if let Some((handle, name)) = self.volumes.get_key_value(handle) {
+            for node in published.unwrap_or_default() {
+                let is_expected = |number: &usize| self.candidates[*number].expected.covers(node);
+                if !numbers.iter().any(is_expected) {
+                    let target = PublishTarget {
+                        volume_id: handle.clone(),
+                        node_id: node.as_str().into(),
+                    };
+                    self.unexpected.insert(target, name.clone());
+                }
+            }
+        }
+        for number in numbers {
             let Candidate {
                 expected,
                 listed_state,

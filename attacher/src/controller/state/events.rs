@@ -17,6 +17,9 @@ impl ControllerState {
         let written = matches!(change, Change::LocallyUpdated(_));
         for StoreDelta { name, before, after } in self.index.attachments_changed(change) {
             self.mark_dirty(&name);
+            if let Some(after) = &after {
+                self.check_attachment(before.as_deref(), after);
+            }
             let key = Key::Attachment(name);
             if let Some(volume) = after.as_ref().filter(|a| plan::lacks_handle(a))
                 && let Some(volume) = volume.volume_name()
@@ -72,6 +75,9 @@ impl ControllerState {
                 let was = |before: &Volume| {
                     (&before.uid, before.deleting, &before.spec) == (&after.uid, after.deleting, &after.spec)
                 };
+                if before.is_none() {
+                    self.check_attached_twice(&name);
+                }
                 if !before.as_deref().is_some_and(was) {
                     self.requeue(self.index.by_volume.get(&name).cloned().collect());
                 }
@@ -81,11 +87,14 @@ impl ControllerState {
     }
 
     pub(super) fn nodes_changed(&mut self, change: Change<Node>) {
-        for StoreDelta { name, before, after } in self.index.nodes.apply(change) {
+        for StoreDelta { name, before, after } in self.index.nodes_changed(change) {
             // A CSINode also changes with what other drivers and the kubelet write there.
             let identity =
                 |node: &Option<Arc<Node>>| node.as_ref().map(|node| (node.uid.clone(), node.id.clone()));
             if identity(&before) != identity(&after) {
+                if let Some(id) = after.as_ref().and_then(|after| after.id.as_ref()) {
+                    self.check_node_id(id, &name);
+                }
                 let names: Vec<_> = self.index.by_node.get(&name).cloned().collect();
                 for attachment in names.iter().filter_map(|name| self.index.attachments.get(name)) {
                     self.evidence.forget(&attachment.uid);

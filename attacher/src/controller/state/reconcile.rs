@@ -3,7 +3,7 @@
 //! A VolumeAttachment is compared only if it neither changed nor was synced between the beginning of the round and its
 //! result, so that a concurrent sync is never undone. The work that follows is [`repair`](super::repair).
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,8 @@ pub(crate) struct Rounds {
     /// Findings since the last [`ControllerState::take_findings`].
     pub(crate) findings: Vec<Finding>,
     pub(crate) metrics: ReconcileMetrics,
+    /// Targets that the last complete list showed published without any VolumeAttachment, and whether the one before did, too.
+    pub(super) unattached: BTreeMap<PublishTarget, bool>,
     pub(crate) last: Option<LastRound>,
 }
 
@@ -99,6 +101,11 @@ impl ControllerState {
         }
         self.watch_targets(&mut result, driver);
         result.connection = self.connection;
+        for volume in self.index.volumes.iter() {
+            if let Some(csi) = volume.spec.csi().filter(|csi| *csi.driver == *driver.name) {
+                result.add_volume(&volume.name, &csi.handle);
+            }
+        }
         self.rounds.dirty = Some(HashSet::new());
         self.for_each_state(|known| known.newly_attached |= std::mem::take(&mut known.attached_since_round));
         Some(result)
@@ -134,6 +141,7 @@ impl ControllerState {
         let began = round.ended.checked_sub(round.took).unwrap_or(round.ended);
         self.targets_listed(&mut result, round.listed, began);
         let before = self.rounds.metrics;
+        self.find_unattached(result.unexpected);
         let mut candidates = result.candidates;
         // The store is unordered, and the simulation must be deterministic.
         candidates.sort_unstable_by(|a, b| a.attachment.name.cmp(&b.attachment.name));

@@ -63,6 +63,30 @@ const ATTACHED_VOLUMES: &[Row] = &[
         &["has another reason", "ImagePullBackOff"],
     ),
     (
+        "warnings of the attacher",
+        World::fine,
+        |w| {
+            w.event(
+                "VolumeAttachment",
+                "va-1",
+                "NodeIDNotUnique",
+                "nodes node-a and node-b have the same node id i-1",
+            );
+            w.event(
+                "PersistentVolume",
+                "pv-1",
+                "PublishedWithoutAttachment",
+                "listed on node node-c",
+            );
+        },
+        POD,
+        (Cause::Fine, Fine, Nothing),
+        &[
+            "NodeIDNotUnique: nodes node-a and node-b have the same node id i-1",
+            "PublishedWithoutAttachment: listed on node node-c",
+        ],
+    ),
+    (
         "node not ready",
         World::fine,
         node_not_ready,

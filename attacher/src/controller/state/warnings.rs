@@ -1,0 +1,173 @@
+//! Situations that only people can end. The attacher calls nothing for them: Events, metrics and the log name them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::ControllerState;
+use crate::model::{Attachment, PublishTarget, Volume};
+use crate::workqueue::Key;
+
+/// What was found, for the log and an Event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Warning {
+    /// Another CSINode has the same node id, so the driver cannot tell the two nodes apart.
+    NodeIdNotUnique {
+        attachment: Arc<Attachment>,
+        node_id: Arc<str>,
+        /// Name of the other CSINode.
+        other: Arc<str>,
+    },
+    /// Another VolumeAttachment of this single-node volume says attached to another node, and neither has a record, so at
+    /// least one of them is wrong and nothing tells which.
+    AttachedTwice {
+        attachment: Arc<Attachment>,
+        other: Arc<Attachment>,
+    },
+    /// Two complete lists show the volume published on the node, without any VolumeAttachment.
+    PublishedWithoutAttachment {
+        volume: Arc<Volume>,
+        target: PublishTarget,
+        /// Name of the CSINode.
+        node: Arc<str>,
+        /// Whether the lists before did not show it.
+        is_new: bool,
+    },
+}
+
+// === impl ControllerState ===
+
+impl ControllerState {
+    /// Takes the warnings since the last call.
+    pub(crate) fn take_warnings(&mut self) -> Vec<Warning> {
+        std::mem::take(&mut self.warnings)
+    }
+
+    /// The number of volumes that lists show on a node without any VolumeAttachment.
+    pub(crate) fn unattached(&self) -> usize {
+        self.rounds
+            .unattached
+            .values()
+            .filter(|confirmed| **confirmed)
+            .count()
+    }
+
+    /// Checks a VolumeAttachment that is new or has changed.
+    pub(super) fn check_attachment(&mut self, before: Option<&Attachment>, after: &Arc<Attachment>) {
+        let before = before.filter(|before| before.uid == after.uid);
+        if before.is_none()
+            && let Some(id) = self.index.nodes.get(&after.node).and_then(|node| node.id.clone())
+        {
+            self.warn_of_node_id(&id, &after.node, |attachment| attachment.uid == after.uid);
+        }
+        if is_attached_without_record(after)
+            && !before.is_some_and(is_attached_without_record)
+            && let Some(volume) = after.volume_name()
+        {
+            self.check_attached_twice(volume);
+        }
+    }
+
+    /// Checks the id that a CSINode has now. The first two nodes of an id are both reported, further ones by themselves.
+    pub(super) fn check_node_id(&mut self, id: &Arc<str>, node: &Arc<str>) {
+        let nodes: Vec<_> = self.index.by_node_id.get(id).take(3).cloned().collect();
+        let reported = if nodes.len() == 2 {
+            &nodes
+        } else {
+            std::slice::from_ref(node)
+        };
+        for node in reported {
+            self.warn_of_node_id(id, node, |_| true);
+        }
+    }
+
+    fn warn_of_node_id(&mut self, id: &Arc<str>, node: &Arc<str>, concerned: impl Fn(&Attachment) -> bool) {
+        let Some(other) = self.index.by_node_id.get(id).find(|other| *other != node) else {
+            return;
+        };
+        let attachments = self.index.by_node.get(node);
+        let attachments = attachments.filter_map(|name| self.index.attachments.get(name));
+        let warnings = attachments.filter(|attachment| concerned(attachment));
+        self.warnings
+            .extend(warnings.map(|attachment| Warning::NodeIdNotUnique {
+                attachment: attachment.clone(),
+                node_id: id.clone(),
+                other: other.clone(),
+            }));
+    }
+
+    pub(super) fn check_attached_twice(&mut self, volume: &Arc<str>) {
+        let is_multi_node = |volume: &Arc<Volume>| {
+            let modes = &volume.spec.access_modes;
+            modes
+                .iter()
+                .any(|mode| matches!(&**mode, "ReadWriteMany" | "ReadOnlyMany"))
+        };
+        if self.index.volumes.get(volume).is_none_or(is_multi_node) {
+            return;
+        }
+        let attachments = self.index.by_volume.get(volume);
+        let attachments = attachments.filter_map(|name| self.index.attachments.get(name));
+        let attached: Vec<_> = attachments.filter(|a| is_attached_without_record(a)).collect();
+        for attachment in &attached {
+            if let Some(other) = attached.iter().find(|other| other.node != attachment.node) {
+                self.warnings.push(Warning::AttachedTwice {
+                    attachment: (*attachment).clone(),
+                    other: (*other).clone(),
+                });
+            }
+        }
+    }
+
+    /// Compares where a complete list shows our volumes with the VolumeAttachments that exist now.
+    pub(super) fn find_unattached(&mut self, listed: BTreeMap<PublishTarget, Arc<str>>) {
+        let before = std::mem::take(&mut self.rounds.unattached);
+        for (target, name) in listed {
+            let node = self.index.by_node_id.get(&target.node_id).next().cloned();
+            let volume = self.index.volumes.get(&name).cloned();
+            // Other machines may use the array, too.
+            let (Some(node), Some(volume)) = (node, volume) else {
+                continue;
+            };
+            if self.may_be_attached(&name, &target) {
+                continue;
+            }
+            let seen = before.get(&target);
+            self.rounds.unattached.insert(target.clone(), seen.is_some());
+            if let Some(confirmed) = seen {
+                self.warnings.push(Warning::PublishedWithoutAttachment {
+                    volume,
+                    target,
+                    node,
+                    is_new: !confirmed,
+                });
+            }
+        }
+    }
+
+    /// Whether a VolumeAttachment or a running operation may be the reason that the volume is published.
+    fn may_be_attached(&self, volume: &Arc<str>, target: &PublishTarget) -> bool {
+        let names = self.index.by_volume.get(volume);
+        let mut names = names.chain(self.index.by_handle.get(&target.volume_id));
+        let is_there = |name: &Arc<str>| {
+            self.index.attachments.get(name).is_some_and(|attachment| {
+                let present = self
+                    .index
+                    .nodes
+                    .get(&attachment.node)
+                    .and_then(|node| node.id.as_ref());
+                let ids = [attachment.recorded.node_id.as_ref(), present];
+                ids == [None, None] || ids.contains(&Some(&target.node_id))
+            })
+        };
+        names.any(is_there)
+            || self.abandoned.contains_key(target)
+            || self.queue.is_running(&Key::Target(target.clone()))
+    }
+}
+
+fn is_attached_without_record(attachment: &Attachment) -> bool {
+    attachment.attached && !attachment.deleting && attachment.recorded.node_id.is_none()
+}
+
+#[cfg(test)]
+mod tests;
