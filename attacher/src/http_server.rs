@@ -16,8 +16,9 @@ mod statusz;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Router;
+use axum::extract::State;
 use axum::middleware::map_response;
-use axum::response::Response;
+use axum::response::{Html, Response};
 use axum::routing::get;
 use http::StatusCode;
 use http::header::{CACHE_CONTROL, HeaderValue};
@@ -75,6 +76,9 @@ pub fn router(view: Arc<View>) -> Router {
     if view.serves_statusz {
         router = router.route("/statusz", get(statusz::page));
     }
+    if view.metrics_path != "/" {
+        router = router.route("/", get(index));
+    }
     router
         .method_not_allowed_fallback(async || (StatusCode::METHOD_NOT_ALLOWED, "405 method not allowed\n"))
         .fallback(async || (StatusCode::NOT_FOUND, "404 page not found\n"))
@@ -84,6 +88,37 @@ pub fn router(view: Arc<View>) -> Router {
             response
         }))
         .with_state(view)
+}
+
+/// Links to the other pages.
+async fn index(State(view): State<Arc<View>>) -> Html<String> {
+    let pages = [
+        (view.metrics_path.as_str(), "metrics", true),
+        ("/healthz", "liveness", true),
+        ("/readyz", "readiness, and what is missing for it", true),
+        (
+            "/healthz/leader-election",
+            "liveness of the leader election",
+            view.elects,
+        ),
+        (
+            "/statusz",
+            "state of driver, leadership, caches and work",
+            view.serves_statusz,
+        ),
+    ];
+    let links = pages.iter().filter(|(.., served)| *served);
+    let links = links.map(|(path, what, _)| {
+        let path = path
+            .replace('&', "&amp;")
+            .replace('<', "&lt;")
+            .replace('"', "&quot;");
+        format!("<li><a href=\"{path}\">{path}</a>: {what}</li>\n")
+    });
+    Html(format!(
+        "<!DOCTYPE html><title>csi-attacher</title><h1>csi-attacher {VERSION}</h1>\n<ul>\n{}</ul>\n",
+        links.collect::<String>()
+    ))
 }
 
 // === impl View ===

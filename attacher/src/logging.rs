@@ -2,8 +2,8 @@
 //!
 //! | `-v` | logged |
 //! |---|---|
-//! | 0 | state changes, failures, panics |
-//! | 2 | every attach and detach, every retried request |
+//! | 0 | state changes, every attach and detach, failures, panics |
+//! | 2 | every unpublish call and every retried request |
 //! | 5 | every driver call with request and response |
 //! | 8 | connections, as logged by other crates |
 //!

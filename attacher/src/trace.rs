@@ -85,7 +85,8 @@ pub(crate) async fn request<T, E: std::fmt::Display>(
 
 /// The header `traceparent` of the current request; none without an endpoint.
 pub(crate) fn context() -> Option<String> {
-    if !tracing::span_enabled!(target: TARGET, Level::INFO) {
+    // `span_enabled!` would leave its result behind for the next span, which the log would then lack.
+    if Span::current().metadata()?.target() != TARGET {
         return None;
     }
     let mut headers = HashMap::new();

@@ -161,7 +161,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let mark = AttachmentRequest::MarkAttached(&BTreeMap::new());
         let marked = self.request(attachment, mark).await;
         marked.map_err(|error| SyncError::api("failed to mark as attached", &error))?;
-        tracing::debug!("attached without a call");
+        tracing::info!("attached without a call");
         Ok(())
     }
 
@@ -349,7 +349,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let error = match self.request(attachment, mark).await {
             Ok(None) => return Ok(()),
             Ok(Some(_)) => {
-                tracing::debug!(volume = %target.volume_id, node_id = %target.node_id, "attached");
+                tracing::info!(volume = %target.volume_id, node_id = %target.node_id, "attached");
                 self.report_attached(attachment);
                 return Ok(());
             }

@@ -41,6 +41,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             }
             SyncError::api("could not mark as detached", &error)
         })?;
+        tracing::info!("detached");
         self.report_recovery(Operation::Detach, attachment);
         Ok(())
     }

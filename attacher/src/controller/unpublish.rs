@@ -153,7 +153,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             secrets: secrets.content.0.clone(),
         };
         let Err(error) = self.csi.unpublish(request, migrated).await else {
-            tracing::debug!(volume = %volume_id, %node_id, "detached");
+            tracing::debug!(volume = %volume_id, %node_id, "unpublished");
             return Ok((answered(UnpublishResult::Unpublished), None));
         };
         // An answer of another session may be about another process, whose caches are cold.

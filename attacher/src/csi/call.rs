@@ -111,8 +111,8 @@ impl ControllerClient for Caller {
                 volume = request.volume_id,
                 node_id = request.node_id,
                 readonly = request.readonly,
-                volume_context = ?request.volume_context.keys(),
-                secrets = ?request.secrets.keys(),
+                volume_context = %names(request.volume_context.keys()),
+                secrets = %names(request.secrets.keys()),
                 "GRPC call"
             );
         };
@@ -122,12 +122,14 @@ impl ControllerClient for Caller {
                 publisher.controller_publish_volume(request).await
             })
             .await?;
-        if tracing::enabled!(tracing::Level::TRACE) {
-            let keys = format!("{:?}", answer.publish_context.keys().collect::<Vec<_>>());
-            let end = keys.char_indices().nth(self.max_logged);
-            let publish_context = &keys[..end.map_or(keys.len(), |(end, _)| end)];
-            tracing::trace!(method = PUBLISH, publish_context, "GRPC response");
-        }
+        tracing::trace!(
+            method = PUBLISH,
+            publish_context = names(answer.publish_context.keys())
+                .chars()
+                .take(self.max_logged)
+                .collect::<String>(),
+            "GRPC response"
+        );
         Ok(answer.publish_context.into_iter().collect())
     }
 
@@ -141,7 +143,7 @@ impl ControllerClient for Caller {
                 method = UNPUBLISH,
                 volume = request.volume_id,
                 node_id = request.node_id,
-                secrets = ?request.secrets.keys(),
+                secrets = %names(request.secrets.keys()),
                 "GRPC call"
             );
         };
@@ -197,6 +199,13 @@ impl ControllerClient for Caller {
             Err(_) => Err(CallError::not_connected(NOT_CONNECTED)),
         }
     }
+}
+
+/// The keys of a map without its values, which may be confidential.
+fn names<'k>(keys: impl Iterator<Item = &'k String>) -> String {
+    let mut names: Vec<&str> = keys.map(String::as_str).collect();
+    names.sort_unstable();
+    names.join(", ")
 }
 
 #[cfg(test)]

@@ -15,7 +15,8 @@ use csi_proto::v1::controller_service_capability::{self, rpc};
 use csi_proto::v1::identity_client::IdentityClient;
 use csi_proto::v1::plugin_capability::{self, service};
 use csi_proto::v1::{
-    ControllerGetCapabilitiesRequest, GetPluginCapabilitiesRequest, GetPluginInfoRequest, ProbeRequest,
+    ControllerGetCapabilitiesRequest, ControllerGetCapabilitiesResponse, GetPluginCapabilitiesRequest,
+    GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse, ProbeRequest, ProbeResponse,
 };
 use http::{Request, Response};
 use hyper_util::rt::TokioIo;
@@ -152,12 +153,12 @@ impl Session {
         let others = driver_channel(connect(driver, &loss).await?);
         // Probes both: a server may accept only one connection.
         let mut publisher = IdentityClient::new(publishes.clone());
-        call(calls, PROBE, timeout, ProbeRequest {}, |request| {
+        call(calls, PROBE, timeout, ProbeRequest {}, readiness, |request| {
             publisher.probe(request)
         })
         .await?;
         let mut identity = IdentityClient::new(others.clone());
-        let ready = call(calls, PROBE, timeout, ProbeRequest {}, |request| {
+        let ready = call(calls, PROBE, timeout, ProbeRequest {}, readiness, |request| {
             identity.probe(request)
         })
         .await?
@@ -171,6 +172,9 @@ impl Session {
             "/csi.v1.Identity/GetPluginInfo",
             timeout,
             GetPluginInfoRequest {},
+            |info: &GetPluginInfoResponse| {
+                format!("name={} vendor_version={}", info.name, info.vendor_version)
+            },
             |request| identity.get_plugin_info(request),
         )
         .await?;
@@ -251,6 +255,14 @@ async fn capabilities(
         "/csi.v1.Identity/GetPluginCapabilities",
         timeout,
         GetPluginCapabilitiesRequest {},
+        |answer: &GetPluginCapabilitiesResponse| {
+            listed(answer.capabilities.iter().filter_map(|capability| {
+                Some(match capability.r#type.as_ref()? {
+                    plugin_capability::Type::Service(service) => service.r#type().as_str_name(),
+                    plugin_capability::Type::VolumeExpansion(expansion) => expansion.r#type().as_str_name(),
+                })
+            }))
+        },
         |request| identity.get_plugin_capabilities(request),
     )
     .await?;
@@ -267,6 +279,12 @@ async fn capabilities(
         "/csi.v1.Controller/ControllerGetCapabilities",
         timeout,
         ControllerGetCapabilitiesRequest {},
+        |answer: &ControllerGetCapabilitiesResponse| {
+            listed(answer.capabilities.iter().filter_map(|capability| {
+                let controller_service_capability::Type::Rpc(rpc) = capability.r#type.as_ref()?;
+                Some(rpc.r#type().as_str_name())
+            }))
+        },
         |request| controller.controller_get_capabilities(request),
     )
     .await?;
@@ -284,26 +302,36 @@ async fn capabilities(
     })
 }
 
+/// Sends a call, and logs its response as `describe` tells.
 async fn call<Q, A, F>(
     calls: &Calls,
     method: &'static str,
     timeout: Duration,
     message: Q,
+    describe: impl Fn(&A) -> String,
     call: impl FnOnce(tonic::Request<Q>) -> F,
 ) -> Result<A, OpenError>
 where
-    A: std::fmt::Debug,
     F: Future<Output = Result<tonic::Response<A>, tonic::Status>>,
 {
     tracing::trace!(method, "GRPC call");
     let request = tonic::Request::new(message);
     let result = calls.send(method, request, timeout, false, call).await;
     match &result {
-        Ok(response) => tracing::trace!(method, ?response, "GRPC response"),
+        Ok(response) => tracing::trace!(method, response = describe(response), "GRPC response"),
         Err(error) => tracing::trace!(method, %error, "GRPC error"),
     }
     let method = method.rsplit('/').next().unwrap_or(method);
     result.map_err(|source| OpenError::Call(method, source))
+}
+
+fn readiness(answer: &ProbeResponse) -> String {
+    // An absent field means ready.
+    format!("ready={}", answer.ready.unwrap_or(true))
+}
+
+fn listed<'n>(names: impl Iterator<Item = &'n str>) -> String {
+    names.collect::<Vec<_>>().join(", ")
 }
 
 fn driver_channel(channel: Channel) -> DriverChannel {

@@ -403,6 +403,23 @@ fn serves_metrics_at_the_path_of_the_flag() {
 }
 
 #[test]
+fn index_links_the_pages_that_are_served() {
+    for view in [mk_view(), mk_electing_view()] {
+        let (status, page) = get(&view, "/");
+        assert_eq!(status, 200);
+        let links: Vec<&str> = page
+            .split("href=\"")
+            .skip(1)
+            .filter_map(|rest| rest.split('"').next())
+            .collect();
+        for link in &links {
+            assert_ne!(get(&view, link).0, 404, "{link}");
+        }
+        assert_eq!(links.len(), 4 + usize::from(view.elects), "{page}");
+    }
+}
+
+#[test]
 fn serves_statusz_unless_disabled() {
     assert_eq!(get(&mk_view(), "/statusz").0, 200);
     let view = Arc::new(View {

@@ -82,7 +82,8 @@ pub(super) async fn send<T: DeserializeOwned>(
                 }
                 return Err(failure.error);
             }
-            tracing::debug!(error = %failure.error, ?wait, "retrying a request to the API server");
+            let (method, path, wait_seconds) = (request.method(), request.uri().path(), wait.as_secs_f64());
+            tracing::debug!(error = %failure.error, %method, path, wait_seconds, "retrying a request to the API server");
             limiter.counts.again();
             sleep(wait).await;
             pause *= 2;

@@ -1,8 +1,9 @@
 //! Reconcile: compares our VolumeAttachments with ListVolumes.
 //!
 //! A [`ListVolumesResult`] is made before the call and takes its entries one by one, so that its size follows from our
-//! VolumeAttachments and not from the array. The list is a hint: it takes time, drivers list from caches, and some leave out
-//! volumes. So everything that follows from it is an idempotent call, which is harmless if the list was wrong.
+//! objects and not from the array. The list is a hint: it takes time, drivers list from caches, and some leave out volumes. So
+//! what follows from one list is an idempotent call or a warning, which is harmless if the list was wrong; the proof of detach
+//! needs two ([`ListEvidence`](super::ListEvidence)).
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};

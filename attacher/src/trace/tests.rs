@@ -178,3 +178,40 @@ fn only_spans_of_this_crate_at_info_are_traced() {
     });
     assert_eq!(spans, []);
 }
+
+/// Counts the spans around each event, as the log does.
+#[derive(Clone, Default)]
+struct Scopes(Arc<Mutex<Vec<usize>>>);
+
+impl<S> Layer<S> for Scopes
+where
+    S: tracing::Subscriber + for<'s> tracing_subscriber::registry::LookupSpan<'s>,
+{
+    fn on_event(&self, event: &tracing::Event<'_>, context: tracing_subscriber::layer::Context<'_, S>) {
+        let scope = context.event_scope(event);
+        self.0.lock().unwrap().push(scope.map_or(0, Iterator::count));
+    }
+}
+
+#[test]
+fn reading_the_context_does_not_hide_the_next_span_from_the_log() {
+    let provider = export::provider(SimpleSpanProcessor::new(Capture::default()));
+    let scopes = Scopes::default();
+    let log = scopes
+        .clone()
+        .with_filter(FilterFn::new(|callsite| callsite.target() != TARGET));
+    let subscriber = Registry::default().with(layer(&provider)).with(log);
+    tracing::subscriber::with_default(subscriber, || {
+        let call = async {
+            assert!(context().is_some());
+            // Another attach begins while the call runs.
+            tracing::info_span!("attach").in_scope(|| tracing::info!("attached"));
+            Ok::<_, &str>(())
+        };
+        assert_eq!(
+            request("Controller/Publish", call, |_| 0).now_or_never(),
+            Some(Ok(()))
+        );
+    });
+    assert_eq!(*scopes.0.lock().unwrap(), [1]);
+}

@@ -121,7 +121,9 @@ async fn serves_pages_and_404_for_other_paths() {
     assert!(body(&ready).contains("driver"), "{ready}");
     let status = served.get("/statusz?format=json").await;
     assert!(status.contains("content-type: application/json\r\n"), "{status}");
-    for path in ["/", "/metrics/", "/healthz/leader-election", "/debug/pprof"] {
+    let index = served.get("/").await;
+    assert!(index.contains("content-type: text/html"), "{index}");
+    for path in ["/metrics/", "/healthz/leader-election", "/debug/pprof"] {
         let response = served.get(path).await;
         assert!(response.starts_with("HTTP/1.1 404 "), "{path}: {response}");
     }

@@ -24,7 +24,7 @@ struct Attacher {
     process: Child,
     address: SocketAddr,
     socket: PathBuf,
-    _stderr: PipeReader,
+    _stderr: Option<PipeReader>,
     _dir: tempfile::TempDir,
 }
 
@@ -37,6 +37,15 @@ impl Attacher {
         let stderr = writer.try_clone()?;
         // Blocks as soon as the pipe is full, until the reader is dropped.
         thread::spawn(move || while writer.write_all(&[b'x'; 4096]).is_ok() {});
+        Self::start_with(api_server, flags, stderr, Some(reader))
+    }
+
+    fn start_with(
+        api_server: SocketAddr,
+        flags: &[&str],
+        stderr: impl Into<Stdio>,
+        reader: Option<PipeReader>,
+    ) -> io::Result<Self> {
         let dir = tempfile::tempdir()?;
         let kubeconfig = dir.path().join("kubeconfig");
         let config = json!({
@@ -80,6 +89,50 @@ impl Drop for Attacher {
     fn drop(&mut self) {
         self.process.kill().ok();
         self.process.wait().ok();
+    }
+}
+
+#[tokio::test]
+async fn logs_driver_calls_without_rust_syntax() {
+    let dir = tempfile::tempdir().expect("a directory for the log");
+    let path = dir.path().join("log");
+    let stderr = std::fs::File::create(&path).expect("a log");
+    let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
+    let attacher = Attacher::start_with(nowhere, &["--v=5"], stderr, None).expect("the program starts");
+    let _driver = Driver::new("d.example").serve(&attacher.socket);
+    let log = timeout(SOON, async {
+        loop {
+            let log = std::fs::read_to_string(&path).expect("the log");
+            if log.contains("the watch failed") {
+                break log;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    });
+    let log = log
+        .await
+        .expect("the program connects to the driver and tries to list");
+    for expected in [
+        "name=d.example",
+        "CONTROLLER_SERVICE",
+        "PUBLISH_UNPUBLISH_VOLUME",
+        "ready=true",
+    ] {
+        assert!(log.contains(expected), "{expected} is not in\n{log}");
+    }
+    assert!(log.contains("API server at 127.0.0.1:1 "), "{log}");
+    for syntax in [
+        "Some(",
+        "None",
+        "r#",
+        "Ok(",
+        "Err(",
+        "Response {",
+        ": {",
+        "[\\\"",
+        "::",
+    ] {
+        assert!(!log.contains(syntax), "{syntax} is in\n{log}");
     }
 }
 
