@@ -160,8 +160,12 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
         let mark = AttachmentRequest::MarkAttached(&BTreeMap::new());
         let marked = self.request(attachment, mark).await;
-        marked.map_err(|error| SyncError::api("failed to mark as attached", &error))?;
-        tracing::info!("attached without a call");
+        if marked
+            .map_err(|error| SyncError::api("failed to mark as attached", &error))?
+            .is_some()
+        {
+            tracing::info!("attached without a call");
+        }
         Ok(())
     }
 
