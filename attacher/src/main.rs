@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use csi_attacher::{args::Args, logging, manager, trace};
+use csi_attacher::{args::Args, logging, manager, report, trace};
 
 // musl's own allocator costs a third of the processor time: docs/adr/0006-release-profile.md.
 #[cfg(target_env = "musl")]
@@ -20,18 +20,13 @@ async fn main() -> ExitCode {
     if args.version {
         return logging::version();
     }
-    let (traces, exporter) = match args
-        .collector()
-        .map(|collector| trace::to(&collector))
-        .transpose()
-    {
-        Ok(traces) => traces.unzip(),
-        Err(error) => {
-            let _log = logging::init(&args.log, None);
-            return logging::last_words(&error);
-        }
-    };
+    let traces = args.collector().map(|collector| trace::to(&collector)).transpose();
+    let (traces, untraced) = traces.map_or_else(|error| (None, Some(error)), |traces| (traces, None));
+    let (traces, exporter) = traces.unzip();
     let _log = logging::init(&args.log, traces);
+    if let Some(error) = untraced {
+        tracing::warn!(error = report::chain(&error), "no traces are exported");
+    }
     for warning in args.warnings() {
         tracing::warn!("{warning}");
     }

@@ -42,7 +42,7 @@ const EVENTS: u32 = 32;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     url: String,
-    /// Additional root certificates in PEM.
+    /// Root certificates in PEM, instead of the system's.
     certificate: Option<PathBuf>,
 }
 
@@ -119,16 +119,20 @@ impl std::str::FromStr for Endpoint {
 }
 
 impl Endpoint {
-    /// Also trusts the root certificates in this file.
+    /// Trusts the root certificates in this file, and no others.
     #[must_use]
     pub fn trusting(self, certificate: Option<PathBuf>) -> Self {
         Self { certificate, ..self }
     }
 
+    /// Without a certificate file the system's root certificates, or in an image without them those that are linked in.
     fn tls(&self) -> Result<ClientTlsConfig, ExportError> {
-        let tls = ClientTlsConfig::new().with_enabled_roots();
+        let tls = ClientTlsConfig::new();
         let Some(path) = &self.certificate else {
-            return Ok(tls);
+            return Ok(match rustls_native_certs::load_native_certs().certs.is_empty() {
+                true => tls.with_webpki_roots(),
+                false => tls.with_native_roots(),
+            });
         };
         let pem = std::fs::read(path).map_err(|source| ExportError::Certificate(path.clone(), source))?;
         Ok(tls.ca_certificate(Certificate::from_pem(pem)))

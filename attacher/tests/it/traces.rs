@@ -206,3 +206,36 @@ async fn shutdown_does_not_wait_for_the_export_timeout_if_the_collector_hangs() 
     // Without a limit it would wait for the timeouts of both requests, 5 s each.
     assert!(took < Duration::from_secs(8), "{took:?}");
 }
+
+/// The log of the program in an image without root certificates, up to the error of its kubeconfig, which is missing.
+fn log_without_system_roots(certificate: &str) -> String {
+    let dir = tempfile::tempdir().expect("a directory");
+    let missing = dir.path().join("missing");
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_csi-attacher"))
+        .env("SSL_CERT_FILE", &missing)
+        .env("SSL_CERT_DIR", &missing)
+        .env("OTEL_EXPORTER_OTLP_CERTIFICATE", certificate)
+        .arg("--otlp-endpoint=https://collector.invalid:4317")
+        .arg(format!("--csi-address={}", missing.display()))
+        .arg(format!("--kubeconfig={}", missing.display()))
+        .output()
+        .expect("the program runs");
+    String::from_utf8(output.stderr).expect("text")
+}
+
+#[test]
+fn starts_without_system_root_certificates() {
+    for certificate in ["", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")] {
+        let log = log_without_system_roots(certificate);
+        assert!(log.contains("kubeconfig"), "{log}");
+        assert!(!log.contains("native certs"), "{log}");
+    }
+}
+
+#[test]
+fn starts_without_traces_if_their_settings_are_invalid() {
+    let log = log_without_system_roots("/missing/ca.pem");
+    assert!(log.contains("no traces are exported"), "{log}");
+    assert!(log.contains("/missing/ca.pem"), "{log}");
+    assert!(log.contains("kubeconfig"), "{log}");
+}

@@ -20,7 +20,15 @@ use crate::{Harness, trial};
 /// Suffixes of a histogram's series.
 const HISTOGRAM_SUFFIXES: [&str; 3] = ["_bucket", "_count", "_sum"];
 /// Labels that Prometheus adds to scraped series, and that of histograms.
-const LABELS_OF_PROMETHEUS: [&str; 5] = ["container", "job", "le", "namespace", "pod"];
+const LABELS_OF_PROMETHEUS: [&str; 7] = ["cluster", "container", "instance", "job", "le", "namespace", "pod"];
+/// Metrics of kube-state-metrics that alerts use, with their labels.
+const KUBE_STATE_METRICS: &[(&str, &[&str])] = &[
+    ("kube_deployment_spec_replicas", &["deployment", "namespace"]),
+    ("kube_deployment_status_replicas_available", &["deployment", "namespace"]),
+    ("kube_volumeattachment_created", &["volumeattachment"]),
+    ("kube_volumeattachment_info", &["attacher", "node", "volumeattachment"]),
+    ("kube_volumeattachment_status_attached", &["volumeattachment"]),
+];
 
 pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     vec![
@@ -276,6 +284,10 @@ impl Documented {
             "docs/metrics.md has {} metrics",
             metrics.len()
         );
+        metrics.extend(KUBE_STATE_METRICS.iter().map(|(name, labels)| {
+            let labels = labels.iter().map(|label| (*label).to_owned());
+            ((*name).to_owned(), labels.collect())
+        }));
         Ok(Self(metrics))
     }
 
