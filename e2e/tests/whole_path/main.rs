@@ -20,6 +20,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use embedded_cluster::injected_bug::InjectedBug;
+use verdict::Requirement::InjectedBugs;
 
 use history::Plan;
 use injected_bug::{Bug, SidecarBug};
@@ -148,9 +149,10 @@ fn is_found(bug: Bug, first_seed: u64) {
 }
 
 macro_rules! injected_bugs {
-    ($($test:ident: $bug:expr, from $first_seed:literal;)+) => {$(
+    ($($test:ident: $bug:expr, from $first_seed:literal $(, needs $requirement:expr)?;)+) => {$(
         #[test]
         fn $test() {
+            $(verdict::require!($requirement);)?
             is_found($bug, $first_seed);
         }
     )+};
@@ -159,10 +161,10 @@ macro_rules! injected_bugs {
 injected_bugs! {
     finds_kubernetes_101791: Bug::Kubernetes(InjectedBug::StagedVolumeNotReconstructed), from 0;
     finds_kubernetes_115297: Bug::Kubernetes(InjectedBug::MigratedVolumeNotRecognized), from 0;
-    finds_sidecar_issue_12: Bug::Sidecar(SidecarBug::UnpublishesFromPresentNodeId), from 1_880;
-    finds_kubernetes_81078: Bug::Kubernetes(InjectedBug::DeletedPodStaysDesired), from 0;
-    finds_kubernetes_106710: Bug::Kubernetes(InjectedBug::ForcedDetachFromHealthyNode), from 50;
-    finds_kubernetes_120571: Bug::Kubernetes(InjectedBug::AttachedAfterFailedDetach), from 40;
+    finds_sidecar_issue_12: Bug::Sidecar(SidecarBug::UnpublishesFromPresentNodeId), from 1_880, needs InjectedBugs;
+    finds_kubernetes_81078: Bug::Kubernetes(InjectedBug::DeletedPodStaysDesired), from 0, needs InjectedBugs;
+    finds_kubernetes_106710: Bug::Kubernetes(InjectedBug::ForcedDetachFromHealthyNode), from 50, needs InjectedBugs;
+    finds_kubernetes_120571: Bug::Kubernetes(InjectedBug::AttachedAfterFailedDetach), from 40, needs InjectedBugs;
     finds_sidecar_issue_4: Bug::Sidecar(SidecarBug::PvFinalizerAppended), from 0;
-    finds_sidecar_issue_3: Bug::Sidecar(SidecarBug::WritesWithoutUid), from 1_200;
+    finds_sidecar_issue_3: Bug::Sidecar(SidecarBug::WritesWithoutUid), from 1_200, needs InjectedBugs;
 }
