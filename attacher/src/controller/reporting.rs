@@ -186,7 +186,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                      of one on the other (VolumeAttachment {name}): give each node an id of its own, which the driver's \
                      node plugin returns from NodeGetInfo"
                 );
-                tracing::warn!(va = %name, %node, %other, %node_id, "two nodes have the same node id");
+                let pv = attachment.volume_name().map(|name| &**name);
+                tracing::warn!(va = %name, pv, %node, %other, %node_id, "two nodes have the same node id");
                 self.recorder
                     .report(&**attachment, Reason::NodeIdNotUnique, None, message);
             }
