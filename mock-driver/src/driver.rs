@@ -26,7 +26,7 @@ use crate::journal::Journal;
 use crate::journal::clock::Clock;
 use crate::node::{self, Node};
 use crate::rpc::capabilities::LiveCapabilities;
-use crate::socket::SocketControl;
+use crate::socket::{BindError, SocketControl};
 use crate::store::volume_files::VolumeFiles;
 use crate::store::{Database, Store};
 
@@ -34,6 +34,7 @@ use self::directories::{
     claim, open_faults, open_journal, open_state, open_store, random, volume_files_in, with_absolute_paths,
 };
 
+pub(crate) mod abandoned;
 mod backend_faults;
 mod device_release;
 mod directories;
@@ -101,6 +102,14 @@ impl Driver {
     /// # Errors
     /// A file or directory cannot be used.
     pub fn open(settings: Settings) -> Result<(Arc<Self>, Option<FaultFile>), OpenError> {
+        Self::open_if(settings, &|| Ok(()))
+    }
+
+    /// As [`Driver::open`], with a check that must succeed before the stored state is changed.
+    pub(crate) fn open_if(
+        settings: Settings,
+        check: &impl Fn() -> Result<(), BindError>,
+    ) -> Result<(Arc<Self>, Option<FaultFile>), OpenError> {
         let settings = with_absolute_paths(settings)?;
         let pools = settings.array.pools.iter();
         let pool_topology = pools
@@ -122,6 +131,7 @@ impl Driver {
             volume_files.lock_used()?;
         }
         let node = open_node(&settings, &volume_files, state.clone())?;
+        check().map_err(OpenError::Bind)?;
         // The state directory of a process with a node only belongs to the node.
         let array_state = state.clone().filter(|_| settings.mode.has_array());
         let store = open_store(array_state, &settings, epoch, &rules)?;

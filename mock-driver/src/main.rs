@@ -16,6 +16,9 @@ fn main() -> anyhow::Result<ExitCode> {
     if ctl::is_ctl(&words) {
         return runtime.block_on(ctl::run(&words)).context("cannot print");
     }
+    if words.get(1).is_some_and(|word| word == "clean") {
+        return run::clean::clean(&words[2..]).context("cannot clean");
+    }
     let args = match Args::read(words) {
         Ok(args) => args,
         Err(text) => {
@@ -27,9 +30,11 @@ fn main() -> anyhow::Result<ExitCode> {
         return ctl::print_text(&text).context("cannot print");
     }
     log::start(args.level()).context("cannot start the log")?;
-    let result = runtime.block_on(run::run(args));
+    let ended = runtime.block_on(run::run(args));
     log::flush();
-    match result {
+    // A thread that still works ends with the process, which holds its locks until then.
+    runtime.shutdown_background();
+    match ended {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(run::Error::Ordered(Exit::Status(status))) => Ok(ExitCode::from(status)),
         Err(error) => Err(error.into()),

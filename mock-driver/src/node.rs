@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::device::{Devices, Kind};
@@ -28,10 +29,10 @@ mod compatibility;
 pub mod device;
 mod error;
 pub(crate) mod exec;
+pub(crate) mod leftovers;
 pub(crate) mod mount;
 mod path_state;
 mod private_staging;
-mod quiesce;
 mod record;
 pub(crate) mod stage_publish;
 pub(crate) mod stats_expand;
@@ -80,6 +81,8 @@ pub struct Node {
     pub(crate) device_timeout: Duration,
     /// Running blocking tasks.
     work: TaskTracker,
+    /// Stops mkfs and scans.
+    stop: CancellationToken,
     /// Injected faults of disks by volume.
     disk_fault: Mutex<BTreeMap<String, DiskFault>>,
 }
@@ -159,7 +162,7 @@ impl Node {
         devices.lock_used()?;
         let records = match state {
             Some(database) => Records::open(database)?,
-            None => Records::in_memory(),
+            None => Records::in_memory(devices.notes()),
         };
         Ok(Self {
             home: id.clone(),
@@ -179,6 +182,7 @@ impl Node {
             records,
             device_timeout: settings.device_timeout,
             work: TaskTracker::new(),
+            stop: CancellationToken::new(),
             disk_fault: Mutex::default(),
         })
     }
@@ -300,6 +304,8 @@ impl Node {
                 device: path,
                 _held: None,
                 writable: volume_disk.writable,
+                lock: None,
+                stop: self.stop.clone(),
             };
             return Ok(Some((disk, volume_disk.bytes)));
         }
@@ -315,6 +321,8 @@ impl Node {
             device: device.path,
             _held: Some(device.held),
             writable: volume_disk.writable,
+            lock: None,
+            stop: self.stop.clone(),
         };
         Ok(Some((disk, bytes)))
     }
@@ -336,8 +344,9 @@ impl Node {
         }
     }
 
-    /// Waits until all blocking tasks have ended, also those whose callers have left.
+    /// Stops mkfs and scans, and waits until all blocking tasks have ended, also those whose callers have left.
     pub(crate) async fn finish(&self) {
+        self.stop.cancel();
         self.work.close();
         self.work.wait().await;
     }

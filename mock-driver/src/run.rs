@@ -2,7 +2,9 @@
 //!
 //! Shutdown order: the socket is removed, running calls get until a deadline to end, the state database is written. A task
 //! that ends before the shutdown, or a failed write of the database, ends the driver with an error. A second signal cancels
-//! the running calls and only bounds the cleanup of the node; a third one ends the driver without it.
+//! the running calls and only bounds the cleanup of the node; a third one ends the process at once.
+//!
+//! While work of the process goes on, it holds its locks: those are released when all work has ended, else with the process.
 
 use std::any::Any;
 use std::convert::Infallible;
@@ -25,6 +27,7 @@ use tonic::transport::Server;
 use tower_http::catch_panic::CatchPanic;
 
 use crate::admin;
+use crate::driver::abandoned;
 use crate::driver::node_devices::LAST_STEP;
 use crate::driver::{Driver, OpenError, Settings};
 use crate::error_chain;
@@ -38,6 +41,7 @@ use crate::socket::{BindError, Connection, Endpoint, Listener};
 use self::args::Args;
 
 pub mod args;
+pub mod clean;
 
 /// Maximum number of concurrent calls per connection; more wait in the client. Without a limit, the HTTP/2 layer closes the
 /// connection in a burst of some thousand calls.
@@ -96,10 +100,14 @@ pub async fn run(args: Args) -> Result<(), Error> {
         return relay(&args.endpoint, drivers).await;
     }
     let mut signals = Signals::new().map_err(Error::Signals)?;
+    let check = || match args.faults.listen_after {
+        Duration::ZERO => Listener::check(&args.endpoint),
+        _ => Ok(()),
+    };
     let opened = tokio::select! {
         biased;
         () = signals.next() => return Ok(()),
-        opened = open(args.settings(), args.lock_timeout) => opened,
+        opened = open(args.settings(), args.lock_timeout, &check) => opened,
     };
     let (driver, faults) = opened?;
     tracing::info!(seed = driver.faults.seed.0, "random seed");
@@ -124,6 +132,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         socket = %listener.path().display(),
         "serving"
     );
+    driver.note_sockets(listener.path(), admin.as_ref().map(admin::Server::endpoint));
     let stop = CancellationToken::new();
     {
         let mut serving = pin!(serve(
@@ -161,24 +170,26 @@ pub async fn run(args: Args) -> Result<(), Error> {
 async fn abort(driver: &Driver) {
     driver.socket_control.cut_all();
     let limit = 2 * LAST_STEP_OF_ABORT;
-    if time::timeout(limit, driver.leave(LAST_STEP_OF_ABORT))
-        .await
-        .is_err()
-    {
-        tracing::warn!(?limit, "mounts and devices of this node may remain");
+    match time::timeout(limit, driver.leave(LAST_STEP_OF_ABORT)).await {
+        Ok(true) => driver.close(),
+        Ok(false) => {}
+        Err(_) => tracing::warn!(
+            ?limit,
+            "mounts and devices of this node remain until the next start"
+        ),
     }
-    driver.close();
 }
 
 /// Opens a driver. Waits for the lock of a process that it replaces, such as that of the previous pod.
 async fn open(
     settings: Settings,
     lock_timeout: Duration,
+    check: &impl Fn() -> Result<(), BindError>,
 ) -> Result<(Arc<Driver>, Option<FaultFile>), OpenError> {
     let deadline = Instant::now() + lock_timeout;
     let mut is_logged = false;
     loop {
-        match Driver::open(settings.clone()) {
+        match Driver::open_if(settings.clone(), check) {
             Err(error) if error.is_in_use() && Instant::now() < deadline => {
                 if !std::mem::replace(&mut is_logged, true) {
                     let error = error_chain(&error);
@@ -209,6 +220,7 @@ pub async fn serve(
         None => None,
     };
     driver.recover().await;
+    abandoned::undo_all_and_log().await;
     let mut tasks = start(&driver, faults, listener, admin, &stop);
     if let (Some(registrar), Some(registration)) = (&driver.registrar, registration) {
         let incoming = registration.incoming(Arc::default());
@@ -224,8 +236,9 @@ pub async fn serve(
             // As in a crash, there is no grace period.
             driver.socket_control.cut_all();
             tasks.shutdown().await;
-            driver.leave(LAST_STEP).await;
-            driver.close();
+            if driver.leave(LAST_STEP).await {
+                driver.close();
+            }
             return Err(Error::Ordered(how));
         }
         reason = driver.registration_failed() => Err(Error::Refused(reason)),
@@ -238,8 +251,9 @@ pub async fn serve(
         tracing::warn!(grace = ?grace, calls = driver.work.len(), "running calls did not end in time, cut off");
         tasks.shutdown().await;
     }
-    driver.leave(LAST_STEP).await;
-    driver.close();
+    if driver.leave(LAST_STEP).await {
+        driver.close();
+    }
     result
 }
 

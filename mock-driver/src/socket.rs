@@ -148,6 +148,12 @@ impl Listener {
         })
     }
 
+    /// Checks whether the socket can be bound, without doing it.
+    pub(crate) fn check(endpoint: &Endpoint) -> Result<(), BindError> {
+        check_directory(endpoint.path())?;
+        is_stale(endpoint.path()).map(drop)
+    }
+
     /// A listener whose socket is bound when its `SocketControl` opens it.
     pub(crate) fn later(endpoint: &Endpoint) -> Self {
         Self {
@@ -240,15 +246,7 @@ async fn over(presence: Presence) {
 impl Bound {
     fn to(endpoint: &Endpoint) -> Result<Self, BindError> {
         let path = endpoint.path();
-        if let Some(directory) = path
-            .parent()
-            .filter(|directory| !directory.as_os_str().is_empty())
-            && !directory.is_dir()
-        {
-            return Err(BindError::NoDirectory {
-                directory: directory.to_owned(),
-            });
-        }
+        check_directory(path)?;
         remove_stale(path)?;
 
         let listener = listen(path).map_err(failed("listen on", path))?;
@@ -275,10 +273,30 @@ impl Drop for SocketFile {
     }
 }
 
+fn check_directory(path: &Path) -> Result<(), BindError> {
+    match path.parent() {
+        Some(directory) if !directory.as_os_str().is_empty() && !directory.is_dir() => {
+            Err(BindError::NoDirectory {
+                directory: directory.to_owned(),
+            })
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
 fn remove_stale(path: &Path) -> Result<(), BindError> {
+    if is_stale(path)? {
+        tracing::info!(path = %path.display(), "removing the socket of a dead process");
+        fs::remove_file(path).map_err(failed("remove the stale socket", path))?;
+    }
+    Ok(())
+}
+
+/// Whether the path is a socket that no process serves; `false` if nothing is there.
+fn is_stale(path: &Path) -> Result<bool, BindError> {
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(failed("stat", path)(error)),
     };
     if !found.file_type().is_socket() {
@@ -290,10 +308,7 @@ fn remove_stale(path: &Path) -> Result<(), BindError> {
         Ok(_) => Err(BindError::InUse {
             path: path.to_owned(),
         }),
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            tracing::info!(path = %path.display(), "removing the socket of a dead process");
-            fs::remove_file(path).map_err(failed("remove the stale socket", path))
-        }
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(true),
         Err(error) => Err(failed("find out who serves", path)(error)),
     }
 }

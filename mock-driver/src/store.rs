@@ -16,7 +16,6 @@ pub use self::database::Database;
 use self::database::META;
 pub use self::error::{Error, OpenError};
 pub(crate) use self::file::{Rows, failed};
-use self::legacy::Legacy;
 use self::past::Past;
 pub use self::path_error::PathError;
 use self::restore::{Mark, restore, stored_image};
@@ -27,7 +26,6 @@ pub mod volume_files;
 mod database;
 mod error;
 mod file;
-mod legacy;
 mod past;
 mod path_error;
 mod restore;
@@ -36,8 +34,6 @@ mod restore;
 const IDENTITY: &str = "array";
 const MEDIA: &str = "media";
 const LOSS: &str = "loss";
-/// The key in [`META`] that exists from the commit of migrated files until they are removed.
-const MIGRATION: &str = "migration";
 
 /// The array behind its lock.
 #[derive(Debug)]
@@ -77,52 +73,24 @@ impl Store {
     ) -> Result<Self, OpenError> {
         let stored = stored_image(&database)?;
         let directory = database.directory().to_owned();
-        let mut is_migrating = database.get::<bool>(META, MIGRATION)?.is_some();
-        let found = match &stored {
-            Some(image) => {
-                if !is_migrating {
-                    Legacy::refuse(&database)?;
-                }
-                Legacy {
-                    image: Some(image.clone()),
-                    mark: database.get(META, LOSS)?,
-                    ..Legacy::default()
-                }
-            }
-            None => {
-                let legacy = Legacy::read(&directory)?;
-                is_migrating = legacy.is_some();
-                legacy.unwrap_or_default()
-            }
-        };
-        if found.mark.as_ref().is_some_and(|mark| !mark.is_whole()) {
+        let mark: Option<Mark> = database.get(META, LOSS)?;
+        if mark.as_ref().is_some_and(|mark| !mark.is_whole()) {
             return Err(database.damaged("must have a backup if changes are lost, and only then"));
         }
-        let loses = found.mark.as_ref().map(|mark| mark.loses);
+        let loses = mark.as_ref().map(|mark| mark.loses);
         if let Some(loses) = loses {
             tracing::warn!(?loses, dir = %directory.display(), "backend fault state-loss applied");
         }
-        let identity = found.identity.clone();
-        let mut array = restore(settings, epoch, found.image, found.changes, found.mark);
+        let mut array = restore(settings, epoch, stored.clone(), mark);
         array.premake(premade);
         // The settings of this start may have changed the array.
         if loses.is_some() || stored != Some(array.image()) {
             let mut rows: Rows = array.rows().map(|id| row(&array, &id)).collect();
             rows.insert((META, LOSS.to_owned()), None);
-            if let Some(identity) = identity {
-                rows.insert((META, IDENTITY.to_owned()), Some(json(&identity)));
-            }
-            if is_migrating {
-                rows.insert((META, MIGRATION.to_owned()), Some(json(&true)));
-            }
             database.replace(&RowId::TABLES, rows)?;
         }
-        if is_migrating {
-            Legacy::remove(&directory)?;
-            database.replace(&[], Rows::from([((META, MIGRATION.to_owned()), None)]))?;
-        }
         let volumes = array.volumes().len();
-        if stored.is_some() || is_migrating {
+        if stored.is_some() {
             tracing::info!(dir = %directory.display(), volumes, "state restored");
         } else {
             tracing::info!(dir = %directory.display(), volumes, "state directory initialized");

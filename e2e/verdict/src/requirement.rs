@@ -14,6 +14,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("chromedriver", "apt-get install chromium-driver"),
     ("chromium", "apt-get install chromium"),
     ("debugfs", "apt-get install e2fsprogs"),
+    ("e2fsck", "apt-get install e2fsprogs"),
     ("fsfreeze", "apt-get install util-linux"),
     ("git", "apt-get install git"),
     ("go", "install Go from https://go.dev/dl"),

@@ -63,6 +63,13 @@ impl Array {
                 self.made += 1;
                 self.insert_snapshot(snapshot);
             }
+            Change::SnapshotsReady { snapshots } => {
+                for id in &snapshots {
+                    if let Some(snapshot) = self.snapshots.get_mut(id) {
+                        Arc::make_mut(snapshot).ready_after = None;
+                    }
+                }
+            }
             Change::SnapshotDeleted { snapshot } => self.forget_snapshot(&snapshot),
             Change::Grouped { group, snapshots } => {
                 self.made += 1;

@@ -43,11 +43,12 @@ pub enum Change {
         /// The node; `None` for all.
         node: Option<NodeId>,
         /// Empty for healthy storage.
-        #[serde(rename = "ailments")]
         issues: Vec<StorageHealthIssue>,
     },
     /// A snapshot was created.
     Snapshotted { snapshot: Arc<Snapshot> },
+    /// Snapshots became ready to use.
+    SnapshotsReady { snapshots: Vec<SnapshotId> },
     /// A snapshot was deleted.
     SnapshotDeleted { snapshot: SnapshotId },
     /// A group of snapshots was created.
@@ -58,8 +59,6 @@ pub enum Change {
     /// A group was deleted with its snapshots.
     GroupDeleted {
         group: GroupId,
-        /// Its snapshots; empty in a log of an earlier version.
-        #[serde(default)]
         snapshots: Vec<SnapshotId>,
     },
     /// The capacity of a pool changed.

@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use jiff::Timestamp;
-
 use super::error::listed;
 use super::pool::PlacementRequest;
 use super::volume::{CreateVolumeParams, SizeRange, Source, Spec};
@@ -29,14 +27,10 @@ struct Plan {
 
 impl Array {
     /// The outcome of a request, without creating anything.
-    pub(crate) fn validate_create(
-        &self,
-        wanted: &CreateVolumeParams,
-        now: Timestamp,
-    ) -> Result<CreateOutcome, Error> {
+    pub(crate) fn validate_create(&self, wanted: &CreateVolumeParams) -> Result<CreateOutcome, Error> {
         match self.find_volume(wanted)? {
             Some(existing) => Ok(CreateOutcome::Existing(existing)),
-            None => Ok(CreateOutcome::New(self.plan(wanted, now)?.capacity_bytes)),
+            None => Ok(CreateOutcome::New(self.plan(wanted)?.capacity_bytes)),
         }
     }
 
@@ -45,13 +39,9 @@ impl Array {
     /// # Errors
     /// The name belongs to another request, the source does not exist or is not ready, a parameter is not supported, or no size
     /// or pool satisfies the request.
-    pub fn create_volume(
-        &mut self,
-        wanted: &CreateVolumeParams,
-        now: Timestamp,
-    ) -> Result<Done<Arc<Spec>>, Error> {
+    pub fn create_volume(&mut self, wanted: &CreateVolumeParams) -> Result<Done<Arc<Spec>>, Error> {
         let id = self.volume_id(&wanted.name);
-        self.create_volume_as(wanted, id, now)
+        self.create_volume_as(wanted, id)
     }
 
     /// An id for a volume to be created under this name.
@@ -68,12 +58,11 @@ impl Array {
         &mut self,
         wanted: &CreateVolumeParams,
         id: VolumeId,
-        now: Timestamp,
     ) -> Result<Done<Arc<Spec>>, Error> {
         if let Some(existing) = self.find_volume(wanted)? {
             return Ok(Done::unchanged(existing));
         }
-        let plan = self.plan(wanted, now)?;
+        let plan = self.plan(wanted)?;
         let spec = Arc::new(Spec {
             id,
             name: wanted.name.clone(),
@@ -215,12 +204,12 @@ impl Array {
         }
     }
 
-    fn plan(&self, wanted: &CreateVolumeParams, now: Timestamp) -> Result<Plan, Error> {
+    fn plan(&self, wanted: &CreateVolumeParams) -> Result<Plan, Error> {
         self.check_qos(&wanted.mutable_parameters)?;
         self.check_class(&wanted.parameters)?;
         let source = match &wanted.source {
             None => None,
-            Some(source) => Some(self.source(source, now)?),
+            Some(source) => Some(self.source(source)?),
         };
         let sizes = self.settings.sizes;
         let capacity_bytes = match &source {
@@ -237,7 +226,7 @@ impl Array {
     }
 
     /// Size and pool of the source of a new volume.
-    fn source(&self, source: &Source, now: Timestamp) -> Result<(u64, &PoolName), Error> {
+    fn source(&self, source: &Source) -> Result<(u64, &PoolName), Error> {
         match source {
             Source::Volume(id) => {
                 let spec = &self.volume(id.as_str())?.spec;
@@ -245,7 +234,7 @@ impl Array {
             }
             Source::Snapshot(id) => {
                 let snapshot = self.snapshot(id.as_str())?;
-                if !snapshot.is_ready(now) {
+                if !snapshot.is_ready() {
                     return Err(Error::NotReady {
                         snapshot: snapshot.id.clone(),
                     });

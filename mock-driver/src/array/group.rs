@@ -62,8 +62,8 @@ pub struct GroupIds {
 
 impl Members {
     /// Whether all snapshots are ready to use.
-    pub(crate) fn are_ready(&self, now: Timestamp) -> bool {
-        self.snapshots.iter().all(|snapshot| snapshot.is_ready(now))
+    pub(crate) fn are_ready(&self) -> bool {
+        self.snapshots.iter().all(|snapshot| snapshot.is_ready())
     }
 }
 
@@ -126,7 +126,7 @@ impl Array {
                 source: volume.clone(),
                 size_bytes: spec.capacity_bytes,
                 created: timing.now,
-                ready: timing.ready(),
+                ready_after: timing.ready_after(),
                 group: Some(ids.group.clone()),
                 pool: spec.pool.clone(),
                 parameters: BTreeMap::new(),

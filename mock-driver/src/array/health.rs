@@ -65,7 +65,6 @@ pub struct UnhealthyVolume {
     /// The volume.
     pub volume: VolumeId,
     /// Empty if the volume is healthy.
-    #[serde(rename = "ailments")]
     pub(crate) issues: Vec<HealthIssue>,
 }
 

@@ -27,25 +27,18 @@ pub struct Image {
     /// The volumes, sorted by id.
     pub volumes: Vec<Volume>,
     /// Number of created snapshots and groups, deleted ones included.
-    #[serde(default)]
     pub made: u64,
     /// The snapshots, sorted by id.
-    #[serde(default)]
     pub snapshots: Vec<Arc<Snapshot>>,
     /// The groups, sorted by id.
-    #[serde(default)]
     pub groups: Vec<Arc<Group>>,
     /// Volumes with health issues, sorted by id.
-    #[serde(default, rename = "sick")]
     pub unhealthy: Vec<UnhealthyVolume>,
     /// Health issues of the storage behind a node; `None` for all nodes.
-    #[serde(default)]
     pub storage: Vec<(Option<NodeId>, Vec<StorageHealthIssue>)>,
     /// Settings of single nodes.
-    #[serde(default)]
     pub nodes: Vec<(NodeId, NodeSettings)>,
     /// Changed capacities of pools.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pools: Vec<(PoolName, u64)>,
 }
 

@@ -43,11 +43,11 @@ pub struct NodeSettings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub segments: Option<Segments>,
     /// Its new id, until a node is registered under this one again.
-    #[serde(rename = "became", skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub renamed_to: Option<NodeId>,
     /// The topology that it was assigned when it joined without one. Stored, because it depends on the nodes that had joined
     /// before. Any configured topology takes precedence.
-    #[serde(rename = "joined_at", skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub assigned_topology: Option<Segments>,
 }
 

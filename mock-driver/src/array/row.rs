@@ -88,6 +88,7 @@ impl Change {
             Self::Snapshotted { snapshot } => {
                 vec![RowId::Counters, RowId::Snapshot(snapshot.id.clone())]
             }
+            Self::SnapshotsReady { snapshots } => snapshots.iter().cloned().map(RowId::Snapshot).collect(),
             Self::SnapshotDeleted { snapshot } => vec![RowId::Snapshot(snapshot.clone())],
             Self::Grouped { group, snapshots } => {
                 let snapshots = snapshots.iter().map(|snapshot| snapshot.id.clone());

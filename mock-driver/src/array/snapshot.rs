@@ -28,9 +28,9 @@ pub struct Snapshot {
     /// Creation time.
     #[serde(with = "jiff::fmt::serde::timestamp::nanosecond::required")]
     pub created: Timestamp,
-    /// Time from which it is ready to use.
-    #[serde(with = "jiff::fmt::serde::timestamp::nanosecond::required")]
-    pub ready: Timestamp,
+    /// The duration of its copy from its creation; `None` once it is ready to use, which it stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_after: Option<Duration>,
     /// Its group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupId>,
@@ -77,18 +77,23 @@ pub struct Timing {
 
 impl Snapshot {
     /// Whether it is ready to use.
-    pub fn is_ready(&self, now: Timestamp) -> bool {
-        now >= self.ready
+    pub fn is_ready(&self) -> bool {
+        self.ready_after.is_none()
+    }
+
+    /// The time until it is ready to use, at most the whole duration of its copy, wherever the wall clock was set to.
+    pub(crate) fn time_left(&self, now: Timestamp) -> Option<Duration> {
+        let whole = self.ready_after?;
+        let elapsed = Duration::try_from(now.duration_since(self.created)).unwrap_or_default();
+        Some(whole.saturating_sub(elapsed))
     }
 }
 
 // === impl Timing ===
 
 impl Timing {
-    /// Time from which the snapshot is ready to use.
-    pub(super) fn ready(self) -> Timestamp {
-        let ready = self.now.saturating_add(self.delay);
-        ready.expect("a duration must have no calendar units")
+    pub(super) fn ready_after(self) -> Option<Duration> {
+        Some(self.delay).filter(|delay| !delay.is_zero())
     }
 }
 
@@ -145,12 +150,22 @@ impl Array {
             source: volume.spec.id.clone(),
             size_bytes: volume.spec.capacity_bytes,
             created: timing.now,
-            ready: timing.ready(),
+            ready_after: timing.ready_after(),
             group: None,
             pool,
             parameters: wanted.parameters.clone(),
         });
         Ok(self.done(snapshot.clone(), Change::Snapshotted { snapshot }))
+    }
+
+    /// Makes snapshots ready to use, which were copied; those that do not exist any more are passed over.
+    pub fn finish_snapshots(&mut self, ids: &[SnapshotId]) -> Done<()> {
+        let is_copied = |id: &&SnapshotId| self.snapshots.get(*id).is_some_and(|known| !known.is_ready());
+        let snapshots: Vec<SnapshotId> = ids.iter().filter(is_copied).cloned().collect();
+        if snapshots.is_empty() {
+            return Done::unchanged(());
+        }
+        self.done((), Change::SnapshotsReady { snapshots })
     }
 
     /// Deletes a snapshot; succeeds if it does not exist.

@@ -1,5 +1,3 @@
-use jiff::Timestamp;
-
 use super::*;
 
 fn mk_settings() -> Settings {
@@ -32,21 +30,11 @@ fn mk_wanted(name: &str) -> CreateVolumeParams {
 fn ids_depend_on_the_array_and_on_what_it_made_before() {
     let make = |epoch| {
         let mut array = Array::new(mk_settings(), epoch);
-        let first = array
-            .create_volume(&mk_wanted("a"), Timestamp::default())
-            .unwrap()
-            .reply
-            .id
-            .clone();
+        let first = array.create_volume(&mk_wanted("a")).unwrap().reply.id.clone();
         array.delete_volume(first.as_str()).unwrap();
         (
             first,
-            array
-                .create_volume(&mk_wanted("a"), Timestamp::default())
-                .unwrap()
-                .reply
-                .id
-                .clone(),
+            array.create_volume(&mk_wanted("a")).unwrap().reply.id.clone(),
         )
     };
     let (first, second) = make(1);
@@ -192,7 +180,13 @@ fn stored_nodes_without_assigned_topology_keep_that_of_the_first_start() {
     }
     let mut old = serde_json::to_value(array.image()).unwrap();
     for node in old["nodes"].as_array_mut().unwrap() {
-        assert!(node[1].as_object_mut().unwrap().remove("joined_at").is_some());
+        assert!(
+            node[1]
+                .as_object_mut()
+                .unwrap()
+                .remove("assigned_topology")
+                .is_some()
+        );
     }
     let mut array = Array::from_image(mk_zones(), serde_json::from_value(old).unwrap());
     let zones = |array: &Array| ["node-a", "node-c"].map(|node| zone_of(array, node));
@@ -240,9 +234,7 @@ fn errors_list_five_pools_parameters_or_segments_and_a_count() {
     };
     let errors = [
         array.pool("x").unwrap_err(),
-        array
-            .create_volume(&in_no_pool, Timestamp::default())
-            .unwrap_err(),
+        array.create_volume(&in_no_pool).unwrap_err(),
         array
             .modify_volume("vol-0", &BTreeMap::from([("x".to_owned(), "1".to_owned())]))
             .unwrap_err(),

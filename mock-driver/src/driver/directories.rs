@@ -11,7 +11,7 @@ use crate::fault::scenario;
 use crate::fault::{FaultFile, Faults, Seed};
 use crate::journal::Journal;
 use crate::node::{self, device};
-use crate::store::volume_files::{FileId, Owner, VolumeFiles};
+use crate::store::volume_files::{Owner, VolumeFiles};
 use crate::store::{Database, Store};
 
 /// Makes paths absolute: links and mounts survive a change of the working directory, and relative ones would break.
@@ -26,6 +26,19 @@ pub(super) fn with_absolute_paths(settings: Settings) -> Result<Settings, OpenEr
     settings.state_dir = settings.state_dir.map(absolute).transpose()?;
     settings.media_dir = settings.media_dir.map(absolute).transpose()?;
     settings.node.device_dir = settings.node.device_dir.map(absolute).transpose()?;
+    let directories = [
+        ("--state-dir", &settings.state_dir),
+        ("--media-dir", &settings.media_dir),
+        ("--device-dir", &settings.node.device_dir),
+    ];
+    for (flag, path) in directories {
+        if let Some(path) = path.as_ref().filter(|path| path.to_str().is_none()) {
+            return Err(OpenError::NotUtf8 {
+                flag,
+                path: path.clone(),
+            });
+        }
+    }
     let absolute_paths = |registration: registration::Settings| {
         // Kubelet has another working directory.
         Ok::<_, OpenError>(registration::Settings {
@@ -119,16 +132,14 @@ pub(super) fn claim(
     }
     let marked = store.marked_media()?;
     // An array in memory has no identity; equal volume names mean nothing.
-    let (array, known) = match store.identity(u128::from_le_bytes(random()?))? {
-        Some(array) => (array, store.peek(FileId::all_of)),
-        None => (format!("{epoch:032x}"), Vec::new()),
-    };
+    let identity = store.identity(u128::from_le_bytes(random()?))?;
+    let array = identity.unwrap_or_else(|| format!("{epoch:032x}"));
     let owner = Owner {
         array,
         is_kept: store.database.is_some(),
         marked: marked.clone(),
     };
-    let claimed = volume_files.claim(&owner, &known, state_dir)?;
+    let claimed = volume_files.claim(&owner, state_dir)?;
     match claimed {
         Some(directory) if marked.as_ref() != Some(&directory) => Ok(store.set_marked_media(&directory)?),
         Some(_) | None => Ok(()),

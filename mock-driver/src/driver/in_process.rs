@@ -73,7 +73,9 @@ impl Driver {
     #[must_use]
     pub fn restarted(&self) -> Arc<Self> {
         self.halt.cancel();
-        Arc::new(self.process_of_this_array(self.node.clone(), self.volume_files.clone()))
+        let next = self.process_of_this_array(self.node.clone(), self.volume_files.clone());
+        next.resume_copies();
+        Arc::new(next)
     }
 
     /// A process on a copy of this driver's array, without node, faults, journal and volume data. Changes are discarded with it.

@@ -231,6 +231,9 @@ impl Driver {
     /// Recovers the node's state of an earlier process: restores devices of attached volumes, removes others, and undoes
     /// interrupted calls. Failures are logged, and retried by the calls that need the device.
     pub(crate) async fn recover(&self) {
+        if self.has_array() {
+            self.resume_copies();
+        }
         let Some(node) = &self.node else {
             return;
         };
@@ -275,9 +278,11 @@ impl Driver {
             .spawn(async move { halt.run_until_cancelled(work).await })
     }
 
-    /// Ends running tasks and, without a state directory, undoes everything on the node. Waits for threads that run a step such
-    /// as mkfs, because no record would show its result, at most as long as `last_step`.
-    pub(crate) async fn leave(&self, last_step: Duration) {
+    /// Ends running tasks and, without a state directory, undoes everything on the node. Stops copies, scans and mkfs, and waits for
+    /// threads that run another step, because no record would show its result, at most as long as `last_step`. Returns whether all
+    /// have ended; if not, locks must be held until the process ends.
+    #[must_use]
+    pub(crate) async fn leave(&self, last_step: Duration) -> bool {
         self.halt.cancel();
         self.work.close();
         let ended = async {
@@ -287,14 +292,16 @@ impl Driver {
                 node.finish().await;
             }
         };
-        if time::timeout(last_step, ended).await.is_err() {
-            tracing::warn!(waited = ?last_step, "work on devices and files goes on after the end");
+        let has_ended = time::timeout(last_step, ended).await.is_ok();
+        if !has_ended {
+            tracing::warn!(waited = ?last_step, "work on devices and files goes on until the process ends");
         }
         if let Some(node) = &self.node {
             let used = node.volumes();
             node.leave(self.node_features()).await;
             self.release_attached(used).await;
         }
+        has_ended
     }
 
     /// Waits until kubelet rejects the registration, and returns its reason. Never returns otherwise.

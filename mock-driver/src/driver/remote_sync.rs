@@ -90,23 +90,33 @@ impl Driver {
     ) -> Result<(), Error> {
         remote.begin_sweep();
         let known = ensure_joined(remote, node).await?;
-        {
+        // A failure of one device does not keep the others from theirs.
+        let mut result = {
             let _guard = remote.devices.write().await;
             let kept = remote.end_sweep(&known.attached);
-            node.retain_devices(kept, self.node_features()).await?;
-        }
+            node.retain_devices(kept, self.node_features())
+                .await
+                .map_err(Error::from)
+        };
         settled.retain(|volume| known.attached.contains(volume));
         for volume in known.attached {
             if settled.contains(&volume) {
                 continue;
             }
             let _locked = remote.lock_volume(&volume).await;
-            if let Some(view) = remote.view(&volume, &known.id).await? {
-                settle(remote, node, &volume, &view).await?;
-                settled.insert(volume);
+            // Without the array, no volume can be looked up.
+            let Some(view) = remote.view(&volume, &known.id).await? else {
+                continue;
+            };
+            match settle(remote, node, &volume, &view).await {
+                Ok(()) => {
+                    settled.insert(volume);
+                }
+                Err(error @ Error::Node(node::Error::MediaDir(_))) => return Err(error),
+                Err(error) => result = result.and(Err(error)),
             }
         }
-        Ok(())
+        result
     }
 }
 

@@ -15,6 +15,7 @@ use crate::journal;
 use crate::journal::clock::Clock;
 use crate::node::{self, device};
 use crate::rpc::capabilities::CapabilitySet;
+use crate::socket::BindError;
 use crate::store;
 use crate::store::volume_files;
 
@@ -86,6 +87,10 @@ pub enum OpenError {
     Node(#[from] node::Error),
     #[error("{}: relative path without a working directory; use an absolute path", path.display())]
     Relative { path: PathBuf, source: std::io::Error },
+    #[error("{flag}: {} is not UTF-8, so no link or mount can be recorded there; use another path", path.display())]
+    NotUtf8 { flag: &'static str, path: PathBuf },
+    #[error("--endpoint")]
+    Bind(#[source] BindError),
     #[error(
         "--mode=node: needs --node-id, and --array-endpoint with the admin endpoint of the process that has the array"
     )]

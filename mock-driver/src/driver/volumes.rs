@@ -7,7 +7,6 @@
 //! The duration of a copy follows from the volume's parameters: a snapshot exists at once and is ready after this time; a
 //! volume is created after it.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,21 +14,14 @@ use tokio::time;
 
 use crate::array::{
     self, Array, CreateGroupParams, CreateOutcome, CreateSnapshotParams, CreateVolumeParams, GroupIds,
-    Members, SizeRange, Snapshot, Source, Spec, Timing,
+    Members, SizeRange, Snapshot, SnapshotId, Source, Spec, Timing,
 };
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::driver::locks::{Guard, Key, LockMode, Scope};
 use crate::node;
-use crate::node::mount::Frozen;
 use crate::store;
 use crate::store::volume_files::{FileId, SweepReport};
-
-/// A volume that is being copied: it cannot be mounted or unmounted, and its filesystem is frozen if it is mounted.
-struct QuiescedVolume {
-    frozen: Option<Frozen>,
-    _locked: Vec<Guard>,
-}
 
 // === impl Driver ===
 
@@ -39,9 +31,8 @@ impl Driver {
     /// # Errors
     /// The array refuses, or a copy fails.
     pub(crate) async fn create_volume(&self, wanted: &CreateVolumeParams) -> Result<Arc<Spec>, Error> {
-        let now = self.clock.now();
         let validate = |array: &Array| {
-            let outcome = array.validate_create(wanted, now)?;
+            let outcome = array.validate_create(wanted)?;
             Ok((outcome, array.volume_id(&wanted.name)))
         };
         let Some(source) = &wanted.source else {
@@ -50,11 +41,11 @@ impl Driver {
                 let (outcome, id) = self.store.read(validate).await?;
                 if let CreateOutcome::New(_) = outcome {
                     self.volume_files.delete(&FileId::Volume(id.to_string())).await?;
-                    let create = |array: &mut Array| array.create_volume_as(wanted, id, now);
+                    let create = |array: &mut Array| array.create_volume_as(wanted, id);
                     return Ok(self.store.change(create).await?);
                 }
             }
-            let create = |array: &mut Array| array.create_volume(wanted, now);
+            let create = |array: &mut Array| array.create_volume(wanted);
             return Ok(self.store.change(create).await?);
         };
         let (bytes, id) = match self.store.read(validate).await? {
@@ -66,18 +57,13 @@ impl Driver {
             Source::Volume(id) => FileId::Volume(id.to_string()),
         };
         let copy = FileId::Volume(id.to_string());
-        let quiesced = match source {
-            Source::Snapshot(_) => None,
-            Source::Volume(id) => self.quiesce(id.as_str()).await?,
-        };
         let copied = self.volume_files.copy(&from, &copy, bytes).await?;
         if let Source::Volume(id) = source {
-            self.log_unknown_outcome(id.as_str(), is_frozen(quiesced.as_ref()), copied);
+            self.warn_of_writers(id.as_str(), copied);
         }
-        end(quiesced).await;
         let pace = self.store.peek(|array| array.pace_to(wanted));
         pause(pace.time(copied)).await;
-        let create = |array: &mut Array| array.create_volume_as(wanted, id, now);
+        let create = |array: &mut Array| array.create_volume_as(wanted, id);
         self.change_with(&[copy], create).await
     }
 
@@ -132,14 +118,14 @@ impl Driver {
         };
         let copy = FileId::Snapshot(id.to_string());
         let from = FileId::Volume(wanted.source.clone());
-        let quiesced = self.quiesce(&wanted.source).await?;
         let mut timing = self.timing();
         let copied = self.volume_files.copy(&from, &copy, bytes).await?;
-        self.log_unknown_outcome(&wanted.source, is_frozen(quiesced.as_ref()), copied);
-        end(quiesced).await;
+        self.warn_of_writers(&wanted.source, copied);
         timing.delay += self.copy_time(&wanted.source, copied);
         let create = |array: &mut Array| array.create_snapshot(wanted, id, timing);
-        self.change_with(&[copy], create).await
+        let snapshot = self.change_with(&[copy], create).await?;
+        self.finish_later(timing.delay, [&snapshot]);
+        Ok(snapshot)
     }
 
     /// Deletes a snapshot with its content.
@@ -178,7 +164,9 @@ impl Driver {
             }
         }
         let create = |array: &mut Array| array.create_group(wanted, ids, timing);
-        self.change_with(&copies, create).await
+        let members = self.change_with(&copies, create).await?;
+        self.finish_later(timing.delay, &members.snapshots);
+        Ok(members)
     }
 
     /// Deletes a group with its snapshots, which the caller must list.
@@ -263,44 +251,8 @@ impl Driver {
         Ok(self.locks.lock(scope, keys).await?)
     }
 
-    /// Freezes the filesystem of a volume that the node of this process has mounted, so that a copy has all earlier writes
-    /// and no later one. Until the result is dropped, no call mounts or unmounts the volume. A volume that no node of this
-    /// process has mounted is copied while it is written to.
-    ///
-    /// A filesystem can be frozen once only, so copies of one volume wait for one another. They do not wait for node calls
-    /// that a fault delays before they start to work.
-    async fn quiesce(&self, volume: &str) -> Result<Option<QuiescedVolume>, Error> {
-        let Some(node) = self.node.as_ref().filter(|node| node.has_mounted(volume)) else {
-            return Ok(None);
-        };
-        let held = self
-            .lock_on_node(Scope::Operation, LockMode::Exclusive, volume)
-            .await?;
-        match node.freeze(volume).await {
-            Ok(frozen) => Ok(Some(QuiescedVolume {
-                frozen,
-                _locked: held,
-            })),
-            Err(error) => {
-                let error = crate::error_chain(&error);
-                tracing::warn!(volume, error, "copied while it may be written to");
-                Ok(None)
-            }
-        }
-    }
-
     /// Copies the volumes of a group and returns the time of the slowest copy.
     async fn copy_members(&self, ids: &GroupIds, copies: &mut Vec<FileId>) -> Result<Duration, Error> {
-        // All filesystems are frozen before the first copy: the snapshots are of one point in time.
-        let mut quiesced = Vec::new();
-        let mut moving = BTreeSet::new();
-        for volume in ids.members.keys() {
-            let one = self.quiesce(volume.as_str()).await?;
-            if !is_frozen(one.as_ref()) {
-                moving.insert(volume);
-            }
-            quiesced.extend(one);
-        }
         let mut longest = Duration::ZERO;
         for (volume, snapshot) in &ids.members {
             let size = |array: &Array| Ok(array.volume(volume.as_str())?.spec.capacity_bytes);
@@ -310,25 +262,58 @@ impl Driver {
             let from = FileId::Volume(volume.to_string());
             let copied = self.volume_files.copy(&from, &copy, bytes).await?;
             longest = longest.max(self.copy_time(volume.as_str(), copied));
-            self.log_unknown_outcome(volume.as_str(), !moving.contains(volume), copied);
+            self.warn_of_writers(volume.as_str(), copied);
         }
-        end(quiesced).await;
         Ok(longest)
     }
 
+    /// Makes snapshots ready when their copies end. The wall clock, which may step, has no part in it; the next start calls this
+    /// again for the rest of the time.
+    fn finish_later<'a>(&self, time: Duration, snapshots: impl IntoIterator<Item = &'a Arc<Snapshot>>) {
+        let copying = snapshots.into_iter().filter(|snapshot| !snapshot.is_ready());
+        let ids: Vec<SnapshotId> = copying.map(|snapshot| snapshot.id.clone()).collect();
+        if ids.is_empty() {
+            return;
+        }
+        let (store, halt) = (self.store.clone(), self.halt.clone());
+        let finish = async move {
+            time::sleep(time).await;
+            if let Err(error) = store.change(|array| Ok(array.finish_snapshots(&ids))).await {
+                tracing::warn!(error = %crate::error_chain(&error), "snapshots are not made ready");
+            }
+        };
+        // Not tracked as work: the driver does not wait for it at its end.
+        tokio::spawn(async move { halt.run_until_cancelled(finish).await });
+    }
+
+    /// Continues the copies of an earlier process.
+    pub(crate) fn resume_copies(&self) {
+        let now = self.clock.now();
+        let copying: Vec<Arc<Snapshot>> = self.store.peek(|array| {
+            let snapshots = array.snapshots();
+            snapshots
+                .filter(|snapshot| !snapshot.is_ready())
+                .cloned()
+                .collect()
+        });
+        for snapshot in copying {
+            self.finish_later(snapshot.time_left(now).unwrap_or_default(), [&snapshot]);
+        }
+    }
+
     /// Warns of a copy that may be inconsistent because a node may have written to the volume meanwhile.
-    fn log_unknown_outcome(&self, volume: &str, was_frozen: bool, copied: u64) {
+    fn warn_of_writers(&self, volume: &str, copied: u64) {
         let is_attached = || {
             self.store.peek(|array| {
                 let found = array.volume(volume);
                 found.is_ok_and(|found| !found.attachments.is_empty())
             })
         };
-        if copied > 0 && !was_frozen && is_attached() {
+        if copied > 0 && is_attached() {
             tracing::warn!(
                 volume,
-                "copied an attached volume whose filesystem is not frozen: the copy may miss concurrent writes, or have \
-                 them out of order unless copies share blocks here; stop the writers first"
+                "copied an attached volume: the copy has no write that was not flushed, and has writes during the copy out \
+                 of order unless copies share blocks here; stop the writers first"
             );
         }
     }
@@ -362,21 +347,6 @@ impl Driver {
         if let Err(error) = self.volume_files.delete(file_id).await {
             tracing::warn!(id = file_id.id(), error = %crate::error_chain(&error), "failed to remove volume files");
         }
-    }
-}
-
-fn is_frozen(quiesced: Option<&QuiescedVolume>) -> bool {
-    quiesced.is_some_and(|quiesced| quiesced.frozen.is_some())
-}
-
-/// Thaws the filesystems, on a blocking thread.
-async fn end(quiesced: impl IntoIterator<Item = QuiescedVolume>) {
-    let quiesced: Vec<QuiescedVolume> = quiesced.into_iter().collect();
-    if quiesced.is_empty() {
-        return;
-    }
-    if let Err(error) = tokio::task::spawn_blocking(move || drop(quiesced)).await {
-        tracing::error!(%error, "a filesystem may still be frozen");
     }
 }
 

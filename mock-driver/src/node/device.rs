@@ -28,13 +28,16 @@ use self::backing_file_id::BackingFileId;
 pub use self::error::Error;
 pub use self::kind::{Choice, Kind};
 use self::link::{BACKING_FILE, PENDING, PREFIX};
+pub(crate) use self::target_notes::{TargetNotes, noted_in, remove_note};
 
+mod abandoned;
 mod backing_file_id;
 mod error;
 mod kind;
 mod link;
 mod loopback;
 mod read_only_device;
+mod target_notes;
 
 /// The devices of one node.
 #[derive(Debug)]
@@ -59,10 +62,24 @@ pub struct Device {
     pub(crate) held: Arc<File>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum DeviceLocation {
     Given(PathBuf),
     Beside { volume_files: VolumeFiles, node: String },
+}
+
+// === impl DeviceLocation ===
+
+impl DeviceLocation {
+    fn directory(&self) -> Result<PathBuf, PathError> {
+        let directory = match self {
+            Self::Given(directory) => directory.clone(),
+            Self::Beside { volume_files, node } => volume_files.directory()?.join("devices").join(node),
+        };
+        // Not flushed: links are made again after a reboot.
+        fs::create_dir_all(&directory).map_err(PathError::of("create", &directory))?;
+        Ok(directory)
+    }
 }
 
 // === impl Devices ===
@@ -129,6 +146,11 @@ impl Devices {
                 Some(media.join("devices").join(node))
             }
         }
+    }
+
+    /// Whether this process alone uses the directory of the links, which remains after its end.
+    pub(crate) fn is_locked(&self) -> bool {
+        crate::lock(&self.lock).is_some()
     }
 
     /// Unlocks the directory for the next process.
@@ -264,14 +286,13 @@ impl Devices {
         if matches!(self.kind, Kind::None | Kind::Simulated) {
             return Ok(());
         }
-        for serial in self.serials()? {
-            if wanted(&serial) {
-                continue;
-            }
+        let mut result = Ok(());
+        for serial in self.serials()?.iter().filter(|serial| !wanted(serial)) {
             let _changing = crate::lock(&self.changes);
-            self.remove_both(&serial)?;
+            // The other devices are removed nevertheless.
+            result = result.and(self.remove_both(serial));
         }
-        Ok(())
+        result
     }
 
     /// Another device of the disk whose filesystem is mounted, if one of the two is writable.
@@ -295,20 +316,17 @@ impl Devices {
         }
     }
 
-    fn directory(&self) -> Result<PathBuf, Error> {
-        let directory = match &self.location {
-            DeviceLocation::Given(directory) => directory.clone(),
-            DeviceLocation::Beside { volume_files, node } => {
-                volume_files.directory()?.join("devices").join(node)
-            }
-        };
-        // Not flushed: links are made again after a reboot.
-        fs::create_dir_all(&directory).map_err(PathError::of("create", &directory))?;
-        Ok(directory)
+    pub(crate) fn directory(&self) -> Result<PathBuf, PathError> {
+        self.location.directory()
     }
 
     fn named(&self, prefix: &str, serial: &str) -> Result<PathBuf, Error> {
         Ok(self.directory()?.join(format!("{prefix}{serial}")))
+    }
+
+    fn backing_file(&self, serial: &str) -> Result<Option<BackingFileId>, Error> {
+        let name = link::read(&self.named(BACKING_FILE, serial)?)?;
+        Ok(name.and_then(|text| text.to_str()?.parse().ok()))
     }
 
     /// Whether a device has the disk, and is writable as requested.
@@ -332,7 +350,7 @@ impl Devices {
         let directory = self.directory()?;
         let [link, pending, record] =
             [PREFIX, PENDING, BACKING_FILE].map(|prefix| directory.join(format!("{prefix}{serial}")));
-        let file: Option<BackingFileId> = link::read(&record)?.and_then(|text| text.to_str()?.parse().ok());
+        let file = self.backing_file(serial)?;
         // After a crash both links may exist; at most one leads to a device.
         for name in [&pending, &link] {
             let Some(behind) = link::read(name)? else {

@@ -138,7 +138,9 @@ impl Error {
             Self::Size { .. } => Code::OutOfRange,
             Self::Refused { code, .. } => *code,
             Self::Mount(error) => mount_code(error),
-            Self::Path(error) if error.is_no_space() => Code::ResourceExhausted,
+            Self::Path(error) | Self::Device(device::Error::Path(error)) if error.is_no_space() => {
+                Code::ResourceExhausted
+            }
             Self::Path(_) | Self::Device(_) | Self::State(_) | Self::Record { .. } => Code::Internal,
         }
     }
@@ -146,6 +148,7 @@ impl Error {
 
 fn mount_code(error: &mount::Error) -> Code {
     match error {
+        mount::Error::Path(error) if error.is_no_space() => Code::ResourceExhausted,
         mount::Error::Options { .. } => Code::InvalidArgument,
         mount::Error::Group { .. }
         | mount::Error::UnknownType { .. }

@@ -1,8 +1,13 @@
 //! Programs of the system for disks and filesystems.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{self, ErrorKind};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
 
 /// Their directories, for a process whose PATH lacks `/sbin`.
 const DIRECTORIES: [&str; 3] = ["", "/usr/sbin/", "/sbin/"];
@@ -48,7 +53,37 @@ impl Program {
         args: impl IntoIterator<Item = A> + Clone,
         fine: &[i32],
     ) -> Result<String, Error> {
-        let output = self.start(args)?;
+        let output = self.start(args, || Ok(Stdio::null()), Child::wait_with_output)?;
+        self.check(output, fine)
+    }
+
+    /// As [`Self::run`] for a program that takes long: it is killed when `stop` is cancelled. It inherits the lock, so that nothing
+    /// else uses the disk until it has ended, even if this process has ended before.
+    pub(crate) fn run_until<A: AsRef<OsStr>>(
+        self,
+        args: impl IntoIterator<Item = A> + Clone,
+        fine: &[i32],
+        stop: &CancellationToken,
+        lock: Option<&File>,
+    ) -> Result<String, Error> {
+        let input = || {
+            Ok(lock
+                .map(File::try_clone)
+                .transpose()?
+                .map_or_else(Stdio::null, Stdio::from))
+        };
+        let output = self.start(args, input, |child| {
+            let killer = kill_when_stopped(&child, stop.clone());
+            let output = child.wait_with_output();
+            if let Some(killer) = killer {
+                killer.abort();
+            }
+            output
+        })?;
+        self.check(output, fine)
+    }
+
+    fn check(self, output: Output, fine: &[i32]) -> Result<String, Error> {
         if output.status.code().is_some_and(|code| fine.contains(&code)) {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
@@ -60,19 +95,26 @@ impl Program {
         })
     }
 
-    fn start<A: AsRef<OsStr>>(self, args: impl IntoIterator<Item = A> + Clone) -> Result<Output, Error> {
+    fn start<A: AsRef<OsStr>>(
+        self,
+        args: impl IntoIterator<Item = A> + Clone,
+        input: impl Fn() -> io::Result<Stdio>,
+        wait: impl FnOnce(Child) -> io::Result<Output>,
+    ) -> Result<Output, Error> {
+        let failed = |source| Error::Start {
+            name: self.name,
+            source,
+        };
         for directory in DIRECTORIES {
             let mut command = Command::new(format!("{directory}{}", self.name));
-            command.args(args.clone()).env("LC_ALL", "C").stdin(Stdio::null());
-            match command.output() {
-                Ok(output) => return Ok(output),
+            command
+                .args(args.clone())
+                .env("LC_ALL", "C")
+                .stdin(input().map_err(failed)?);
+            match command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn() {
+                Ok(child) => return wait(child).map_err(failed),
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(source) => {
-                    return Err(Error::Start {
-                        name: self.name,
-                        source,
-                    });
-                }
+                Err(source) => return Err(failed(source)),
             }
         }
         Err(Error::Missing {
@@ -80,6 +122,18 @@ impl Program {
             package: self.package,
         })
     }
+}
+
+/// Kills a child process when `stop` is cancelled. `None` outside of a runtime.
+fn kill_when_stopped(child: &Child, stop: CancellationToken) -> Option<tokio::task::JoinHandle<()>> {
+    let runtime = Handle::try_current().ok()?;
+    // Refers to this process even after it was waited for and another one has its id.
+    let pid = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).ok()?;
+    Some(runtime.spawn(async move {
+        stop.cancelled().await;
+        // Fails if it has ended.
+        pidfd_send_signal(&pid, Signal::KILL).ok();
+    }))
 }
 
 /// The end of a program's output in one line: errors are last.
@@ -118,5 +172,36 @@ mod tests {
         let error = program.run(args, &[0]).unwrap_err().to_string();
         assert!(error.contains("some trouble") && error.contains('3'), "{error}");
         assert_eq!(program.run(args, &[0, 3]).unwrap(), "some\n");
+    }
+
+    #[tokio::test]
+    async fn program_is_killed_when_it_is_to_stop_and_keeps_the_lock_until_then() {
+        let lock = tempfile::tempfile().unwrap();
+        lock.lock().unwrap();
+        let path = format!(
+            "/proc/{}/fd/{}",
+            std::process::id(),
+            std::os::fd::AsRawFd::as_raw_fd(&lock)
+        );
+        let other = File::open(path).unwrap();
+        let stop = CancellationToken::new();
+        let waiting = {
+            let stop = stop.clone();
+            tokio::task::spawn_blocking(move || {
+                let program = Program {
+                    name: "sh",
+                    package: "dash",
+                };
+                let held = lock.try_clone().unwrap();
+                drop(lock);
+                // Its standard input is the lock.
+                program.run_until(["-c", "kill -STOP $$"], &[0], &stop, Some(&held))
+            })
+        };
+        assert!(other.try_lock().is_err());
+        stop.cancel();
+        let error = waiting.await.unwrap().unwrap_err();
+        assert!(matches!(error, Error::Failed { code: None, .. }), "{error}");
+        other.lock().unwrap();
     }
 }

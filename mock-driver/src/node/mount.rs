@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::error::Error;
 pub(crate) use self::filesystem::Filesystem;
 pub(crate) use self::formatting::hand_over;
-pub(crate) use self::freeze::Frozen;
 pub(crate) use self::kernel::{check_empty, remove_empty};
 use self::options::Options;
 
@@ -26,7 +26,6 @@ mod emulated;
 mod error;
 mod filesystem;
 mod formatting;
-mod freeze;
 mod kernel;
 mod options;
 
@@ -43,6 +42,10 @@ pub(crate) struct Disk {
     /// The open device, which keeps its path from being reused for another disk. `None` if the file itself is the device.
     pub(crate) _held: Option<Arc<File>>,
     pub(crate) writable: bool,
+    /// The lock against other nodes on the machine, which programs inherit.
+    pub(crate) lock: Option<Arc<File>>,
+    /// Stops mkfs and scans.
+    pub(crate) stop: CancellationToken,
 }
 
 /// The source of a mount at a path, to distinguish the volume from another process's mount.
@@ -171,28 +174,6 @@ impl Mounter {
         }
     }
 
-    /// Freezes the filesystem mounted at `path` until the returned value is dropped. `None` for emulated ones, and for the
-    /// filesystem with the media directory.
-    pub(crate) fn freeze(
-        self,
-        path: &Path,
-        volume_files: &Path,
-        mark: &Path,
-    ) -> Result<Option<Frozen>, Error> {
-        match self {
-            Self::Emulated => Ok(None),
-            Self::Kernel => Frozen::begin(path, volume_files, mark),
-        }
-    }
-
-    /// Thaws a filesystem that a mark says was left frozen.
-    pub(crate) fn thaw_left(self, mark: &Path) {
-        match self {
-            Self::Emulated => {}
-            Self::Kernel => freeze::thaw_left(mark),
-        }
-    }
-
     /// Grows the filesystem mounted at `path` to the size of the disk.
     pub(crate) fn grow(self, disk: &Disk, path: &Path) -> Result<(), Error> {
         match self {
@@ -299,6 +280,8 @@ mod tests {
             device: path.to_owned(),
             _held: None,
             writable: true,
+            lock: None,
+            stop: CancellationToken::new(),
         }
     }
 

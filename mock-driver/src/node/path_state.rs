@@ -1,7 +1,7 @@
 //! The state of a path, which is read before the path is changed, so that the driver changes no mounts, links or files of
 //! others.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::error::Error;
 use super::record::{Record, Role};
@@ -193,19 +193,28 @@ impl Node {
     /// Whether a mount source belongs to a volume without record, either of the array or of a pod, also on a device without a
     /// link. Blocks.
     pub(super) fn is_of_lost(&self, volume: &str, mounted: &MountSource) -> bool {
+        let is_source = |device: PathBuf| {
+            let source = self.mounter.device_of(&device);
+            source.is_ok_and(|source| source == *mounted)
+        };
         let is_on_device_of = |volume_disk: &VolumeDisk| {
             let disk = self.volume_files.disk(&volume_disk.file_id).ok();
             let devices = disk.and_then(|disk| self.devices.all_of(&disk).ok());
-            let mut sources = devices.into_iter().flatten();
-            sources.any(|device| {
-                let source = self.mounter.device_of(&device);
-                source.is_ok_and(|source| source == *mounted)
-            })
+            devices.into_iter().flatten().any(is_source)
         };
         let volume_disks = [VolumeDisk::of_volume(volume), VolumeDisk::of_ephemeral(volume)];
         let mut volume_disks = volume_disks.iter();
         volume_disks
             .any(|volume_disk| self.is_of_volume_disk(volume_disk, mounted) || is_on_device_of(volume_disk))
+            || self.abandoned_devices(volume).into_iter().any(is_source)
+    }
+
+    /// The loop devices of a volume that processes without a state directory left when they were killed, as in a container whose
+    /// files are gone. Blocks.
+    pub(super) fn abandoned_devices(&self, volume: &str) -> Vec<PathBuf> {
+        let volume_disks = [VolumeDisk::of_volume(volume), VolumeDisk::of_ephemeral(volume)];
+        let devices = volume_disks.map(|volume_disk| self.devices.abandoned(&volume_disk.file_id).ok());
+        devices.into_iter().flatten().flatten().collect()
     }
 
     /// Whether nothing is mounted at the record's path: a raw block device is staged without a mount, and so is an emulated

@@ -13,7 +13,7 @@ use super::stage_publish::{NodeFeatures, text};
 use super::{Node, View, VolumeDisk};
 use crate::error_chain;
 use crate::node::mount;
-use crate::store::failed;
+use crate::store::PathError;
 use crate::store::volume_files::NodeNote;
 
 // === impl Node ===
@@ -107,7 +107,7 @@ impl Node {
         let path = PathBuf::from(path);
         self.blocking(move |_| {
             // Not flushed: its mount does not survive a reboot either.
-            Ok(std::fs::create_dir_all(&path).map_err(failed("create", &path))?)
+            Ok(std::fs::create_dir_all(&path).map_err(PathError::of("create", &path))?)
         })
         .await
     }
@@ -175,8 +175,12 @@ impl Node {
             tracing::info!(unfinished, "removed unfinished files of pods' volumes");
         }
         for note in self.volume_files.ephemeral_of(&self.home).await? {
-            if self.records.of(&note.volume).is_empty() {
-                self.remove_lost_ephemeral(note).await?;
+            let volume = note.volume.clone();
+            if self.records.of(&volume).is_empty()
+                && let Err(error) = self.remove_lost_ephemeral(note).await
+            {
+                let error = error_chain(&error);
+                tracing::warn!(volume, error, "files of a pod's volume are left behind");
             }
         }
         Ok(())
@@ -194,10 +198,8 @@ impl Node {
         let is_used = self.blocking(move |node| {
             // A device that is in use is detached by its last user.
             node.devices.detach(&serial)?;
-            let mounted = target.map(|target| node.mounter.source_at(&target)).transpose()?;
-            let is_mounted = mounted
-                .flatten()
-                .is_some_and(|mounted| node.is_of_lost(&id, &mounted));
+            let mounted = node.mounter.source_at(&target)?;
+            let is_mounted = mounted.is_some_and(|mounted| node.is_of_lost(&id, &mounted));
             Ok(is_mounted || !node.devices.all_of(&disk)?.is_empty())
         });
         if is_used.await? {

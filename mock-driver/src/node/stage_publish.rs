@@ -252,7 +252,10 @@ impl Node {
                     group,
                 },
             ) => {
-                let _alone = self.alone(record, disk)?;
+                let disk = &Disk {
+                    lock: self.alone(record, disk)?.map(Arc::new),
+                    ..disk.clone()
+                };
                 if let Some(disk_fault) = self.disk_fault(&record.volume) {
                     self.mounter.apply_disk_fault(disk, path, fs_type, disk_fault)?;
                 }
@@ -285,11 +288,12 @@ impl Node {
     /// Prepares a disk to be published as a raw block device. Locked, because a running mkfs of another node leaves the same
     /// marks as an interrupted one, which is wiped.
     fn hand_over(&self, disk: &Disk) -> Result<(), Error> {
-        let _locked = match self.mounter {
-            Mounter::Kernel => Some(lock_disk(disk)?),
+        let lock = match self.mounter {
+            Mounter::Kernel => Some(Arc::new(lock_disk(disk)?)),
             Mounter::Emulated => None,
         };
-        Ok(mount::hand_over(disk)?)
+        let disk = Disk { lock, ..disk.clone() };
+        Ok(mount::hand_over(&disk)?)
     }
 
     /// Checks that the filesystem of a disk is mounted through no other device: two mounts would overwrite each other's

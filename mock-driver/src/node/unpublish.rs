@@ -5,6 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::error::Error;
+use super::leftovers;
+use super::path_state::foreign;
 use super::record::{Progress, Record, Role};
 use super::stage_publish::NodeFeatures;
 use super::{Node, VolumeDisk};
@@ -42,8 +44,8 @@ impl Node {
     pub(crate) async fn unpublish(self: &Arc<Self>, volume: &str, target: &str) -> Result<(), Error> {
         match self.records.at(target) {
             Some(record) if record.volume == volume && !record.is_staged() => self.undo(record).await,
-            // The target belongs to another volume.
-            Some(_) => Ok(()),
+            // OK would mean that nothing is mounted there.
+            Some(there) => Err(foreign(&there.path)),
             None => {
                 self.clear(volume, target).await?;
                 self.clear_private(volume).await?;
@@ -70,29 +72,39 @@ impl Node {
         }
         match self.records.at(path) {
             Some(record) if record.volume == volume && record.is_staged() => self.undo(record).await,
-            Some(_) => Ok(()),
+            Some(there) => Err(foreign(&there.path)),
             None => self.unmount_lost(volume, path).await,
         }
     }
 
     /// Unmounts a volume without record, as after a kill of a process without state directory.
+    ///
+    /// # Errors
+    /// Something else is mounted there.
     async fn unmount_lost(self: &Arc<Self>, volume: &str, path: &str) -> Result<(), Error> {
         if self.is_simulated() {
             return Ok(());
         }
         let (volume, path) = (volume.to_owned(), path.to_owned());
         self.blocking(move |node| {
-            let (path, is_ours) = (Path::new(&path), |mounted: &MountSource| {
-                node.is_of_lost(&volume, mounted)
-            });
-            match node.mounter.source_at(path)? {
-                Some(mounted) if node.mounter == Mounter::Kernel && is_ours(&mounted) => {
-                    Ok(node.mounter.unmount(path, is_ours)?)
-                }
-                Some(_) | None => Ok(()),
+            // A staging path of an emulated volume is a directory, to which nothing is linked.
+            if node.mounter == Mounter::Kernel {
+                node.unmount_whoever_mounted(&volume, Path::new(&path))?;
             }
+            Ok(())
         })
         .await
+    }
+
+    /// Unmounts a volume without record, and frees its device if a process that has ended had it. Blocks.
+    fn unmount_whoever_mounted(&self, volume: &str, path: &Path) -> Result<(), Error> {
+        let is_ours = |mounted: &MountSource| self.is_of_lost(volume, mounted);
+        let devices = self.abandoned_devices(volume);
+        self.mounter.unmount(path, is_ours)?;
+        for device in devices {
+            self.devices.free(&device)?;
+        }
+        Ok(())
     }
 
     /// Undoes a record's staging or publishing, and deletes the record last.
@@ -181,29 +193,17 @@ impl Node {
 
     /// Removes a target without record: an empty directory or file that the caller created, or a mount of this volume whose
     /// record is lost.
+    ///
+    /// # Errors
+    /// Something else is mounted or linked there.
     async fn clear(self: &Arc<Self>, volume: &str, target: &str) -> Result<(), Error> {
         if self.is_simulated() {
             return Ok(());
         }
         let (volume_disk, target) = (VolumeDisk::of_volume(volume), target.to_owned());
         self.blocking(move |node| {
-            let (path, is_ours) = (Path::new(&target), |mounted: &MountSource| {
-                node.is_of_lost(&volume_disk.volume, mounted)
-            });
-            let is_foreign = match node.mounter.source_at(path)? {
-                Some(mounted) => !is_ours(&mounted),
-                // Only emulated volumes are published as links.
-                None => path.is_symlink(),
-            };
-            if is_foreign {
-                tracing::warn!(
-                    target,
-                    volume = volume_disk.volume,
-                    "target path is not a mount of this volume; not removed"
-                );
-                return Ok(());
-            }
-            node.mounter.unmount(path, is_ours)?;
+            let path = Path::new(&target);
+            node.unmount_whoever_mounted(&volume_disk.volume, path)?;
             mount::remove_empty(path)?;
             node.release_read_only_device(&volume_disk, &target)
         })
@@ -213,16 +213,9 @@ impl Node {
     /// Undoes interrupted calls and deletes records that are obsolete after a reboot. Must run before calls are served. A
     /// failure is logged, and the caller's retry repeats the work.
     pub(crate) async fn recover(self: &Arc<Self>) {
+        self.undo_leftovers().await;
         for record in self.records.all() {
             let (path, volume) = (record.path.clone(), record.volume.clone());
-            if let Err(error) = self.thaw_left(&volume).await {
-                tracing::warn!(
-                    volume,
-                    path,
-                    error = error_chain(&error),
-                    "cannot look what is frozen"
-                );
-            }
             let done = if record.is_done() {
                 self.forget_if_gone(record).await
             } else {
@@ -239,6 +232,25 @@ impl Node {
             if let Err(error) = self.undo_idle_stage(volume).await {
                 tracing::warn!(volume, path, error = error_chain(&error), "cannot be undone yet");
             }
+        }
+    }
+
+    /// Undoes what a killed process without a state directory left in the node's directory of devices, which this process has
+    /// locked.
+    async fn undo_leftovers(self: &Arc<Self>) {
+        if self.records.are_kept() || !self.devices.is_locked() {
+            return;
+        }
+        let undone = self
+            .blocking(|node| leftovers::undo(&node.devices.directory()?))
+            .await;
+        match undone {
+            Ok(undone) if undone == leftovers::Undone::default() => {}
+            Ok(undone) => tracing::info!(?undone, "undid what an earlier process of this node left"),
+            Err(error) => tracing::warn!(
+                error = error_chain(&error),
+                "cannot undo what an earlier process of this node left"
+            ),
         }
     }
 

@@ -1,3 +1,5 @@
+use std::os::unix::ffi::OsStrExt;
+
 use csi_proto::v1::ControllerUnpublishVolumeRequest;
 use csi_proto::v1::controller_client::ControllerClient;
 use csi_proto::v1::volume_capability::{AccessMode, AccessType, BlockVolume, access_mode::Mode};
@@ -78,7 +80,9 @@ async fn waits_for_the_lock_of_the_process_that_it_replaces() {
         ..Settings::default()
     };
     let (first, _) = Driver::open(settings.clone()).unwrap();
-    let bounded = open(settings.clone(), Duration::ZERO).await.unwrap_err();
+    let bounded = open(settings.clone(), Duration::ZERO, &|| Ok(()))
+        .await
+        .unwrap_err();
     assert!(bounded.is_in_use(), "{bounded}");
 
     let settings = Settings {
@@ -86,7 +90,7 @@ async fn waits_for_the_lock_of_the_process_that_it_replaces() {
         journal: Some(journal.clone()),
         ..settings
     };
-    let mut waiting = pin!(open(settings, DEADLINE));
+    let mut waiting = pin!(open(settings, DEADLINE, &|| Ok(())));
     let early = time::timeout(2 * LOCK_RETRY, &mut waiting).await;
     assert!(early.is_err(), "opened beside the first");
     first.close();
@@ -122,7 +126,7 @@ async fn wait_for_a_lock_applies_no_loss_of_state() {
 
         let held = std::fs::File::open(path(lock)).unwrap();
         held.lock().unwrap();
-        let mut waiting = pin!(open(settings, DEADLINE));
+        let mut waiting = pin!(open(settings, DEADLINE, &|| Ok(())));
         let early = time::timeout(4 * LOCK_RETRY, &mut waiting).await;
         assert!(early.is_err(), "opened without {lock}");
         drop(held);
@@ -144,16 +148,18 @@ async fn directory_of_another_drivers_devices_is_waited_for() {
         settings
     };
     let (first, _) = Driver::open(mk_settings("a")).unwrap();
-    let refused = open(mk_settings("b"), Duration::ZERO).await.unwrap_err();
+    let refused = open(mk_settings("b"), Duration::ZERO, &|| Ok(()))
+        .await
+        .unwrap_err();
     assert!(
         refused.is_in_use() && refused.to_string().contains("--device-dir"),
         "{refused}"
     );
     let mut behind_proxy = mk_settings("c");
     behind_proxy.proxy_to = Some(directory.path().join("csi.sock"));
-    open(behind_proxy, Duration::ZERO).await.unwrap();
+    open(behind_proxy, Duration::ZERO, &|| Ok(())).await.unwrap();
     drop(first);
-    open(mk_settings("b"), DEADLINE).await.unwrap();
+    open(mk_settings("b"), DEADLINE, &|| Ok(())).await.unwrap();
 }
 
 #[tokio::test]
@@ -166,4 +172,68 @@ async fn call_that_panics_is_answered() {
     let status = Status::from_header_map(answer.await.unwrap().headers()).unwrap();
     assert_eq!(status.code(), Code::Internal);
     assert!(status.message().contains("see the driver log"), "{status}");
+}
+
+#[tokio::test]
+async fn directories_with_names_that_are_not_utf_8_are_refused_by_their_flag() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join(std::ffi::OsStr::from_bytes(b"caf\xe9"));
+    for flag in ["--media-dir", "--state-dir", "--device-dir"] {
+        let mut settings = Settings {
+            node_id: Some("node-0".to_owned()),
+            ..Settings::default()
+        };
+        match flag {
+            "--media-dir" => settings.media_dir = Some(path.clone()),
+            "--state-dir" => settings.state_dir = Some(path.clone()),
+            _ => settings.node.device_dir = Some(path.clone()),
+        }
+        let refused = Driver::open(settings).unwrap_err().to_string();
+        assert!(refused.contains(flag) && refused.contains("UTF-8"), "{refused}");
+        assert!(!path.exists(), "{flag}");
+    }
+}
+
+#[tokio::test]
+async fn socket_that_cannot_be_bound_applies_no_loss_of_state() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    std::fs::write(
+        path("faults.yaml"),
+        "backend-faults: [{id: x, type: state-loss, loses: everything}]",
+    )
+    .unwrap();
+    let settings = Settings {
+        initial_volumes: 1,
+        state_dir: Some(path("state")),
+        faults: Some(path("faults.yaml")),
+        ..Settings::default()
+    };
+    let (first, _) = Driver::open(settings.clone()).unwrap();
+    let delete = first.store.change(|array| array.delete_volume("vol-0"));
+    delete.await.unwrap();
+    first.close();
+    drop(first);
+
+    let endpoint: crate::socket::Endpoint = path("none/csi.sock").into();
+    let refused = open(settings.clone(), DEADLINE, &|| Listener::check(&endpoint)).await;
+    assert!(refused.unwrap_err().to_string().contains("--endpoint"));
+    // A child process that another test is starting has a copy of the lock until its exec.
+    let database = loop {
+        match crate::store::Database::open(&path("state")) {
+            Err(crate::store::OpenError::InUse { .. }) => std::thread::yield_now(),
+            opened => break opened.unwrap(),
+        }
+    };
+    let dump = database.dump().unwrap();
+    assert_eq!(
+        dump["volumes"].as_object().map_or(0, serde_json::Map::len),
+        0,
+        "{dump}"
+    );
+    database.close();
+    drop(database);
+    let (second, _) = open(settings, DEADLINE, &|| Ok(())).await.unwrap();
+    let volumes = second.store.peek(|array| array.volumes().len());
+    assert_eq!(volumes, 1, "lost by the start that has a socket");
 }

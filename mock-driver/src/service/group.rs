@@ -125,15 +125,14 @@ impl GroupParams {
 
 /// The CSI message of a group snapshot.
 fn group_snapshot(driver: &Driver, members: &Members) -> VolumeGroupSnapshot {
-    let now = driver.clock.now();
     VolumeGroupSnapshot {
         group_snapshot_id: members.group.id.to_string(),
         snapshots: members
             .snapshots
             .iter()
-            .map(|snapshot| driver.shape_snapshot(snapshot, now))
+            .map(|snapshot| driver.shape_snapshot(snapshot))
             .collect(),
         creation_time: Some(shape::timestamp(members.group.created)),
-        ready_to_use: members.are_ready(now),
+        ready_to_use: members.are_ready(),
     }
 }

@@ -31,10 +31,4 @@ pub enum OpenError {
     InUse { path: PathBuf },
     #[error("--state-dir: {} {reason}: restore the directory or start with an empty one", path.display())]
     Damaged { path: PathBuf, reason: String },
-    #[error(
-        "--state-dir: {} and {} both have a state of the array, because an earlier version of the driver has run after the \
-         migration: move one of them away",
-        database.display(), file.display()
-    )]
-    TwoStates { database: PathBuf, file: PathBuf },
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::database::Database;
 use super::error::OpenError;
-use crate::array::{Array, Change, Counters, Image, RowId, Settings};
+use crate::array::{Array, Counters, Image, RowId, Settings};
 use crate::fault::Loses;
 
 /// The state loss of the next start.
@@ -52,13 +52,7 @@ pub(super) fn stored_image(database: &Database) -> Result<Option<Image>, OpenErr
 }
 
 /// The array without the lost state.
-pub(super) fn restore(
-    settings: Settings,
-    epoch: u128,
-    image: Option<Image>,
-    changes: Vec<Change>,
-    mark: Option<Mark>,
-) -> Array {
+pub(super) fn restore(settings: Settings, epoch: u128, image: Option<Image>, mark: Option<Mark>) -> Array {
     let begin = |image: Option<Image>| match image {
         Some(image) => Array::from_image(settings, image),
         None => Array::new(settings, epoch),
@@ -79,9 +73,6 @@ pub(super) fn restore(
         None => false,
     };
     let mut array = begin(image);
-    for change in changes {
-        array.apply(change);
-    }
     if loses_attachments {
         array.lose_attachments();
     }

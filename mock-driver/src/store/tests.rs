@@ -4,14 +4,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use futures::future::poll_immediate;
-use tempfile::{TempDir, tempdir};
+use tempfile::tempdir;
 
 use self::disk::{Disk, Survives};
 use super::*;
 use crate::array::{Access, AccessMode, Capability, Image, PublishParams};
 
 mod disk;
-mod legacy;
 
 fn mk_settings() -> Settings {
     Settings {

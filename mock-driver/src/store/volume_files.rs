@@ -8,13 +8,15 @@
 //! - Files of an array in memory are in a private directory that is removed with the driver; those of a persistent array
 //!   are in its state directory, or in a directory that several processes share.
 //!
-//! All work runs on blocking threads and completes even if its caller is dropped.
+//! All work runs on blocking threads. It holds the directory's lock, and completes even if its caller is dropped, except for copies
+//! and scans, which are stopped then.
 
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::store::PathError;
@@ -28,7 +30,8 @@ pub(crate) use self::ownership::Owner;
 
 pub(crate) use self::ephemeral::NodeNote;
 use self::file_id::{DISK, TREE};
-use self::location::{FilesLocation, PrivateDir};
+use self::location::{FilesLocation, PrivateFiles};
+pub(crate) use self::private::{AbandonedDir, has_owner, private_part};
 
 mod copy;
 mod ephemeral;
@@ -36,9 +39,9 @@ mod extent;
 mod file_id;
 mod location;
 mod ownership;
+mod private;
+mod tree_copy;
 
-/// Mark of a frozen filesystem; contains the path of its mount.
-const FROZEN: &str = "frozen";
 /// Mark of a disk that is being formatted: its content was written by the driver and may be overwritten.
 const FORMATTING: &str = "formatting";
 
@@ -48,6 +51,8 @@ pub struct VolumeFiles {
     location: Arc<FilesLocation>,
     /// Running blocking tasks.
     work: TaskTracker,
+    /// Stops copies and scans.
+    stop: CancellationToken,
 }
 
 // === impl VolumeFiles ===
@@ -63,18 +68,21 @@ impl VolumeFiles {
 
     /// Files in a private temporary directory, which [`VolumeFiles::close`] removes.
     pub(crate) fn private() -> Self {
-        Self::at(FilesLocation::Private(Mutex::new(PrivateDir::Unused)))
+        Self::at(FilesLocation::Private(Mutex::new(PrivateFiles::Unused)))
     }
 
     fn at(location: FilesLocation) -> Self {
         Self {
             location: Arc::new(location),
             work: TaskTracker::new(),
+            stop: CancellationToken::new(),
         }
     }
 
-    /// Waits until all blocking tasks have ended, also those whose callers were dropped. No task may be started meanwhile.
+    /// Stops copies and scans, and waits until all blocking tasks have ended, also those whose callers were dropped. No task may
+    /// be started meanwhile.
     pub(crate) async fn finish(&self) {
+        self.stop.cancel();
         self.work.close();
         self.work.wait().await;
     }
@@ -103,7 +111,7 @@ impl VolumeFiles {
 
     /// Creates the disk if it does not exist, and extends it to at least `bytes`. Returns its path.
     pub async fn ensure(&self, file_id: &FileId, bytes: u64) -> Result<PathBuf, PathError> {
-        self.work(file_id, move |directory| {
+        self.work(file_id, move |directory, _| {
             // Not flushed: an empty volume is created again.
             fs::create_dir_all(directory).map_err(PathError::of("create", directory))?;
             let disk = directory.join(DISK);
@@ -118,7 +126,7 @@ impl VolumeFiles {
         if self.is_nowhere() {
             return Ok(());
         }
-        self.work(file_id, move |directory| {
+        self.work(file_id, move |directory, _| {
             extend(&directory.join(DISK), bytes, false)
         })
         .await
@@ -136,7 +144,7 @@ impl VolumeFiles {
         }
         let from = self.path(from)?;
         let sync = self.is_kept();
-        self.work(to, move |to| copy::replace(&from, to, bytes, sync))
+        self.work(to, move |to, stop| copy::replace(&from, to, bytes, sync, stop))
             .await
     }
 
@@ -145,7 +153,7 @@ impl VolumeFiles {
         if self.is_nowhere() {
             return Ok(());
         }
-        self.work(file_id, copy::remove).await
+        self.work(file_id, |directory, _| copy::remove(directory)).await
     }
 
     /// Removes leftovers of interrupted copies and deletions, and moves files that are not in `known`, and ephemeral volumes
@@ -158,7 +166,7 @@ impl VolumeFiles {
             return Ok(SweepReport::default());
         }
         let directory = directory.clone();
-        self.blocking(move || {
+        self.blocking(move |_| {
             let mut swept = copy::sweep(&directory, &known)?;
             swept.orphaned += ephemeral::set_aside_unowned(&directory)?;
             Ok(swept)
@@ -177,9 +185,9 @@ impl VolumeFiles {
         if self.is_nowhere() {
             return Ok(Vec::new());
         }
-        self.work(file_id, move |directory| {
+        self.work(file_id, move |directory, stop| {
             let disk = directory.join(DISK);
-            extent::allocated(&disk, from - from % BLOCK, limit).map_err(PathError::of("read", &disk))
+            extent::allocated(&disk, from - from % BLOCK, limit, stop).map_err(PathError::of("read", &disk))
         })
         .await
     }
@@ -196,9 +204,9 @@ impl VolumeFiles {
             return Ok(Vec::new());
         }
         let base = self.path(base)?;
-        self.work(target, move |target| {
+        self.work(target, move |target, stop| {
             let (base, target) = (base.join(DISK), target.join(DISK));
-            extent::changed(&base, &target, from - from % BLOCK, limit)
+            extent::changed(&base, &target, from - from % BLOCK, limit, stop)
                 .map_err(PathError::of("compare", &target))
         })
         .await
@@ -224,11 +232,6 @@ impl VolumeFiles {
         Ok(self.path(file_id)?.join(FORMATTING))
     }
 
-    /// Path of the mark that the disk's filesystem is frozen.
-    pub fn frozen_mark(&self, file_id: &FileId) -> Result<PathBuf, PathError> {
-        Ok(self.path(file_id)?.join(FROZEN))
-    }
-
     fn path(&self, file_id: &FileId) -> Result<PathBuf, PathError> {
         Ok(self.directory()?.join(file_id.relative_path()))
     }
@@ -236,17 +239,25 @@ impl VolumeFiles {
     async fn work<T: Send + 'static>(
         &self,
         file_id: &FileId,
-        act: impl FnOnce(&Path) -> Result<T, PathError> + Send + 'static,
+        act: impl FnOnce(&Path, &CancellationToken) -> Result<T, PathError> + Send + 'static,
     ) -> Result<T, PathError> {
         let directory = self.path(file_id)?;
-        self.blocking(move || act(&directory)).await
+        self.blocking(move |stop| act(&directory, stop)).await
     }
 
     async fn blocking<T: Send + 'static>(
         &self,
-        act: impl FnOnce() -> Result<T, PathError> + Send + 'static,
+        act: impl FnOnce(&CancellationToken) -> Result<T, PathError> + Send + 'static,
     ) -> Result<T, PathError> {
-        crate::blocking(&self.work, act).await.unwrap_or_else(|| {
+        let stop = self.stop.child_token();
+        let _stopped_with_caller = stop.clone().drop_guard();
+        // While the work goes on, no other process gets the directory.
+        let location = self.location.clone();
+        let work = move || {
+            let _location = location;
+            act(&stop)
+        };
+        crate::blocking(&self.work, work).await.unwrap_or_else(|| {
             Err(PathError {
                 act: "complete the operation on",
                 path: PathBuf::from("volume files"),

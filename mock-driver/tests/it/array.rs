@@ -4,7 +4,6 @@
 mod capacity;
 mod change;
 mod copies;
-mod earlier;
 mod groups;
 mod headline;
 mod health;
@@ -48,6 +47,17 @@ impl World {
 
     async fn start_with(change: impl FnOnce(&Path, &mut Settings)) -> Self {
         let server = Server::start_with(change).await;
+        Self {
+            controller: server.controller().await,
+            groups: GroupControllerClient::new(server.channel().await),
+            server,
+        }
+    }
+
+    /// Restarts the driver in the same directory.
+    async fn again(self, change: impl FnOnce(&Path, &mut Settings)) -> Self {
+        let directory = self.server.stop().await;
+        let server = Server::start_in(directory, change).await;
         Self {
             controller: server.controller().await,
             groups: GroupControllerClient::new(server.channel().await),

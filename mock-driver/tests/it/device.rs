@@ -377,3 +377,23 @@ fn device_directory_is_locked_by_one_driver() {
     };
     assert_eq!(second.serials().unwrap(), ["a"]);
 }
+
+#[test]
+fn device_that_cannot_be_removed_keeps_no_other_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let devices = Devices::within(Kind::Emulated, directory.path().join("devices"));
+    for serial in ["a", "b", "c"] {
+        let disk = directory.path().join(serial);
+        fs::write(&disk, "").unwrap();
+        devices.attach(serial, &disk, true).unwrap();
+    }
+    // A link cannot replace a directory.
+    fs::create_dir(directory.path().join("devices/.csi-mock-a")).unwrap();
+    devices.retain(|serial| serial == "c").unwrap_err();
+    assert!(devices.link("a").unwrap().is_symlink());
+    assert!(
+        !devices.link("b").unwrap().is_symlink(),
+        "not removed because of another one"
+    );
+    assert!(devices.link("c").unwrap().is_symlink());
+}

@@ -7,7 +7,6 @@ use csi_mock_driver::array::{
     Access, AccessMode, Array, Capability, Change, CreateVolumeParams, Done, Error, PublishParams, Settings,
     SizeRange, SizeRule,
 };
-use jiff::Timestamp;
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -248,7 +247,7 @@ fn run(array: &mut Array, op: &Op, ids: &[String]) -> Result<(Option<String>, Op
                 ..CreateVolumeParams::default()
             };
             array
-                .create_volume(&wanted, Timestamp::default())
+                .create_volume(&wanted)
                 .map(|done| (Some(done.reply.id.to_string()), done.change))
         }
         Op::Delete { volume } => array.delete_volume(&ids[*volume]).map(nothing),

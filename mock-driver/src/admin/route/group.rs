@@ -3,7 +3,6 @@
 use axum::extract::State;
 use csi_proto::v1::{CreateVolumeGroupSnapshotRequest, DeleteVolumeGroupSnapshotRequest};
 use http::StatusCode;
-use jiff::Timestamp;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -37,7 +36,6 @@ pub(super) async fn list(
     State(admin): State<Admin>,
     Query(query): Query<GroupQuery>,
 ) -> Reply<Page<GroupSnapshot>> {
-    let now = admin.driver.clock.now();
     let (after, limit) = (query.after.as_deref(), query.limit);
     let list = |array: &Array| {
         let groups = array.groups().filter(|group| query.covers(group));
@@ -46,7 +44,7 @@ pub(super) async fn list(
             after,
             limit,
             |group| group.id.as_str(),
-            |group| shown(&array.members(group), now),
+            |group| shown(&array.members(group)),
         ))
     };
     admin.read(list).await
@@ -57,10 +55,7 @@ pub(super) async fn list(
     responses((status = 200, body = GroupSnapshot), (status = "default", body = Problem)))]
 pub(super) async fn get(State(admin): State<Admin>, Path(group): Path<String>) -> Reply<GroupSnapshot> {
     let group = admin.id_of(Named::Group, &group).await?;
-    let now = admin.driver.clock.now();
-    admin
-        .read(|array| Ok(shown(&array.group(&group, &[])?, now)))
-        .await
+    admin.read(|array| Ok(shown(&array.group(&group, &[])?))).await
 }
 
 /// Creates a group snapshot; idempotent by name, as CreateVolumeGroupSnapshot.
@@ -101,18 +96,18 @@ pub(super) async fn delete(State(admin): State<Admin>, Path(group): Path<String>
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn shown(members: &Members, now: Timestamp) -> GroupSnapshot {
+fn shown(members: &Members) -> GroupSnapshot {
     let group = &members.group;
     GroupSnapshot {
         id: group.id.to_string(),
         name: group.name.clone(),
         created: journal::text(group.created),
-        ready: members.are_ready(now),
+        ready: members.are_ready(),
         parameters: group.parameters.clone(),
         snapshots: members
             .snapshots
             .iter()
-            .map(|snapshot| snapshot::shown(snapshot, now))
+            .map(|snapshot| snapshot::shown(snapshot))
             .collect(),
     }
 }

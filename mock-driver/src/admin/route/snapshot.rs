@@ -3,7 +3,6 @@
 use axum::extract::State;
 use csi_proto::v1::{CreateSnapshotRequest, DeleteSnapshotRequest};
 use http::StatusCode;
-use jiff::Timestamp;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -42,7 +41,6 @@ pub(super) async fn list(
     if let Some(source) = &query.source {
         query.source = Some(admin.id_of(Named::Volume, source).await?);
     }
-    let now = admin.driver.clock.now();
     let (after, limit) = (query.after.as_deref(), query.limit);
     let list = |array: &Array| {
         let snapshots = array.snapshots().filter(|snapshot| query.covers(snapshot));
@@ -51,7 +49,7 @@ pub(super) async fn list(
             after,
             limit,
             |snapshot| snapshot.id.as_str(),
-            |snapshot| shown(snapshot, now),
+            |snapshot| shown(snapshot),
         ))
     };
     admin.read(list).await
@@ -62,10 +60,7 @@ pub(super) async fn list(
     responses((status = 200, body = Snapshot), (status = "default", body = Problem)))]
 pub(super) async fn get(State(admin): State<Admin>, Path(snapshot): Path<String>) -> Reply<Snapshot> {
     let snapshot = admin.id_of(Named::Snapshot, &snapshot).await?;
-    let now = admin.driver.clock.now();
-    admin
-        .read(|array| Ok(shown(array.snapshot(&snapshot)?, now)))
-        .await
+    admin.read(|array| Ok(shown(array.snapshot(&snapshot)?))).await
 }
 
 /// Creates a snapshot; idempotent by name, as CreateSnapshot.
@@ -99,14 +94,14 @@ pub(super) async fn delete(State(admin): State<Admin>, Path(snapshot): Path<Stri
 }
 
 /// Converts a snapshot.
-pub(super) fn shown(snapshot: &array::Snapshot, now: Timestamp) -> Snapshot {
+pub(super) fn shown(snapshot: &array::Snapshot) -> Snapshot {
     Snapshot {
         id: snapshot.id.to_string(),
         name: snapshot.name.clone(),
         source: snapshot.source.to_string(),
         size_bytes: snapshot.size_bytes,
         created: journal::text(snapshot.created),
-        ready: snapshot.is_ready(now),
+        ready: snapshot.is_ready(),
         pool: snapshot.pool.to_string(),
         parameters: snapshot.parameters.clone(),
         group: snapshot.group.as_ref().map(ToString::to_string),

@@ -1,15 +1,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use csi_proto::v1::volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode};
-use csi_proto::v1::{NodeStageVolumeRequest, VolumeCapability};
 use tokio::time::Instant;
-use tokio_test::{assert_pending, assert_ready, task};
-use tonic::Request;
 
 use super::*;
 use crate::driver::Settings;
-use crate::driver::service_config::ServiceConfig;
 
 mod lost;
 
@@ -70,8 +65,8 @@ async fn snapshots_are_taken_at_once_and_ready_when_their_bytes_are_copied() {
             modify(&driver, volume, "throughput", throughput).await;
         }
         let taken = driver.create_snapshot(&mk_snapshot(case, volume)).await.unwrap();
-        let ready = taken.created + Duration::from_secs(seconds);
-        assert_eq!(taken.ready, ready, "{case}");
+        let ready_after = Some(Duration::from_secs(seconds)).filter(|_| seconds > 0);
+        assert_eq!(taken.ready_after, ready_after, "{case}");
     }
     modify(&driver, "vol-1", "iops", "16").await;
     let group = CreateGroupParams {
@@ -80,11 +75,8 @@ async fn snapshots_are_taken_at_once_and_ready_when_their_bytes_are_copied() {
         parameters: BTreeMap::new(),
     };
     let members = driver.create_group(&group).await.unwrap();
-    let ready = |member: &Snapshot| member.ready == member.created + Duration::from_secs(4);
-    assert!(
-        members.snapshots.iter().all(|member| ready(member)),
-        "as the slowest"
-    );
+    let is_slowest = |member: &Arc<Snapshot>| member.ready_after == Some(Duration::from_secs(4));
+    assert!(members.snapshots.iter().all(is_slowest));
     assert_eq!(start.elapsed(), Duration::ZERO, "no call waits");
 }
 
@@ -147,43 +139,4 @@ async fn mutable_latency_overrides_that_of_the_class() {
         .unwrap_err();
     assert_eq!(refused.code(), tonic::Code::InvalidArgument);
     assert!(refused.message().contains("parameters") && refused.message().contains("latency"));
-}
-
-#[tokio::test]
-async fn copy_of_a_mounted_volume_waits_for_other_copies_and_not_for_delayed_calls() {
-    let directory = tempfile::tempdir().unwrap();
-    let settings = Settings {
-        initial_volumes: 1,
-        node_id: Some("node-0".to_owned()),
-        config: ServiceConfig {
-            attach_optional: true,
-            ..ServiceConfig::default()
-        },
-        ..Settings::default()
-    };
-    let (driver, _) = Driver::open(settings).unwrap();
-    let stage = NodeStageVolumeRequest {
-        volume_id: "vol-0".to_owned(),
-        staging_target_path: directory.path().display().to_string(),
-        volume_capability: Some(VolumeCapability {
-            access_mode: Some(AccessMode {
-                mode: Mode::SingleNodeWriter.into(),
-            }),
-            access_type: Some(AccessType::Mount(MountVolume::default())),
-        }),
-        ..Default::default()
-    };
-    driver.answer(Request::new(stage)).await.unwrap();
-
-    let keys = |mode| vec![(Key::OnNode("vol-0".to_owned()), mode)];
-    // Of a node call that a fault delays.
-    let delayed = driver.locks.lock(Scope::Call, keys(LockMode::Exclusive));
-    let _delayed = delayed.await.unwrap();
-    let quiesced = driver.quiesce("vol-0").await.unwrap();
-    assert!(quiesced.is_some(), "the volume is mounted");
-    let other = driver.locks.lock(Scope::Operation, keys(LockMode::Shared));
-    let mut other = task::spawn(other);
-    assert_pending!(other.poll(), "a filesystem is frozen for one copy at a time");
-    drop(quiesced);
-    assert_ready!(other.poll()).unwrap();
 }

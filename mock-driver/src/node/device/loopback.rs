@@ -17,6 +17,7 @@ use super::backing_file_id::BackingFileId;
 use super::error::Error;
 use crate::node::exec::{self, Program};
 use crate::store::PathError;
+use crate::store::volume_files::{has_owner, private_part};
 
 const LOSETUP: Program = Program {
     name: "losetup",
@@ -198,6 +199,32 @@ pub(super) fn all_of(disk: &Path) -> Result<Vec<PathBuf>, Error> {
     let entries = list(None)?.into_iter();
     let of_disk = entries.filter(|entry| entry.backing_file() == Some(file));
     Ok(of_disk.map(|entry| entry.name).collect())
+}
+
+/// The devices of a disk in a private directory without a living owner, by the end of the disk's path.
+pub(super) fn abandoned(disk: &Path) -> Result<Vec<PathBuf>, Error> {
+    let mut found = Vec::new();
+    for entry in list(None)? {
+        let name = entry.name.file_name().unwrap_or_default();
+        let known = Path::new("/sys/block").join(name).join("loop/backing_file");
+        let text = fs::read_to_string(&known).unwrap_or_default();
+        let text = text.trim_end();
+        let path = Path::new(text.strip_suffix(" (deleted)").unwrap_or(text));
+        let is_abandoned = private_part(path).is_some_and(|directory| !has_owner(directory));
+        if is_abandoned && path.ends_with(disk) {
+            ensure_file(&entry.name, Path::new(KNOWN))?;
+            found.push(entry.name);
+        }
+    }
+    Ok(found)
+}
+
+/// Frees a device unless a filesystem on it is mounted, in whatever mount namespace.
+pub(super) fn free(device: &Path) -> Result<(), Error> {
+    match is_exclusive(device)? {
+        true => Ok(()),
+        false => detach(device),
+    }
 }
 
 /// Whether a device is opened exclusively, as a mounted one is, in whatever mount namespace.

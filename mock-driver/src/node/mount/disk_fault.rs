@@ -107,7 +107,7 @@ mod tests {
         let mark_dirty = |disk: &Disk| Mounter::Kernel.mark_dirty(disk).unwrap();
         mark_dirty(&disk);
         assert!(
-            crate::store::volume_files::is_blank(&disk.file).unwrap(),
+            crate::store::volume_files::is_blank(&disk.file, &disk.stop).unwrap(),
             "a blank disk stays blank"
         );
         super::super::formatting::prepare(&disk, Some(Filesystem::Ext4)).unwrap();

@@ -33,7 +33,7 @@ pub(super) fn prepare(disk: &Disk, asked: Option<Filesystem>) -> Result<(), Erro
             _ => Ok(()),
         };
     }
-    match content(&disk.device, &disk.file)? {
+    match content(disk)? {
         Content::Blank if !disk.writable => return Err(Error::BlankAndReadOnly),
         Content::Blank => {}
         Content::Known(found) => {

@@ -7,6 +7,7 @@ use std::io::{self, ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use super::Disk;
 use super::error::Error;
 use crate::node::exec::{self, Program};
 use crate::store::PathError;
@@ -169,7 +170,8 @@ fn ext_blocks(head: &[u8]) -> Option<(u64, u64)> {
     Some((u64::from(high) << 32 | u64::from(word(0x404)?), block))
 }
 
-pub(super) fn content(device: &Path, file: &Path) -> Result<Content, Error> {
+pub(super) fn content(disk: &Disk) -> Result<Content, Error> {
+    let (device, file) = (disk.device.as_path(), disk.file.as_path());
     // Writes to the device must be visible in its backing file.
     File::open(device)
         .and_then(|device| device.sync_all())
@@ -178,7 +180,7 @@ pub(super) fn content(device: &Path, file: &Path) -> Result<Content, Error> {
     if let Some(content) = signature(&head) {
         return Ok(content);
     }
-    let is_blank = volume_files::is_blank(file).map_err(PathError::of("read", file))?;
+    let is_blank = volume_files::is_blank(file, &disk.stop).map_err(PathError::of("read", file))?;
     Ok(if is_blank {
         Content::Blank
     } else {
@@ -241,11 +243,12 @@ fn signature(head: &[u8]) -> Option<Content> {
 }
 
 /// Repairs what fsck repairs automatically. xfs replays its log when it is mounted.
-pub(super) fn check(fs: Filesystem, device: &Path) -> Result<(), Error> {
+pub(super) fn check(fs: Filesystem, disk: &Disk) -> Result<(), Error> {
     match fs {
         Filesystem::Xfs => Ok(()),
         Filesystem::Ext2 | Filesystem::Ext3 | Filesystem::Ext4 => {
-            match E2FSCK.run(["-p".as_ref(), device.as_os_str()], &REPAIRED) {
+            let args = ["-p".as_ref(), disk.device.as_os_str()];
+            match E2FSCK.run_until(args, &REPAIRED, &disk.stop, disk.lock.as_deref()) {
                 Ok(_) => Ok(()),
                 Err(error) => Err(match &error {
                     exec::Error::Failed { code: Some(code), .. } if code & UNREPAIRED != 0 => {

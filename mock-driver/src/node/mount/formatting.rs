@@ -1,19 +1,16 @@
 //! Formats disks, with a mark beside the disk while mkfs runs.
 //!
-//! An incomplete filesystem looks like user data; the mark shows the next call that mkfs was interrupted. Invariants:
-//! - The mark is made only for a blank disk, and is durable before mkfs starts.
-//! - A filesystem is mounted, and a device published, only after the mark was removed durably.
-//! - A filesystem that is complete or was mounted once is never formatted, even with the mark.
+//! An incomplete filesystem looks like user data. The mark is made for a blank disk only and removed, durably, before the disk is
+//! mounted or published: whatever is on a disk with the mark is of an interrupted mkfs, and mkfs is repeated.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
-use std::ops::Range;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use super::Disk;
 use super::error::Error;
-use super::filesystem::{Content, E2FSCK, Filesystem, check, content, grow_unmounted, head};
+use super::filesystem::{Content, Filesystem, check, content, grow_unmounted};
 use crate::node::exec::{self, Program};
 use crate::store::PathError;
 
@@ -22,16 +19,14 @@ const BLKDISCARD: Program = Program {
     package: "util-linux",
 };
 
-/// Offsets of ext's last mount time and mount count.
-const EXT_MOUNTED: [Range<usize>; 2] = [0x42C..0x430, 0x434..0x436];
-
-/// Offset of the xfs flag "mkfs in progress".
-const XFS_IN_PROGRESS: usize = 0x7E;
-
 /// Checks the filesystem on the disk, or formats a blank disk, and returns which filesystem it has.
 pub(super) fn prepare(disk: &Disk, asked: Option<Filesystem>) -> Result<Filesystem, Error> {
-    let content = look(disk)?;
+    let is_rest = disk.formatting.exists();
+    if is_rest && !disk.writable {
+        return Err(Error::HalfFormatted);
+    }
     let wanted = asked.unwrap_or(Filesystem::DEFAULT);
+    let content = if is_rest { Content::Blank } else { content(disk)? };
     match content {
         Content::Known(found) if asked.is_some_and(|asked| !found.serves(asked)) => {
             Err(Error::OtherFilesystem {
@@ -41,7 +36,7 @@ pub(super) fn prepare(disk: &Disk, asked: Option<Filesystem>) -> Result<Filesyst
         }
         Content::Known(found) => {
             if disk.writable {
-                check(found, &disk.device)?;
+                check(found, disk)?;
                 grow_unmounted(&disk.device)?;
             }
             Ok(found)
@@ -59,22 +54,6 @@ pub(super) fn prepare(disk: &Disk, asked: Option<Filesystem>) -> Result<Filesyst
     }
 }
 
-/// The content of a disk. The remains of an interrupted mkfs of the driver count as blank.
-fn look(disk: &Disk) -> Result<Content, Error> {
-    let content = content(&disk.device, &disk.file)?;
-    if !disk.formatting.exists() {
-        return Ok(content);
-    }
-    match content {
-        Content::Known(found) if is_whole(found, &disk.device)? => {
-            remove(&disk.formatting)?;
-            Ok(content)
-        }
-        Content::Known(_) | Content::Unknown(_) if !disk.writable => Err(Error::HalfFormatted),
-        Content::Blank | Content::Known(_) | Content::Unknown(_) => Ok(Content::Blank),
-    }
-}
-
 fn format((mkfs, args): (Program, &[&str]), disk: &Disk) -> Result<(), Error> {
     let mark = &disk.formatting;
     let is_rest = mark.exists();
@@ -83,7 +62,8 @@ fn format((mkfs, args): (Program, &[&str]), disk: &Disk) -> Result<(), Error> {
         .and_then(|()| flush_directory_of(mark))
         .map_err(PathError::of("create", mark))?;
     let args = args.iter().map(AsRef::as_ref).chain([disk.device.as_os_str()]);
-    if let Err(error) = mkfs.run(args.collect::<Vec<_>>(), &[0]) {
+    let made = mkfs.run_until(args.collect::<Vec<_>>(), &[0], &disk.stop, disk.lock.as_deref());
+    if let Err(error) = made {
         match error {
             // mkfs did not write to the disk.
             exec::Error::Missing { .. } | exec::Error::Start { .. } if !is_rest => remove(mark)?,
@@ -97,41 +77,17 @@ fn format((mkfs, args): (Program, &[&str]), disk: &Disk) -> Result<(), Error> {
     remove(mark)
 }
 
-/// Prepares a disk to be published as a device: wipes an incomplete filesystem of an interrupted mkfs and removes the
-/// mark, so that later contents are never taken for one.
+/// Prepares a disk to be published as a device: wipes what an interrupted mkfs left and removes the mark, so that later contents
+/// are never taken for that.
 pub(crate) fn hand_over(disk: &Disk) -> Result<(), Error> {
     if !disk.formatting.exists() {
         return Ok(());
     }
-    match content(&disk.device, &disk.file)? {
-        Content::Blank => {}
-        Content::Known(found) if is_whole(found, &disk.device)? => {}
-        Content::Known(_) | Content::Unknown(_) if !disk.writable => return Err(Error::HalfFormatted),
-        Content::Known(_) | Content::Unknown(_) => wipe(disk)?,
+    if !disk.writable {
+        return Err(Error::HalfFormatted);
     }
+    wipe(disk)?;
     remove(&disk.formatting)
-}
-
-/// Whether mkfs completed, or the filesystem has been mounted.
-fn is_whole(found: Filesystem, device: &Path) -> Result<bool, Error> {
-    let head = head(device).map_err(PathError::of("read", device))?;
-    match found {
-        Filesystem::Xfs => Ok(head.get(XFS_IN_PROGRESS) == Some(&0)),
-        Filesystem::Ext2 | Filesystem::Ext3 | Filesystem::Ext4 => {
-            let used = |range: Range<usize>| {
-                head.get(range)
-                    .is_some_and(|bytes| bytes.iter().any(|byte| *byte != 0))
-            };
-            if EXT_MOUNTED.into_iter().any(used) {
-                return Ok(true);
-            }
-            match E2FSCK.run(["-f".as_ref(), "-n".as_ref(), device.as_os_str()], &[0]) {
-                Ok(_) => Ok(true),
-                Err(exec::Error::Failed { .. }) => Ok(false),
-                Err(error) => Err(error.into()),
-            }
-        }
-    }
 }
 
 /// Zeroes a disk, and with it the device's page cache.
@@ -235,30 +191,6 @@ mod tests {
     }
 
     #[test]
-    fn mark_beside_a_whole_or_used_filesystem_goes_and_the_filesystem_stays() {
-        verdict::require!(verdict::Requirement::Program("mkfs.ext4"));
-        // (case, what is changed after mkfs)
-        let mounted = (0x434, [1, 0]);
-        for (case, change) in [("whole", None), ("mounted once, and dirty since", Some(mounted))] {
-            let (_directory, disk) = mk_blank_disk(16 << 20);
-            prepare(&disk, Some(Filesystem::Ext2)).unwrap();
-            if let Some((offset, bytes)) = change {
-                write(&disk.file, &bytes, offset);
-            }
-            let volume_name = 0x478;
-            write(&disk.file, b"precious", volume_name);
-            fs::write(&disk.formatting, "").unwrap();
-            assert_eq!(prepare(&disk, None).unwrap(), Filesystem::Ext2, "{case}");
-            assert_eq!(
-                read(&disk.file, 8, volume_name),
-                b"precious",
-                "{case}: not made again"
-            );
-            assert!(!disk.formatting.exists(), "{case}");
-        }
-    }
-
-    #[test]
     fn interrupted_mkfs_on_a_read_only_disk_is_reported() {
         let (_directory, mut disk) = mk_blank_disk(16 << 20);
         fs::write(&disk.formatting, "").unwrap();
@@ -266,6 +198,44 @@ mod tests {
         disk.writable = false;
         assert!(matches!(prepare(&disk, None), Err(Error::HalfFormatted)));
         assert!(matches!(hand_over(&disk), Err(Error::HalfFormatted)));
+        assert!(disk.formatting.exists());
+    }
+
+    #[test]
+    fn mkfs_is_repeated_whatever_an_interrupted_one_left() {
+        for rest in [&b"half a filesystem"[..], b""] {
+            let (_directory, disk) = mk_blank_disk(16 << 20);
+            if rest.is_empty() {
+                // It was complete, except for the removal of the mark.
+                prepare(&disk, Some(Filesystem::Ext4)).unwrap();
+            }
+            write(&disk.file, rest, 1 << 20);
+            fs::write(&disk.formatting, "").unwrap();
+            assert_eq!(prepare(&disk, Some(Filesystem::Ext2)).unwrap(), Filesystem::Ext2);
+            assert!(!disk.formatting.exists());
+            assert_eq!(content(&disk).unwrap(), Content::Known(Filesystem::Ext2));
+        }
+    }
+
+    #[test]
+    fn stopped_mkfs_leaves_its_mark() {
+        let (_directory, disk) = mk_blank_disk(16 << 20);
+        let endless = Program {
+            name: "sleep",
+            package: "coreutils",
+        };
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let _entered = runtime.enter();
+        disk.stop.cancel();
+        let disk = Disk {
+            device: "infinity".into(),
+            ..disk
+        };
+        let error = format((endless, &[]), &disk).unwrap_err();
+        assert!(
+            matches!(error, Error::Program(exec::Error::Failed { code: None, .. })),
+            "{error}"
+        );
         assert!(disk.formatting.exists());
     }
 }

@@ -1,7 +1,6 @@
 use std::ffi::OsString;
 
 use clap::CommandFactory;
-use jiff::Timestamp;
 
 use super::parse::{IGNORED_BY_PROXY, ids};
 use super::*;
@@ -365,5 +364,5 @@ fn topology_example_in_help_is_accessible() {
         }),
         ..CreateVolumeParams::default()
     };
-    array.create_volume(&wanted, Timestamp::default()).unwrap();
+    array.create_volume(&wanted).unwrap();
 }

@@ -24,7 +24,7 @@ impl Driver {
         }
     }
 
-    pub(crate) fn shape_snapshot(&self, snapshot: &Snapshot, now: Timestamp) -> v1::Snapshot {
+    pub(crate) fn shape_snapshot(&self, snapshot: &Snapshot) -> v1::Snapshot {
         let has_topology = self
             .capabilities
             .has(Capability::SnapshotAccessibilityConstraints);
@@ -33,7 +33,7 @@ impl Driver {
             snapshot_id: snapshot.id.to_string(),
             source_volume_id: snapshot.source.to_string(),
             creation_time: Some(timestamp(snapshot.created)),
-            ready_to_use: snapshot.is_ready(now),
+            ready_to_use: snapshot.is_ready(),
             group_snapshot_id: snapshot
                 .group
                 .as_ref()

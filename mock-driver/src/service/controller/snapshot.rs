@@ -45,7 +45,7 @@ impl Rpc for CreateSnapshotRequest {
             wanted.requirement.is_some(),
         )?;
         let snapshot = driver.create_snapshot(&wanted).await?;
-        let mut snapshot = driver.shape_snapshot(&snapshot, driver.clock.now());
+        let mut snapshot = driver.shape_snapshot(&snapshot);
         // A caller that requires a single topology knows it, so the response omits it (the field is optional): csi-sanity 5.6
         // compares the in-memory bytes of both messages, protobuf's caches included, which never equal those of a decoded
         // response. GetSnapshot and ListSnapshots always return it.
@@ -92,13 +92,12 @@ impl Rpc for ListSnapshotsRequest {
     async fn execute((params, filter): Self::Params, driver: &Driver) -> Result<Self::Reply, Error> {
         let list = |array: &Array| array.list_snapshots(&filter, params.max_entries, params.token.as_deref());
         let page = driver.store.read(list).await?;
-        let now = driver.clock.now();
         Ok(ListSnapshotsResponse {
             entries: page
                 .entries
                 .iter()
                 .map(|snapshot| Entry {
-                    snapshot: Some(driver.shape_snapshot(snapshot, now)),
+                    snapshot: Some(driver.shape_snapshot(snapshot)),
                 })
                 .collect(),
             next_token: page.next_token.unwrap_or_default(),
@@ -120,7 +119,7 @@ impl Rpc for GetSnapshotRequest {
             .read(|array| array.snapshot(&snapshot).cloned())
             .await?;
         Ok(GetSnapshotResponse {
-            snapshot: Some(driver.shape_snapshot(&snapshot, driver.clock.now())),
+            snapshot: Some(driver.shape_snapshot(&snapshot)),
         })
     }
 }

@@ -6,17 +6,29 @@ use std::fs::{self, DirEntry, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
+use tokio_util::sync::CancellationToken;
 
+use super::FORMATTING;
 use super::extent;
 use super::file_id::{DISK, FILESYSTEM, FileId, NODE, TREE, UNFINISHED};
+use super::tree_copy::copy_tree;
 use crate::store::PathError;
 
 /// Above this number of files and directories, syncfs replaces an fsync of each: the cost of fsync grows with their number,
 /// while that of syncfs includes writes of other processes.
 const MANY: usize = 16;
+/// Maximum number of bytes that are copied before the copy can be stopped.
+const PART: usize = 16 << 20;
+/// A part of temporary names. A process that still runs, or has ended, may have left the same file under its own name.
+static PROCESS: LazyLock<String> = LazyLock::new(|| {
+    let mut bytes = [0; 6];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).ok();
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+});
 pub(super) const ORPHANED: &str = "orphaned";
 
 /// The result of a [sweep](super::VolumeFiles::sweep).
@@ -29,7 +41,26 @@ pub(crate) struct SweepReport {
 }
 
 /// Replaces `to` by a copy of `from` and returns the number of bytes. With `lasting` the copy is durable on return.
-pub(super) fn replace(from: &Path, to: &Path, bytes: u64, lasting: bool) -> Result<u64, PathError> {
+pub(super) fn replace(
+    from: &Path,
+    to: &Path,
+    bytes: u64,
+    lasting: bool,
+    stop: &CancellationToken,
+) -> Result<u64, PathError> {
+    let flush_name = |parent: &Path| if lasting { sync(parent) } else { Ok(()) };
+    replace_with(from, to, bytes, lasting, stop, flush_name)
+}
+
+/// As [`replace`], with a function that makes a name in a directory durable.
+fn replace_with(
+    from: &Path,
+    to: &Path,
+    bytes: u64,
+    lasting: bool,
+    stop: &CancellationToken,
+    flush_name: impl Fn(&Path) -> io::Result<()>,
+) -> Result<u64, PathError> {
     let source = match File::open(from.join(DISK)) {
         Ok(source) => Some(source),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
@@ -45,7 +76,7 @@ pub(super) fn replace(from: &Path, to: &Path, bytes: u64, lasting: bool) -> Resu
     let new = unfinished(to, "new");
     remove_all(&new)?;
     let made = (|| {
-        let copied = build(from, source.as_ref(), tree.as_deref(), &new, bytes)?;
+        let copied = build(from, source.as_ref(), tree.as_deref(), &new, bytes, stop)?;
         if lasting {
             flush(&new).map_err(PathError::of("flush", &new))?;
         }
@@ -55,11 +86,14 @@ pub(super) fn replace(from: &Path, to: &Path, bytes: u64, lasting: bool) -> Resu
     })();
     if made.is_err() {
         remove_unfinished(&new);
+        return made;
     }
-    if lasting && made.is_ok() {
-        sync(parent).map_err(PathError::of("flush", parent))?;
-        if let Some(above) = parent.parent().filter(|_| is_first) {
-            sync(above).map_err(PathError::of("flush", above))?;
+    let above = parent.parent().filter(|_| is_first);
+    for folder in std::iter::once(parent).chain(above) {
+        if let Err(error) = flush_name(folder) {
+            // The caller gets an error, so it has no copy.
+            remove_unfinished(to);
+            return Err(PathError::of("flush", folder)(error));
         }
     }
     made
@@ -72,15 +106,25 @@ fn build(
     tree: Option<&Path>,
     new: &Path,
     bytes: u64,
+    stop: &CancellationToken,
 ) -> Result<u64, PathError> {
     // Not flushed: the copy is flushed as a whole before it gets its name.
     fs::create_dir_all(new).map_err(PathError::of("create", new))?;
     let mut copied = 0;
+    let is_being_formatted = || from.join(FORMATTING).exists();
+    let mut is_rest = is_being_formatted();
     if let Some(disk) = disk {
-        copied += copy_disk(disk, &new.join(DISK), bytes).map_err(PathError::of("copy the disk to", new))?;
+        copied +=
+            copy_disk(disk, &new.join(DISK), bytes, stop).map_err(PathError::of("copy the disk to", new))?;
+    }
+    is_rest |= is_being_formatted();
+    if is_rest {
+        // Part of a filesystem at most, as after an interrupted mkfs.
+        let mark = new.join(FORMATTING);
+        File::create(&mark).map_err(PathError::of("create", &mark))?;
     }
     if let Some(tree) = tree {
-        copied += copy_tree(tree, &new.join(TREE)).map_err(PathError::of("copy the files to", new))?;
+        copied += copy_tree(tree, &new.join(TREE), stop).map_err(PathError::of("copy the files to", new))?;
         let label = from.join(FILESYSTEM);
         if label.exists() {
             fs::copy(&label, new.join(FILESYSTEM)).map_err(PathError::of("copy the files to", new))?;
@@ -112,12 +156,21 @@ pub(super) fn sweep(directory: &Path, known: &[FileId]) -> Result<SweepReport, P
     let mut swept = SweepReport::default();
     for kind in ["volumes", "snapshots"] {
         for path in paths_in(&directory.join(kind))? {
-            if is_unfinished(&path) {
-                remove_all(&path)?;
-                swept.unfinished += 1;
-            } else if !known.contains(&path) {
-                set_aside(&path, &directory.join(ORPHANED).join(kind))?;
-                swept.orphaned += 1;
+            let (done, count) = match is_unfinished(&path) {
+                true => (remove_all(&path), &mut swept.unfinished),
+                false if known.contains(&path) => continue,
+                false => {
+                    let aside = directory.join(ORPHANED).join(kind);
+                    (set_aside(&path, &aside), &mut swept.orphaned)
+                }
+            };
+            match done {
+                Ok(()) => *count += 1,
+                Err(error) => {
+                    // The files of others are swept nevertheless.
+                    let error = crate::error_chain(&error);
+                    tracing::warn!(error, "left-over volume files stay until the next start");
+                }
             }
         }
     }
@@ -158,7 +211,7 @@ pub(super) fn set_aside(path: &Path, folder: &Path) -> Result<(), PathError> {
     Ok(())
 }
 
-fn copy_disk(source: &File, target: &Path, bytes: u64) -> io::Result<u64> {
+fn copy_disk(source: &File, target: &Path, bytes: u64, stop: &CancellationToken) -> io::Result<u64> {
     // Writes through a loop device are at least in the source's page cache.
     source.sync_data()?;
     let target = File::create_new(target)?;
@@ -172,6 +225,7 @@ fn copy_disk(source: &File, target: &Path, bytes: u64) -> io::Result<u64> {
     while let Some(extent) = extent::next_extent(source, position)? {
         let (mut offset, end) = (extent.offset, extent.end().min(length));
         while offset < end && !is_shared {
+            go_on(stop)?;
             offset += copy_part(source, &target, offset, end - offset)?;
         }
         copied += extent.length;
@@ -184,7 +238,7 @@ fn copy_disk(source: &File, target: &Path, bytes: u64) -> io::Result<u64> {
 /// Copies bytes at `offset`, in the kernel if possible, and returns their number.
 fn copy_part(source: &File, target: &File, offset: u64, length: u64) -> io::Result<u64> {
     let (mut from, mut to) = (offset, offset);
-    let wanted = usize::try_from(length).unwrap_or(usize::MAX);
+    let wanted = usize::try_from(length).unwrap_or(usize::MAX).min(PART);
     match rustix::fs::copy_file_range(source, Some(&mut from), target, Some(&mut to), wanted) {
         Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
         Ok(count) => Ok(count as u64),
@@ -199,37 +253,6 @@ fn copy_part(source: &File, target: &File, offset: u64, length: u64) -> io::Resu
         }
         Err(error) => Err(error.into()),
     }
-}
-
-/// Copies directories, files and links, and counts bytes; a link is copied, never followed.
-fn copy_tree(from: &Path, to: &Path) -> io::Result<u64> {
-    let (entries, permissions) = (fs::read_dir(from)?, fs::metadata(from)?.permissions());
-    let mut copied = 0;
-    fs::create_dir(to)?;
-    for entry in entries {
-        let entry = entry?;
-        let source = entry.path();
-        match copy_entry(&entry, &source, &to.join(entry.file_name())) {
-            // The volume's user has removed the file: a copy of a volume in use contains each concurrent change or not.
-            Err(error) if error.kind() == ErrorKind::NotFound && to.is_dir() => {}
-            bytes => copied += bytes?,
-        }
-    }
-    fs::set_permissions(to, permissions)?;
-    Ok(copied)
-}
-
-fn copy_entry(entry: &DirEntry, source: &Path, target: &Path) -> io::Result<u64> {
-    let kind = entry.file_type()?;
-    if kind.is_dir() {
-        return copy_tree(source, target);
-    }
-    if kind.is_symlink() {
-        std::os::unix::fs::symlink(fs::read_link(source)?, target)?;
-    } else if kind.is_file() {
-        return fs::copy(source, target);
-    }
-    Ok(0)
 }
 
 /// Removes the contents of a directory except one name. The note of an ephemeral volume's node is removed last: until then
@@ -257,9 +280,20 @@ fn remove_all_but(kept: &str, directory: &Path) -> Result<(), PathError> {
     Ok(())
 }
 
-fn unfinished(path: &Path, what: &str) -> PathBuf {
+/// Fails if the work is to be stopped.
+pub(super) fn go_on(stop: &CancellationToken) -> io::Result<()> {
+    match stop.is_cancelled() {
+        true => Err(io::Error::other(
+            "stopped: the driver is ending, or the caller has left",
+        )),
+        false => Ok(()),
+    }
+}
+
+/// The temporary name of a file in this process: no other process uses it.
+pub(super) fn unfinished(path: &Path, what: &str) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    path.with_file_name(format!("{}{what}-{name}", UNFINISHED))
+    path.with_file_name(format!("{UNFINISHED}{what}-{}-{name}", *PROCESS))
 }
 
 /// Whether [`replace`] or [`remove`] was interrupted while they had the path.
@@ -330,5 +364,55 @@ mod tests {
         let left = fs::read_dir(directory.path()).unwrap();
         let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, [NODE]);
+    }
+
+    #[test]
+    fn copy_whose_name_cannot_be_flushed_is_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (from, to) = (directory.path().join("a/from"), directory.path().join("b/to"));
+        fs::create_dir_all(&from).unwrap();
+        fs::write(from.join(DISK), "x").unwrap();
+        let stop = CancellationToken::new();
+        for failing in [to.parent(), Some(directory.path())] {
+            let flush = |folder: &Path| match Some(folder) == failing {
+                true => Err(io::Error::other("disk")),
+                false => sync(folder),
+            };
+            let error = replace_with(&from, &to, 1, true, &stop, flush).unwrap_err();
+            assert_eq!((error.act, Some(error.path.as_path())), ("flush", failing));
+            assert_eq!(paths_in(to.parent().unwrap()).unwrap(), Vec::<PathBuf>::new());
+            fs::remove_dir(to.parent().unwrap()).unwrap();
+        }
+        replace(&from, &to, 1, true, &stop).unwrap();
+        assert!(to.join(DISK).exists());
+    }
+
+    #[test]
+    fn stopped_copy_leaves_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let (from, to) = (directory.path().join("from"), directory.path().join("to"));
+        let stop = CancellationToken::new();
+        stop.cancel();
+        for part in [DISK, "tree/file"] {
+            let part = from.join(part);
+            fs::create_dir_all(part.parent().unwrap()).unwrap();
+            fs::write(&part, "x").unwrap();
+            // A clone of the blocks is not stopped: it takes no time.
+            let copied = replace(&from, &to, 1, false, &stop);
+            assert!(copied.is_err() || part.ends_with(DISK), "{}", part.display());
+            remove_all(&to).unwrap();
+            let left = paths_in(directory.path()).unwrap();
+            assert_eq!(left, [from.clone()]);
+        }
+    }
+
+    #[test]
+    fn temporary_names_are_those_of_the_process() {
+        let path = Path::new("volumes/a");
+        assert_ne!(unfinished(path, "new"), Path::new("volumes/.new-a"));
+        assert!(is_unfinished(&unfinished(path, "new")) && is_unfinished(&unfinished(path, "old")));
+        let longest = "x".repeat(234);
+        let name = unfinished(Path::new(&longest), "new").into_os_string();
+        assert!(name.len() <= 255, "{}", name.len());
     }
 }

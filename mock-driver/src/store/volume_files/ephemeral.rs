@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::VolumeFiles;
 use super::copy::{ORPHANED, is_unfinished, paths_in, remove_all, remove_unfinished, set_aside};
-use super::file_id::{DISK, EPHEMERAL, FileId, NODE, UNFINISHED, file_name};
+use super::file_id::{EPHEMERAL, FileId, NODE, UNFINISHED, hash};
 use crate::store::PathError;
 use crate::store::durable;
 
@@ -17,8 +17,8 @@ use crate::store::durable;
 pub(crate) struct NodeNote {
     node: String,
     pub(crate) volume: String,
-    /// The target path of the volume; `None` in notes of earlier versions.
-    pub(crate) target: Option<PathBuf>,
+    /// The target path of the volume.
+    pub(crate) target: PathBuf,
 }
 
 // === impl VolumeFiles ===
@@ -37,9 +37,9 @@ impl VolumeFiles {
         let note = NodeNote {
             node: node.to_owned(),
             volume: file_id.id().to_owned(),
-            target: Some(target.into()),
+            target: target.into(),
         };
-        self.work(file_id, move |directory| write_note(directory, &note))
+        self.work(file_id, move |directory, _| write_note(directory, &note))
             .await
     }
 
@@ -49,11 +49,11 @@ impl VolumeFiles {
             return Ok(Vec::new());
         }
         let (folder, node) = (self.directory()?.join(EPHEMERAL), node.to_owned());
-        self.blocking(move || {
+        self.blocking(move |_| {
             let mut notes = Vec::new();
             for path in paths_in(&folder)? {
                 if !is_unfinished(&path) {
-                    // A volume without a note is from an earlier version, and one with an unreadable note has no owner.
+                    // One without a readable note has no owner.
                     notes.extend(read_note(&path).filter(|note| note.node == node));
                 }
             }
@@ -70,7 +70,7 @@ impl VolumeFiles {
             return Ok(0);
         }
         let (folder, node) = (self.directory()?.join(EPHEMERAL), node.to_owned());
-        self.blocking(move || {
+        self.blocking(move |_| {
             let mut removed = 0;
             for path in paths_in(&folder)? {
                 if is_abandoned(&path, &node) {
@@ -84,15 +84,13 @@ impl VolumeFiles {
     }
 }
 
-/// Moves ephemeral volumes without a readable note, which no node removes, into `orphaned`, and returns their number. Those with a
-/// loop device stay: a node of an earlier version, which wrote no notes, may still use them.
+/// Moves ephemeral volumes without a readable note, which no node removes, into `orphaned`, and returns their number.
 pub(super) fn set_aside_unowned(directory: &Path) -> Result<usize, PathError> {
     let mut moved = 0;
     for path in paths_in(&directory.join(EPHEMERAL))? {
         let name = path.file_name().unwrap_or_default();
         let is_hidden = name.as_encoded_bytes().starts_with(b".");
-        let disk = Path::new(EPHEMERAL).join(name).join(DISK);
-        if !is_hidden && !has_note(&path)? && !has_loop_device(&disk)? {
+        if !is_hidden && !has_note(&path)? {
             set_aside(&path, &directory.join(ORPHANED).join(EPHEMERAL))?;
             moved += 1;
         }
@@ -107,20 +105,6 @@ fn has_note(directory: &Path) -> Result<bool, PathError> {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
         Err(error) => Err(PathError::of("read", &path)(error)),
     }
-}
-
-/// Whether a loop device has a backing file with this end of its path. The kernel has the path that a process in another mount
-/// namespace used.
-fn has_loop_device(disk: &Path) -> Result<bool, PathError> {
-    let devices = Path::new("/sys/block");
-    for device in fs::read_dir(devices).map_err(PathError::of("read", devices))? {
-        let device = device.map_err(PathError::of("read", devices))?.path();
-        let backing_file = fs::read_to_string(device.join("loop/backing_file")).unwrap_or_default();
-        if Path::new(backing_file.trim_end()).ends_with(disk) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 /// Writes the note of an ephemeral volume. A new directory gets its name with the note in it, so that each one has an owner.
@@ -145,10 +129,14 @@ fn write_note(directory: &Path, note: &NodeNote) -> Result<(), PathError> {
     made
 }
 
-/// The name of an unfinished directory, which has the node's name: before the note is in it, only that shows its owner.
+/// The name of an unfinished directory: before the note is in it, only the name shows the owner.
 fn new_name(node: &str, volume: &str) -> String {
-    let name = file_name(&format!("{node}/{volume}"));
-    format!("{UNFINISHED}new-{name}")
+    format!("{}{:032x}", new_names_of(node), hash(volume))
+}
+
+/// How the names of a node's unfinished directories begin. A hash has the same length for all ids.
+fn new_names_of(node: &str) -> String {
+    format!("{UNFINISHED}new-{:032x}-", hash(node))
 }
 
 fn read_note(directory: &Path) -> Option<NodeNote> {
@@ -159,10 +147,10 @@ fn read_note(directory: &Path) -> Option<NodeNote> {
 /// Whether an interrupted creation by this node, or an interrupted removal by no other node, left the directory.
 fn is_abandoned(path: &Path, node: &str) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    if name.starts_with(&new_name(node, "")) {
+    if name.starts_with(&new_names_of(node)) {
         return true;
     }
-    // The note is removed last: without one, the directory is empty or an earlier version left it.
+    // The note is removed last: without one, the directory is empty.
     let is_old = name.starts_with(&format!("{UNFINISHED}old-"));
     is_old && read_note(path).is_none_or(|note| note.node == node)
 }
@@ -178,7 +166,7 @@ mod tests {
         let note = NodeNote {
             node: "node-0".to_owned(),
             volume: "csi-1".to_owned(),
-            target: None,
+            target: PathBuf::from("/target"),
         };
         // A directory cannot replace a link.
         std::os::unix::fs::symlink("nowhere", &directory).unwrap();
@@ -187,5 +175,16 @@ mod tests {
         fs::remove_file(&directory).unwrap();
         write_note(&directory, &note).unwrap();
         assert!(directory.join(NODE).exists());
+    }
+
+    #[test]
+    fn leftovers_of_nodes_with_long_ids_are_told_apart() {
+        let node = "n".repeat(200);
+        let left = PathBuf::from(new_name(&node, "csi-1"));
+        assert!(is_abandoned(&left, &node), "{}", left.display());
+        for other in [format!("{node}x"), "n".repeat(199)] {
+            assert!(!is_abandoned(&left, &other), "{other}");
+        }
+        assert!(left.as_os_str().len() <= 255, "{}", left.display());
     }
 }

@@ -7,6 +7,9 @@ use std::path::Path;
 
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
+use tokio_util::sync::CancellationToken;
+
+use super::copy::go_on;
 
 /// Extents are whole blocks of this size.
 pub(crate) const BLOCK: u64 = 4096;
@@ -79,11 +82,17 @@ impl SparseFile {
 }
 
 /// The first `limit` allocated extents of the file at `path` from `from` on. `from` must be a multiple of [`BLOCK`].
-pub(super) fn allocated(path: &Path, from: u64, limit: usize) -> io::Result<Vec<Extent>> {
+pub(super) fn allocated(
+    path: &Path,
+    from: u64,
+    limit: usize,
+    stop: &CancellationToken,
+) -> io::Result<Vec<Extent>> {
     let disk = SparseFile::open(path)?;
     let mut found = Vec::new();
     let mut position = from;
     while let Some(extent) = disk.next_extent(position)? {
+        go_on(stop)?;
         if !append(&mut found, extent, limit) {
             break;
         }
@@ -94,7 +103,13 @@ pub(super) fn allocated(path: &Path, from: u64, limit: usize) -> io::Result<Vec<
 
 /// The first `limit` parts in which `target` differs from `base`. Only reads extents that are allocated in one of
 /// them.
-pub(super) fn changed(base: &Path, target: &Path, from: u64, limit: usize) -> io::Result<Vec<Extent>> {
+pub(super) fn changed(
+    base: &Path,
+    target: &Path,
+    from: u64,
+    limit: usize,
+    stop: &CancellationToken,
+) -> io::Result<Vec<Extent>> {
     let (base, target) = (SparseFile::open(base)?, SparseFile::open(target)?);
     let mut found = Vec::new();
     let (mut ours, mut theirs) = (vec![0; CHUNK], vec![0; CHUNK]);
@@ -109,6 +124,7 @@ pub(super) fn changed(base: &Path, target: &Path, from: u64, limit: usize) -> io
             return Ok(found);
         };
         for (mut offset, length) in candidate.chunks() {
+            go_on(stop)?;
             base.read(offset, &mut ours[..length])?;
             target.read(offset, &mut theirs[..length])?;
             let blocks = ours[..length]
@@ -130,12 +146,13 @@ pub(super) fn changed(base: &Path, target: &Path, from: u64, limit: usize) -> io
 }
 
 /// Whether all bytes of the file at `path` are zero.
-pub(crate) fn is_blank(path: &Path) -> io::Result<bool> {
+pub(crate) fn is_blank(path: &Path, stop: &CancellationToken) -> io::Result<bool> {
     let disk = SparseFile::open(path)?;
     let mut buffer = vec![0; CHUNK];
     let mut position = 0;
     while let Some(extent) = disk.next_extent(position)? {
         for (offset, length) in extent.chunks() {
+            go_on(stop)?;
             disk.read(offset, &mut buffer[..length])?;
             if buffer[..length].iter().any(|byte| *byte != 0) {
                 return Ok(false);

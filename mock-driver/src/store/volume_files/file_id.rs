@@ -56,6 +56,22 @@ impl FileId {
         }
     }
 
+    /// Path of its disk in the directory of all volume files.
+    pub(crate) fn disk_path(&self) -> PathBuf {
+        self.relative_path().join(DISK)
+    }
+
+    /// Whether a path is that of a volume's disk, or of its emulated filesystem.
+    pub(crate) fn is_data(path: &Path) -> bool {
+        let name = |path: Option<&Path>| {
+            path.and_then(|path| path.file_name()?.to_str())
+                .map(str::to_owned)
+        };
+        let [part, folder] = [Some(path), path.parent().and_then(Path::parent)].map(name);
+        matches!(part.as_deref(), Some(DISK | TREE))
+            && matches!(folder.as_deref(), Some("volumes" | EPHEMERAL))
+    }
+
     /// Path of its files in the directory of all volume files.
     pub(super) fn relative_path(&self) -> PathBuf {
         let folder = match self {
@@ -79,14 +95,17 @@ pub(crate) fn file_name(text: &str) -> String {
         }
     }
     if name.len() > LONGEST {
-        let mut hasher = SipHasher24::new();
-        std::hash::Hasher::write(&mut hasher, text.as_bytes());
-        let mark = hasher.finish128().as_u128();
         name.truncate(LONGEST);
         // No other name contains a percent sign without two hexadecimal digits after it.
-        name.push_str(&format!("%~{mark:032x}"));
+        name.push_str(&format!("%~{:032x}", hash(text)));
     }
     name
+}
+
+pub(super) fn hash(text: &str) -> u128 {
+    let mut hasher = SipHasher24::new();
+    std::hash::Hasher::write(&mut hasher, text.as_bytes());
+    hasher.finish128().as_u128()
 }
 
 #[cfg(test)]

@@ -1,14 +1,12 @@
 //! The directory of the volume files.
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File};
 use std::io::ErrorKind;
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use tempfile::TempDir;
-
 use super::VolumeFiles;
+use super::private::PrivateDir;
 use crate::store::PathError;
 
 #[derive(Debug)]
@@ -18,15 +16,34 @@ pub(super) enum FilesLocation {
         /// Held by the process that has the array.
         lock: Mutex<Option<File>>,
     },
-    Private(Mutex<PrivateDir>),
+    Private(Mutex<PrivateFiles>),
     Nowhere,
 }
 
 #[derive(Debug)]
-pub(super) enum PrivateDir {
+pub(super) enum PrivateFiles {
     Unused,
-    Made(TempDir),
+    Made(PrivateDir),
     Closed,
+}
+
+// === impl PrivateFiles ===
+
+impl PrivateFiles {
+    /// The directory, which is created at its first use.
+    fn made(&mut self) -> Result<&PrivateDir, PathError> {
+        if matches!(self, Self::Unused) {
+            *self = Self::Made(PrivateDir::create()?);
+        }
+        match self {
+            Self::Made(made) => Ok(made),
+            Self::Unused | Self::Closed => Err(PathError {
+                act: "use the directory of a driver that has ended:",
+                path: PathBuf::from("volume files"),
+                source: ErrorKind::NotFound.into(),
+            }),
+        }
+    }
 }
 
 // === impl VolumeFiles ===
@@ -41,27 +58,15 @@ impl VolumeFiles {
                 Ok(directory.clone())
             }
             FilesLocation::Nowhere => Ok(PathBuf::from("/nowhere")),
-            FilesLocation::Private(private) => {
-                let mut private = crate::lock(private);
-                match &*private {
-                    PrivateDir::Made(made) => Ok(made.path().to_owned()),
-                    PrivateDir::Closed => Err(PathError {
-                        act: "use the directory of a driver that has ended:",
-                        path: PathBuf::from("volume files"),
-                        source: ErrorKind::NotFound.into(),
-                    }),
-                    PrivateDir::Unused => {
-                        let made = tempfile::Builder::new()
-                            .prefix("csi-mock-driver-")
-                            .permissions(Permissions::from_mode(0o700))
-                            .tempdir()
-                            .map_err(PathError::of("create a directory in", &std::env::temp_dir()))?;
-                        let path = made.path().to_owned();
-                        *private = PrivateDir::Made(made);
-                        Ok(path)
-                    }
-                }
-            }
+            FilesLocation::Private(private) => Ok(crate::lock(private).made()?.path().to_owned()),
+        }
+    }
+
+    /// Records a socket of a driver without a permanent directory, which is removed by the next start if this process is killed.
+    pub(crate) fn note_socket(&self, socket: &Path) -> Result<(), PathError> {
+        match &*self.location {
+            FilesLocation::Private(private) => crate::lock(private).made()?.note_socket(socket),
+            FilesLocation::Persistent { .. } | FilesLocation::Nowhere => Ok(()),
         }
     }
 
@@ -76,12 +81,9 @@ impl VolumeFiles {
             }
         };
         let mut private = crate::lock(private);
-        match std::mem::replace(&mut *private, PrivateDir::Closed) {
-            PrivateDir::Made(made) => {
-                let path = made.path().to_owned();
-                made.close().map_err(PathError::of("remove", &path))
-            }
-            PrivateDir::Unused | PrivateDir::Closed => Ok(()),
+        match std::mem::replace(&mut *private, PrivateFiles::Closed) {
+            PrivateFiles::Made(made) => made.remove(),
+            PrivateFiles::Unused | PrivateFiles::Closed => Ok(()),
         }
     }
 }

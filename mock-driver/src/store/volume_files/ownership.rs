@@ -5,7 +5,6 @@
 //! `media.lock`. Node processes share the directory without a lock: they compare the marker with the array's identity,
 //! and only change files of volumes that are attached to them.
 
-use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -14,10 +13,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use super::copy::{self, is_unfinished};
-use super::file_id::{DISK, EPHEMERAL, FILESYSTEM, FileId, NODE, TREE};
+use super::copy;
+use super::file_id::{DISK, EPHEMERAL, FILESYSTEM, NODE, TREE};
 use super::location::FilesLocation;
-use super::{FORMATTING, FROZEN, VolumeFiles};
+use super::{FORMATTING, VolumeFiles};
 use crate::store::PathError;
 use crate::store::durable;
 
@@ -103,8 +102,7 @@ struct Marker {
 
 impl VolumeFiles {
     /// Claims a permanent directory for the array until [`VolumeFiles::close`], so that a sweep can only affect this
-    /// array's files. `known`: the files in the stored state. A directory of an earlier version, which has no marker,
-    /// must contain no other files. Returns the directory; `None` if it is private.
+    /// array's files. Returns the directory; `None` if it is private.
     ///
     /// # Errors
     /// Another array uses the directory, or used it and is persistent; the directory contains files that are not known to
@@ -112,14 +110,13 @@ impl VolumeFiles {
     pub(crate) fn claim(
         &self,
         owner: &Owner,
-        known: &[FileId],
         state_dir: Option<&Path>,
     ) -> Result<Option<String>, ClaimError> {
         let FilesLocation::Persistent { directory, lock } = &*self.location else {
             return Ok(None);
         };
         let held = crate::lock(lock).take();
-        let held = claim(directory, held, owner, known, state_dir)?;
+        let held = claim(directory, held, owner, state_dir)?;
         *crate::lock(lock) = Some(held);
         Ok(Some(directory.to_string_lossy().into_owned()))
     }
@@ -180,21 +177,20 @@ impl VolumeFiles {
 }
 
 /// Claims a directory for the array, and returns the lock on it, which may be held already. A directory without a marker must
-/// be empty, or must contain only the files in `known`, as an earlier version left it.
+/// have no volumes.
 fn claim(
     directory: &Path,
     held: Option<File>,
     owner: &Owner,
-    known: &[FileId],
     state_dir: Option<&Path>,
 ) -> Result<File, ClaimError> {
     durable::create_dir_all(directory).map_err(failed("create", directory))?;
     if !directory.join(LOCK).exists() {
         // A refused directory gets no lock file; the check under the lock decides.
-        examine(directory, owner, known, state_dir)?;
+        examine(directory, owner, state_dir)?;
     }
     let lock = held.map_or_else(|| take_lock(directory), Ok)?;
-    match examine(directory, owner, known, state_dir)? {
+    match examine(directory, owner, state_dir)? {
         Claimed::Already => return Ok(lock),
         Claimed::New => {}
         // Before the marker, so that a crash in between repeats it.
@@ -224,12 +220,7 @@ fn take_lock(directory: &Path) -> Result<File, ClaimError> {
 }
 
 /// Checks the marker of a directory. Rejects a directory that the array must not mark.
-fn examine(
-    directory: &Path,
-    owner: &Owner,
-    known: &[FileId],
-    state_dir: Option<&Path>,
-) -> Result<Claimed, ClaimError> {
+fn examine(directory: &Path, owner: &Owner, state_dir: Option<&Path>) -> Result<Claimed, ClaimError> {
     let was_marked = owner
         .marked
         .as_deref()
@@ -248,7 +239,7 @@ fn examine(
         Some(_) if owner.is_kept => Ok(Claimed::FromMemory),
         Some(_) => Ok(Claimed::New),
         None => {
-            if let Some(found) = unknown(directory, known, state_dir)? {
+            if let Some(found) = unknown(directory, state_dir)? {
                 return Err(ClaimError::Unmarked {
                     path: directory.to_owned(),
                     found,
@@ -283,30 +274,18 @@ fn read(path: &Path) -> Result<Option<Marker>, ClaimError> {
     Ok(Some(marker))
 }
 
-/// The first entry of the directory that is neither a known volume file nor a file that drivers create beside volume
-/// files.
-fn unknown(
-    directory: &Path,
-    known: &[FileId],
-    state_dir: Option<&Path>,
-) -> Result<Option<PathBuf>, ClaimError> {
+/// The first entry of the directory that is no file which drivers create beside volumes.
+fn unknown(directory: &Path, state_dir: Option<&Path>) -> Result<Option<PathBuf>, ClaimError> {
     // Canonical paths do not depend on how a path is written.
     let state_dir = state_dir.and_then(|path| path.canonicalize().ok());
     let canonical = directory.canonicalize().map_err(failed("resolve", directory))?;
     let is_state_dir = state_dir.as_deref() == Some(&canonical);
-    let known: HashSet<PathBuf> = known.iter().map(FileId::relative_path).collect();
-    // Without files of the array, a name such as `.old-photos` is not a leftover of a driver.
-    let is_used = known.iter().any(|file| directory.join(file).exists());
     for path in entries(directory)? {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let mut found = None;
         match name.as_ref() {
             "volumes" | "snapshots" => {
-                let is_known = |entry: &PathBuf| {
-                    let relative = entry.strip_prefix(directory).unwrap_or(entry);
-                    known.contains(relative) || is_used && is_unfinished(entry)
-                };
-                found = entries(&path)?.into_iter().find(|entry| !is_known(entry));
+                found = entries(&path)?.into_iter().next();
             }
             // Files of node processes, which may start before the array's process, and of the filesystem.
             "devices" => found = foreign_below(&path, is_device_link)?,
@@ -353,7 +332,7 @@ fn is_device_link(path: &Path) -> bool {
 
 fn is_volume_file(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    [DISK, TREE, FILESYSTEM, FROZEN, FORMATTING].contains(&name.as_ref()) || name.starts_with(NODE)
+    [DISK, TREE, FILESYSTEM, FORMATTING].contains(&name.as_ref()) || name.starts_with(NODE)
 }
 
 /// A link, a mount, or a path at which nothing is mounted any more.

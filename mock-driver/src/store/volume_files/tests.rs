@@ -1,5 +1,8 @@
 use std::fs::File;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, lchown, symlink};
+use std::time::{Duration, UNIX_EPOCH};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
 
 use super::*;
 
@@ -263,8 +266,138 @@ fn copy_passes_over_files_that_are_removed_meanwhile() {
             }
         });
         while !user.is_finished() {
-            copy::replace(&from, &to, 0, false).unwrap();
+            copy::replace(&from, &to, 0, false, &CancellationToken::new()).unwrap();
             assert_eq!(fs::read_to_string(to.join("tree/folder/stays")).unwrap(), "text");
         }
     });
+}
+
+#[tokio::test]
+async fn copied_files_keep_owner_mode_times_attributes_and_hard_links() {
+    let volume_files = VolumeFiles::private();
+    let tree = volume_files.tree(&volume("a")).unwrap();
+    let folder = tree.join("folder");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("file"), "text").unwrap();
+    fs::hard_link(folder.join("file"), tree.join("same")).unwrap();
+    symlink("file", folder.join("link")).unwrap();
+    let fifo = folder.join("fifo");
+    rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::from(0o640), 0).unwrap();
+    let is_root = rustix::process::geteuid().is_root();
+    let old = UNIX_EPOCH + Duration::new(1_000_000_000, 123_456_789);
+    let names = ["folder/file", "folder/link", "folder/fifo", "folder", "."];
+    for (number, name) in names.iter().enumerate() {
+        let path = tree.join(name);
+        if is_root {
+            lchown(&path, Some(1000 + number as u32), Some(2000)).unwrap();
+        }
+        if path.is_dir() || path.is_file() && !path.is_symlink() {
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o2750)).unwrap();
+        }
+    }
+    let attribute = rustix::fs::setxattr(folder.join("file"), "user.note", b"kept", XattrFlags::empty());
+    for name in names {
+        let time = Timespec {
+            tv_sec: 1_000_000_000,
+            tv_nsec: 123_456_789,
+        };
+        let times = Timestamps {
+            last_access: time,
+            last_modification: time,
+        };
+        rustix::fs::utimensat(CWD, tree.join(name), &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+    }
+    let count = volume_files.copy(&volume("a"), &snapshot("s"), 0).await.unwrap();
+    assert_eq!(count, 4, "the file's bytes, once");
+
+    let copy = volume_files.tree(&snapshot("s")).unwrap();
+    for name in names {
+        let (expected, found) = (tree.join(name), copy.join(name));
+        let (expected, found) = (
+            fs::symlink_metadata(expected).unwrap(),
+            fs::symlink_metadata(found).unwrap(),
+        );
+        let shape = |meta: &fs::Metadata| (meta.mode(), meta.uid(), meta.gid(), meta.nlink());
+        assert_eq!(shape(&found), shape(&expected), "{name}");
+        assert_eq!(found.modified().unwrap(), old, "{name}");
+    }
+    assert_eq!(
+        fs::read_link(copy.join("folder/link")).unwrap(),
+        Path::new("file")
+    );
+    let inode = |name: &str| fs::metadata(copy.join(name)).unwrap().ino();
+    assert_eq!(inode("same"), inode("folder/file"));
+    if attribute.is_ok() {
+        let mut value = [0; 16];
+        let length = rustix::fs::getxattr(copy.join("same"), "user.note", &mut value).unwrap();
+        assert_eq!(&value[..length], b"kept");
+    }
+    volume_files.close().unwrap();
+}
+
+/// Starts work that goes on until it is stopped, and waits until it runs.
+async fn start_endless(volume_files: &VolumeFiles) -> tokio::task::JoinHandle<Result<(), PathError>> {
+    let (tx, mut running) = tokio::sync::mpsc::unbounded_channel();
+    let volume_files = volume_files.clone();
+    let call = tokio::spawn(async move {
+        let act = move |stop: &CancellationToken| {
+            tx.send(()).unwrap();
+            while !stop.is_cancelled() {
+                std::thread::yield_now();
+            }
+            Ok(())
+        };
+        volume_files.blocking(act).await
+    });
+    running.recv().await.unwrap();
+    call
+}
+
+#[tokio::test]
+async fn work_is_stopped_when_its_caller_leaves_or_the_driver_ends() {
+    let volume_files = VolumeFiles::private();
+    start_endless(&volume_files).await.abort();
+    volume_files.work.close();
+    let ended = tokio::time::timeout(Duration::from_secs(20), volume_files.work.wait());
+    ended.await.expect("work must be stopped");
+    let call = start_endless(&volume_files).await;
+    volume_files.finish().await;
+    call.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn directory_stays_locked_until_work_has_ended() {
+    let directory = tempfile::tempdir().unwrap();
+    let volume_files = VolumeFiles::kept(directory.path().to_owned());
+    let owner = Owner {
+        array: "a".to_owned(),
+        is_kept: true,
+        marked: None,
+    };
+    volume_files.claim(&owner, None).unwrap();
+    let stop = volume_files.stop.clone();
+    let work = volume_files.work.clone();
+    let call = start_endless(&volume_files).await;
+    // The driver has ended without waiting for the work.
+    drop(volume_files);
+    let next = VolumeFiles::kept(directory.path().to_owned());
+    let is_in_use = matches!(next.claim(&owner, None), Err(ClaimError::InUse { .. }));
+    stop.cancel();
+    call.await.unwrap().unwrap();
+    work.close();
+    work.wait().await;
+    assert!(is_in_use);
+    next.claim(&owner, None).unwrap();
+}
+
+#[test]
+fn stopped_scans_fail() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = directory.path().join("disk");
+    fs::write(&disk, [7; 8192]).unwrap();
+    let stop = CancellationToken::new();
+    stop.cancel();
+    extent::allocated(&disk, 0, 1, &stop).unwrap_err();
+    extent::changed(Path::new("/none"), &disk, 0, 1, &stop).unwrap_err();
+    is_blank(&disk, &stop).unwrap_err();
 }

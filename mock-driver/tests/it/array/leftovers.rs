@@ -11,7 +11,6 @@ use csi_proto::v1;
 use tempfile::TempDir;
 use tonic::Code;
 
-use super::earlier;
 use crate::privilege;
 use crate::server::{Server, mk_create};
 
@@ -165,32 +164,5 @@ async fn second_controller_on_a_media_directory_is_refused_and_removes_nothing()
     .await;
     server.identity().await.probe(v1::ProbeRequest {}).await.unwrap();
     assert!(server.driver().volume_files.exists(&first).unwrap());
-    server.stop().await;
-}
-
-#[tokio::test]
-async fn media_directory_of_an_earlier_version_is_adopted_when_the_state_names_its_contents() {
-    let directory = tempfile::tempdir().unwrap();
-    earlier::copy_state(&directory.path().join("state"));
-    // Earlier versions did not store the array's id there.
-    fs::remove_file(directory.path().join("state/array.json")).unwrap();
-    let volume = FileId::Volume("mock-3d5e866157c2f048".to_owned());
-    let disk = directory.path().join("media/volumes/mock-3d5e866157c2f048/disk");
-    fs::create_dir_all(disk.parent().unwrap()).unwrap();
-    fs::write(&disk, [7; 4096]).unwrap();
-    let foreign = directory.path().join("media/volumes/of-another-array");
-    fs::create_dir(&foreign).unwrap();
-    let refused = Driver::open(kept(directory.path(), "state")).unwrap_err();
-    assert!(refused.to_string().contains("of-another-array"), "{refused}");
-    assert!(foreign.exists());
-    fs::remove_dir(foreign).unwrap();
-
-    let server = Server::start_in(directory, |directory, settings| {
-        *settings = kept(directory, "state")
-    })
-    .await;
-    server.identity().await.probe(v1::ProbeRequest {}).await.unwrap();
-    assert!(server.driver().volume_files.exists(&volume).unwrap());
-    assert!(server.path("media/media.json").exists());
     server.stop().await;
 }

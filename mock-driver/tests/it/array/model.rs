@@ -498,7 +498,7 @@ impl TestArray {
         let nothing = |done: Done<()>| (Made::Nothing, done.change);
         match op {
             Op::Create { name, mib, source } => {
-                let done = array.create_volume(&wanted_volume(*name, *mib, *source, ids), now)?;
+                let done = array.create_volume(&wanted_volume(*name, *mib, *source, ids))?;
                 Ok((Made::One(done.reply.id.to_string()), done.change))
             }
             Op::Delete { volume } => array.delete_volume(Ids::of(&ids.volumes, *volume)).map(nothing),
@@ -565,7 +565,16 @@ impl TestArray {
                 Ok(nothing(array.set_node(&format!("node-{node}"), settings)))
             }
             Op::Resize { mib } => array.resize_pool(POOL, mib * MIB).map(nothing),
-            Op::Wait | Op::Restart => Ok((Made::Nothing, None)),
+            Op::Wait => {
+                let due = array.snapshots().filter(|snapshot| {
+                    let ready_after = snapshot.ready_after;
+                    ready_after.is_some_and(|after| snapshot.created + after <= now)
+                });
+                let due = due.map(|snapshot| snapshot.id.clone());
+                let due: Vec<_> = due.collect();
+                Ok(nothing(array.finish_snapshots(&due)))
+            }
+            Op::Restart => Ok((Made::Nothing, None)),
         }
     }
 
@@ -583,7 +592,7 @@ impl TestArray {
             (
                 snapshot.id.to_string(),
                 snapshot.source.to_string(),
-                snapshot.is_ready(self.now()),
+                snapshot.is_ready(),
                 group,
             )
         });

@@ -1,8 +1,14 @@
 //! CreateSnapshot, DeleteSnapshot, ListSnapshots and GetSnapshot.
 
-use std::time::Duration;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
 
+use csi_mock_driver::driver::Settings;
+use csi_mock_driver::journal::clock::Clock;
 use csi_proto::v1::{self, ListSnapshotsRequest};
+use jiff::{SignedDuration, Timestamp};
 use tokio::time;
 use tonic::Code;
 
@@ -144,6 +150,65 @@ async fn snapshot_is_restored_only_once_it_is_ready() {
     let now = time::timeout(DEADLINE, ready).await.unwrap();
     assert_eq!(now.creation_time, first.creation_time);
     world.create(restore()).await.unwrap();
+}
+
+/// A wall clock that steps.
+#[derive(Clone, Default)]
+struct SteppingClock(Arc<AtomicI64>);
+
+impl SteppingClock {
+    fn step(&self, seconds: i64) {
+        self.0.fetch_add(seconds, Ordering::Relaxed);
+    }
+
+    fn clock(&self) -> Clock {
+        let step = self.0.clone();
+        Clock::new(move || Timestamp::now() + SignedDuration::from_secs(step.load(Ordering::Relaxed)))
+    }
+}
+
+const HOUR: i64 = 3600;
+
+#[tokio::test]
+async fn steps_of_the_wall_clock_make_no_snapshot_ready_or_unready() {
+    // (delay until the snapshot is ready, whether it becomes ready)
+    for (delay, becomes_ready) in [
+        (Duration::ZERO, true),
+        (Duration::from_millis(300), true),
+        (Duration::from_secs(1800), false),
+    ] {
+        for step in [-HOUR, HOUR] {
+            let clock = SteppingClock::default();
+            let set = |directory: &Path, settings: &mut Settings| {
+                settings.config.snapshot_delay = delay;
+                settings.clock = clock.clock();
+                settings.state_dir = Some(directory.join("state"));
+            };
+            let mut world = World::start_with(set).await;
+            let a = world.volume("a").await;
+            let first = world.take(mk_snapshot("s", &a)).await.unwrap();
+            assert_eq!(first.ready_to_use, delay.is_zero());
+            clock.step(step);
+            let deadline = Instant::now() + DEADLINE;
+            loop {
+                let later = world.take(mk_snapshot("s", &a)).await.unwrap();
+                if later.ready_to_use == becomes_ready {
+                    break;
+                }
+                assert!(Instant::now() < deadline, "{delay:?} {step}: not ready");
+                time::sleep(Duration::from_millis(10)).await;
+            }
+            clock.step(-2 * step);
+            let later = world.take(mk_snapshot("s", &a)).await.unwrap();
+            assert_eq!(later.ready_to_use, becomes_ready, "{delay:?} {step}");
+
+            // The next process has a clock that went back.
+            clock.step(-3 * HOUR);
+            let mut world = world.again(set).await;
+            let later = world.take(mk_snapshot("s", &a)).await.unwrap();
+            assert_eq!(later.ready_to_use, becomes_ready, "{delay:?} {step}: restarted");
+        }
+    }
 }
 
 #[tokio::test]

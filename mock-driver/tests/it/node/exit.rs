@@ -47,6 +47,16 @@ async fn end_of_the_grace_period_during_node_stage_leaves_neither_mount_nor_loop
 
 #[tokio::test]
 async fn second_signal_during_node_stage_leaves_neither_mount_nor_loop_device() {
+    end_by_signals(2).await;
+}
+
+#[tokio::test]
+async fn third_signal_ends_the_process_at_once_and_the_next_start_cleans_up() {
+    end_by_signals(3).await;
+}
+
+/// Ends a driver by signals while NodeStageVolume waits for the lock on the disk.
+async fn end_by_signals(signals: u32) {
     if !privilege::is_there() {
         return;
     }
@@ -59,7 +69,7 @@ async fn second_signal_during_node_stage_leaves_neither_mount_nor_loop_device() 
         format!("--media-dir={}", media.display()),
         "--devices=loop".to_owned(),
     ];
-    let mut program = Program::start(&socket, flags).await;
+    let mut program = Program::start(&socket, &flags).await;
     let mut controller = program.controller().await;
     let capability = mount(Mode::SingleNodeWriter);
     let request = v1::CreateVolumeRequest {
@@ -92,8 +102,22 @@ async fn second_signal_during_node_stage_leaves_neither_mount_nor_loop_device() 
     program.signal(Signal::TERM);
     let response = calls.join_next().await.unwrap().unwrap();
     assert!(response.is_err(), "the call was cut off: {response:?}");
-    disk.unlock().unwrap();
-    assert_eq!(program.ended().await.code(), Some(1));
+    if signals == 3 {
+        program.signal(Signal::TERM);
+        // The thread still waits for the lock.
+        assert_eq!(program.ended().await.code(), Some(1));
+        disk.unlock().unwrap();
+        let mut program = Program::start(&socket, &flags).await;
+        NodeClient::new(program.channel().await)
+            .node_get_info(v1::NodeGetInfoRequest {})
+            .await
+            .unwrap();
+        program.signal(Signal::TERM);
+        assert_eq!(program.ended().await.code(), Some(0));
+    } else {
+        disk.unlock().unwrap();
+        assert_eq!(program.ended().await.code(), Some(1));
+    }
     drop(disk);
     assert_nothing_left(&staging);
     assert_nothing_left(&media);

@@ -79,8 +79,8 @@ async fn foreign_file_or_mount_at_a_target_blocks_publish_and_stays() {
             };
             assert_eq!(env.publish_as(inline).await, Err(Code::FailedPrecondition));
             assert!(foreign.is_whole(), "{devices:?}");
-            // Nothing of the volume is at the path, so there is nothing to undo.
-            assert_eq!(env.unpublish(&volume, "t").await, Ok(()));
+            // OK would mean that nothing is mounted there.
+            assert_eq!(env.unpublish(&volume, "t").await, Err(Code::FailedPrecondition));
             assert!(foreign.is_whole(), "{devices:?}");
             drop(foreign);
             assert_eq!(env.publish(&volume, "t").await, Ok(()));
@@ -95,9 +95,14 @@ async fn foreign_link_at_an_unpublished_target_stays() {
         let mut env = TestEnv::start(devices).await;
         let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
         let foreign = Foreign::at(&env.target("t"), Choice::Emulated, &env.server.path("."));
-        assert_eq!(env.unpublish(&volume, "t").await, Ok(()), "{devices:?}");
+        assert_eq!(
+            env.unpublish(&volume, "t").await,
+            Err(Code::FailedPrecondition),
+            "{devices:?}"
+        );
         assert!(foreign.is_whole(), "{devices:?}");
         drop(foreign);
+        assert_eq!(env.unpublish(&volume, "t").await, Ok(()), "{devices:?}");
         env.end().await;
     }
 }
@@ -278,9 +283,10 @@ async fn foreign_mount_at_an_unstaged_path_blocks_calls_and_stays() {
         assert_eq!(env.stage(volume).await, Err(Code::FailedPrecondition));
         assert!(foreign.is_whole());
     }
-    assert_eq!(env.unstage(&volume).await, Ok(()));
+    assert_eq!(env.unstage(&volume).await, Err(Code::FailedPrecondition));
     assert!(foreign.is_whole());
     drop(foreign);
+    assert_eq!(env.unstage(&volume).await, Ok(()));
     assert_eq!(env.stage(&volume).await, Ok(()));
     env.end().await;
 }
@@ -413,6 +419,31 @@ async fn partial_mkfs_is_wiped_before_a_volume_is_published_as_block() {
         std::os::unix::fs::FileExt::read_exact_at(&fs::File::open(&disk).unwrap(), &mut bytes, 9 << 20)
             .unwrap();
         assert_eq!(&bytes, b"mine", "{devices:?}");
+        env.end().await;
+    }
+}
+
+#[tokio::test]
+async fn unpublish_and_unstage_of_a_path_of_another_volume_are_refused() {
+    for devices in kinds() {
+        let mut env = TestEnv::start(devices).await;
+        let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
+        env.stage(&volume).await.unwrap();
+        env.publish(&volume, "t").await.unwrap();
+        let other = v1::NodeUnpublishVolumeRequest {
+            volume_id: "other".to_owned(),
+            target_path: text(&env.target("t")),
+        };
+        let refused = code(env.node.node_unpublish_volume(other).await);
+        assert_eq!(refused, Err(Code::FailedPrecondition), "{devices:?}");
+        let other = v1::NodeUnstageVolumeRequest {
+            volume_id: "other".to_owned(),
+            staging_target_path: text(&env.staging(&volume)),
+        };
+        let refused = code(env.node.node_unstage_volume(other).await);
+        assert_eq!(refused, Err(Code::FailedPrecondition), "{devices:?}");
+        env.unpublish(&volume, "t").await.unwrap();
+        env.unstage(&volume).await.unwrap();
         env.end().await;
     }
 }

@@ -813,3 +813,37 @@ async fn node_process_with_volume_conditions_offers_no_controller_method() {
     let got = controller.controller_get_volume(request).await;
     assert_eq!(code(got), Err(Code::Unimplemented));
 }
+
+#[tokio::test]
+async fn volume_without_a_device_keeps_no_other_volume_from_its_device() {
+    let shared = tempfile::tempdir().unwrap();
+    let array = array(&shared).await;
+    let mut controller = array.controller().await;
+    let mut volumes = Vec::new();
+    for name in ["a", "b", "c"] {
+        let created = controller.create_volume(mk_create(name)).await.unwrap();
+        volumes.push(Volume {
+            id: created.into_inner().volume.unwrap().volume_id,
+            capability: mk_mount("", Mode::SingleNodeWriter),
+            context: mk_map(&[]),
+        });
+    }
+    volumes.sort_by(|one, other| one.id.cmp(&other.id));
+    let media = shared.path().join("media");
+    fs::create_dir_all(media.join("volumes")).unwrap();
+    // No directory can be created there.
+    fs::write(media.join("volumes").join(&volumes[0].id), "").unwrap();
+    let _member = member(&shared, "node-a", Choice::Emulated).await;
+    for volume in &volumes {
+        attach(&mut controller, volume, "node-a").await;
+    }
+    let links = media.join("devices/node-a");
+    let both = async {
+        while fs::read_dir(&links).map_or(0, Iterator::count) < 2 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, both)
+        .await
+        .expect("the other two must get their devices");
+}

@@ -51,7 +51,7 @@ fn disks_are_blank_known_or_unknown_and_never_blank_by_mistake() {
     ];
     for (case, writes, expected) in table {
         let (_directory, disk) = disk_with(writes);
-        assert_eq!(content(&disk, &disk).unwrap(), expected, "{case}");
+        assert_eq!(content(&mk_disk(&disk)).unwrap(), expected, "{case}");
     }
 }
 
@@ -77,7 +77,7 @@ fn what_mkfs_makes_is_known_again() {
         let disk = mk_disk(&path);
         assert_eq!(prepare(&disk, Some(fs)).unwrap(), fs);
         assert!(!disk.formatting.exists());
-        assert_eq!(content(&path, &path).unwrap(), Content::Known(fs));
+        assert_eq!(content(&disk).unwrap(), Content::Known(fs));
         assert_eq!(prepare(&disk, None).unwrap(), fs, "what is there is taken");
         let other = if fs == Filesystem::Xfs {
             Filesystem::Ext4

@@ -26,7 +26,7 @@ async fn sweep_moves_orphans_aside_and_removes_unfinished_copies() {
     assert_eq!(swept, SweepReport::default(), "not claimed, so not ours");
 
     fs::write(path.join("media.json"), r#"{"format":1,"array":"a","kept":true}"#).unwrap();
-    volume_files.claim(&mk_owner("a", true), &[], None).unwrap();
+    volume_files.claim(&mk_owner("a", true), None).unwrap();
     let counts = |unfinished, orphaned| SweepReport { unfinished, orphaned };
     assert_eq!(volume_files.sweep(known.clone()).await.unwrap(), counts(1, 2));
     assert_eq!(volume_files.sweep(known.clone()).await.unwrap(), counts(0, 0));
@@ -75,11 +75,7 @@ fn directory_with_foreign_files_is_refused_and_left_as_it_is() {
         fs::create_dir(path.join("state")).unwrap();
         let before = tree(path);
         let refused = VolumeFiles::kept(path.to_owned())
-            .claim(
-                &mk_owner("a", true),
-                &[volume("known")],
-                Some(&path.join("state")),
-            )
+            .claim(&mk_owner("a", true), Some(&path.join("state")))
             .unwrap_err();
         assert!(
             matches!(refused, ClaimError::Unmarked { .. }),
@@ -95,18 +91,12 @@ fn directory_with_foreign_files_is_refused_and_left_as_it_is() {
 }
 
 #[test]
-fn directory_is_claimed_if_it_is_empty_or_as_an_earlier_version_left_it() {
+fn directory_is_claimed_if_it_has_no_volumes() {
     for left in [
         vec![],
         vec!["lost+found"],
         vec!["devices/node-0", "staging/x", "ephemeral/y"],
         vec!["staging/node-0/csi-1", "ephemeral/csi-1/tree", "ephemeral/.new-x"],
-        vec![
-            "volumes/known",
-            "snapshots/taken",
-            "volumes/.new-b",
-            "snapshots/.old-c",
-        ],
         vec!["state/snapshot.json"],
         vec!["media.json.new"],
     ] {
@@ -115,12 +105,11 @@ fn directory_is_claimed_if_it_is_empty_or_as_an_earlier_version_left_it() {
         for left in &left {
             fs::create_dir_all(path.join(left)).unwrap();
         }
-        let known = [volume("known"), snapshot("taken")];
         let owner = mk_owner("a", true);
         let claim = || {
             let volume_files = VolumeFiles::kept(path.to_owned());
             volume_files
-                .claim(&owner, &known, Some(&path.join("state")))
+                .claim(&owner, Some(&path.join("state")))
                 .map(|_| volume_files)
         };
         if left.contains(&"media.json.new") {
@@ -149,7 +138,7 @@ fn state_directory_may_be_the_media_directory() {
             .join(directory.path().file_name().unwrap()),
     );
     volume_files
-        .claim(&mk_owner("a", true), &[], Some(directory.path()))
+        .claim(&mk_owner("a", true), Some(directory.path()))
         .unwrap();
 }
 
@@ -167,10 +156,10 @@ fn directory_of_a_kept_array_is_refused_to_others() {
     ] {
         let directory = tempfile::tempdir().unwrap();
         let volume_files = VolumeFiles::kept(directory.path().to_owned());
-        volume_files.claim(before, &[], None).unwrap();
+        volume_files.claim(before, None).unwrap();
         volume_files.close().unwrap();
         fs::create_dir_all(directory.path().join("volumes/x")).unwrap();
-        match volume_files.claim(after, &[], None) {
+        match volume_files.claim(after, None) {
             Ok(_) => assert!(is_taken, "{before:?} {after:?}"),
             Err(error) => {
                 assert!(
@@ -187,18 +176,17 @@ async fn persistent_array_moves_files_of_an_array_in_memory_aside_once() {
     let directory = tempfile::tempdir().unwrap();
     let volume_files = VolumeFiles::kept(directory.path().to_owned());
     let (memory, owner) = (mk_owner("a", false), mk_owner("b", true));
-    volume_files.claim(&memory, &[], None).unwrap();
+    volume_files.claim(&memory, None).unwrap();
     volume_files.ensure(&volume("known"), MIB).await.unwrap();
     volume_files.close().unwrap();
 
-    let known = [volume("known")];
-    volume_files.claim(&owner, &known, None).unwrap();
+    volume_files.claim(&owner, None).unwrap();
     assert!(!volume_files.exists(&volume("known")).unwrap());
     assert!(directory.path().join("orphaned/volumes/known/disk").exists());
     volume_files.ensure(&volume("known"), MIB).await.unwrap();
     volume_files.close().unwrap();
 
-    volume_files.claim(&owner, &known, None).unwrap();
+    volume_files.claim(&owner, None).unwrap();
     assert!(volume_files.exists(&volume("known")).unwrap());
 }
 
@@ -209,7 +197,7 @@ fn directory_without_files_of_the_array_has_no_leftovers_of_it() {
     fs::create_dir_all(photo.parent().unwrap()).unwrap();
     fs::write(&photo, "of others").unwrap();
     let volume_files = VolumeFiles::kept(directory.path().to_owned());
-    let refused = volume_files.claim(&mk_owner("a", true), &[volume("known")], None);
+    let refused = volume_files.claim(&mk_owner("a", true), None);
     assert!(matches!(refused, Err(ClaimError::Unmarked { .. })), "{refused:?}");
     assert!(photo.exists());
 }
@@ -223,7 +211,7 @@ fn directory_that_has_lost_its_marker_is_refused() {
             marked: marked.clone(),
             ..mk_owner("a", true)
         };
-        VolumeFiles::kept(path.to_owned()).claim(&owner, &[volume("known")], None)
+        VolumeFiles::kept(path.to_owned()).claim(&owner, None)
     };
     let marked = claim(&None, &path).unwrap();
     assert_eq!(marked.as_deref(), path.to_str());
@@ -239,7 +227,7 @@ fn directory_that_has_lost_its_marker_is_refused() {
     assert!(matches!(lost, ClaimError::MarkerLost { .. }), "{lost}");
     // An array in memory has used the mount point.
     let in_memory = VolumeFiles::kept(path.clone());
-    in_memory.claim(&mk_owner("b", false), &[], None).unwrap();
+    in_memory.claim(&mk_owner("b", false), None).unwrap();
     drop(in_memory);
     let lost = claim(&marked, &path).unwrap_err();
     assert!(matches!(lost, ClaimError::MarkerLost { .. }), "{lost}");
@@ -253,7 +241,7 @@ fn claimed_marker_that_is_damaged_or_missing_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
     let volume_files = VolumeFiles::kept(directory.path().to_owned());
     assert_eq!(volume_files.claimed_by().unwrap(), None);
-    volume_files.claim(&mk_owner("a", true), &[], None).unwrap();
+    volume_files.claim(&mk_owner("a", true), None).unwrap();
     assert_eq!(volume_files.claimed_by().unwrap().as_deref(), Some("a"));
     let marker = directory.path().join("media.json");
     fs::write(&marker, "{").unwrap();
@@ -283,7 +271,7 @@ fn damaged_or_linked_marker_is_refused() {
         }
         let volume_files = VolumeFiles::kept(directory.path().to_owned());
         volume_files
-            .claim(&mk_owner("a", true), &[], None)
+            .claim(&mk_owner("a", true), None)
             .expect_err(text.unwrap_or("a link"));
     }
 }

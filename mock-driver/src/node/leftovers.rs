@@ -1,0 +1,189 @@
+//! Undoes what processes without a state directory left when they were killed: mounts of their devices, links and targets, and
+//! the devices.
+//!
+//! All is found from the directory with the links to the devices, which the process had for itself. What is of anybody else
+//! stays: a mount counts only if its device has the disk that this directory names, and a link only if it leads to a volume's disk.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use super::device::{Devices, Kind, noted_in, remove_note};
+use super::error::Error;
+use super::mount::{self, MountSource, Mounter};
+use crate::store::PathError;
+use crate::store::volume_files::FileId;
+
+/// The mounts of this process's mount namespace.
+const MOUNTS: &str = "/proc/self/mountinfo";
+
+/// The number of things that were undone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Undone {
+    pub(crate) mounts: usize,
+    pub(crate) devices: usize,
+    pub(crate) targets: usize,
+}
+
+// === impl Undone ===
+
+impl Undone {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.mounts += other.mounts;
+        self.devices += other.devices;
+        self.targets += other.targets;
+    }
+}
+
+/// Undoes everything of the devices whose links are in a directory. Blocks.
+///
+/// # Errors
+/// Something is in use. The rest is undone nevertheless.
+pub(crate) fn undo(directory: &Path) -> Result<Undone, Error> {
+    let mut undone = Undone::default();
+    // A device of kind Emulated is a link, which it removes, too.
+    let devices = Devices::within(Kind::Loop, directory.to_owned());
+    let mut result = Ok(());
+    let linked = devices.linked()?;
+    for device in &linked {
+        result = result.and(unmount_all(device, &mut undone.mounts));
+    }
+    for target in noted_in(directory)? {
+        let removed = remove_target(&target).and_then(|()| Ok(remove_note(directory, &target)?));
+        undone.targets += usize::from(removed.is_ok());
+        result = result.and(removed);
+    }
+    result?;
+    devices.retain(|_| false)?;
+    undone.devices += linked.len();
+    Ok(undone)
+}
+
+/// Undoes everything of the nodes that have their links below a directory of volume files. Blocks.
+pub(crate) fn undo_below(volume_files: &Path) -> Result<Undone, Error> {
+    let folder = volume_files.join("devices");
+    let mut undone = Undone::default();
+    if folder.is_dir() {
+        for entry in fs::read_dir(&folder).map_err(PathError::of("read", &folder))? {
+            let entry = entry.map_err(PathError::of("read", &folder))?;
+            undone.add(undo(&entry.path())?);
+        }
+    }
+    Ok(undone)
+}
+
+fn unmount_all(device: &Path, count: &mut usize) -> Result<(), Error> {
+    let number = fs::metadata(device)
+        .map_err(PathError::of("stat", device))?
+        .rdev();
+    let own = MountSource::Device(number);
+    let mut result = Ok(());
+    for path in mounts_of(device, number)? {
+        match Mounter::Kernel.unmount(&path, |mounted| *mounted == own) {
+            Ok(()) => *count += 1,
+            Err(error) => result = result.and(Err(error.into())),
+        }
+    }
+    result
+}
+
+/// Where a device or its filesystem is mounted, the latest mount first.
+fn mounts_of(device: &Path, number: u64) -> Result<Vec<PathBuf>, Error> {
+    let text = fs::read_to_string(MOUNTS).map_err(PathError::of("read", Path::new(MOUNTS)))?;
+    let numbers = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
+    let is_device = |path: &Path| {
+        let meta = fs::symlink_metadata(path);
+        meta.is_ok_and(|meta| meta.file_type().is_block_device() && meta.rdev() == number)
+    };
+    let mut paths = Vec::new();
+    for line in text.lines() {
+        // See proc_pid_mountinfo(5).
+        let fields: Vec<&str> = line.splitn(6, ' ').collect();
+        let [_, _, found, root, path, ..] = fields[..] else {
+            continue;
+        };
+        let path = PathBuf::from(unescaped(path));
+        // The file of a device is mounted from another filesystem, under its own name.
+        let is_file = || Path::new(root).file_name() == device.file_name() && is_device(&path);
+        if found == numbers || is_file() {
+            paths.push(path);
+        }
+    }
+    paths.reverse();
+    Ok(paths)
+}
+
+/// A path of mountinfo, in which some characters are octal numbers.
+fn unescaped(text: &str) -> std::ffi::OsString {
+    use std::os::unix::ffi::OsStringExt;
+    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
+    while let Some((first, tail)) = rest.split_first() {
+        let octal = tail.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        let number = octal.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match number.filter(|_| *first == b'\\') {
+            Some(number) => {
+                bytes.push(number);
+                rest = &tail[3..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    std::ffi::OsString::from_vec(bytes)
+}
+
+/// Removes the link or the empty directory or file at a target. What else is there is not of the process that noted the target.
+fn remove_target(target: &Path) -> Result<(), Error> {
+    let Ok(meta) = fs::symlink_metadata(target) else {
+        return Ok(());
+    };
+    if meta.is_symlink() {
+        let is_volume = fs::read_link(target).is_ok_and(|to| FileId::is_data(&to));
+        if is_volume {
+            fs::remove_file(target).map_err(PathError::of("remove", target))?;
+        }
+        return Ok(());
+    }
+    if Mounter::Kernel.source_at(target)?.is_none() && mount::check_empty(target).is_ok() {
+        mount::remove_empty(target)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_mountinfo_are_read() {
+        for (text, expected) in [
+            ("/a", "/a"),
+            ("/a\\040b\\011", "/a b\t"),
+            ("/a\\134040", "/a\\040"),
+            ("/\\04", "/\\04"),
+        ] {
+            assert_eq!(unescaped(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn target_that_is_not_of_a_volume_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        std::os::unix::fs::symlink("/x/volumes/a/tree", path("ours")).unwrap();
+        std::os::unix::fs::symlink("/x/photos/a/tree", path("link")).unwrap();
+        fs::create_dir_all(path("folder/file")).unwrap();
+        fs::create_dir(path("empty")).unwrap();
+        for name in ["ours", "link", "folder", "empty", "absent"] {
+            remove_target(&path(name)).unwrap();
+        }
+        let mut left: Vec<_> = fs::read_dir(directory.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        left.sort();
+        assert_eq!(left, ["folder", "link"]);
+    }
+}

@@ -1,0 +1,120 @@
+//! A full disk below the node's files: each file that a call creates may be the one that does not fit.
+
+use csi_mock_driver::driver::Settings;
+
+use super::*;
+
+/// A tmpfs with a limited number of files, unmounted when dropped.
+struct LimitedDisk(tempfile::TempDir);
+
+// === impl LimitedDisk ===
+
+impl LimitedDisk {
+    fn mount() -> Self {
+        let disk = Self(tempfile::tempdir().unwrap());
+        disk.run(
+            "mount",
+            &["-t", "tmpfs", "-o", "size=256m", "csi-mock-driver-test"],
+        );
+        disk
+    }
+
+    /// Number of files.
+    fn used(&self) -> u64 {
+        let stat = rustix::fs::statvfs(self.0.path()).unwrap();
+        stat.f_files - stat.f_ffree
+    }
+
+    /// Leaves room for so many more files.
+    fn leave(&self, files: u64) {
+        let limit = self.used() + files;
+        self.run("mount", &["-o", &format!("remount,nr_inodes={limit}")]);
+    }
+
+    fn run(&self, program: &str, args: &[&str]) {
+        let status = verdict::command(program).args(args).arg(self.0.path()).status();
+        assert!(status.unwrap().success(), "{program} {args:?}");
+    }
+}
+
+impl Drop for LimitedDisk {
+    fn drop(&mut self) {
+        self.run("umount", &["--lazy"]);
+    }
+}
+
+/// Attaches, stages and publishes a volume and an inline volume, and takes a snapshot. Repeats what has been done.
+async fn use_all(env: &mut TestEnv, volume: &Volume) -> Result<(), Code> {
+    let request = v1::ControllerPublishVolumeRequest {
+        volume_capability: Some(volume.capability.clone()),
+        ..mk_publish(&volume.id, HERE)
+    };
+    let attached = env.controller.controller_publish_volume(request).await;
+    let context = attached
+        .map_err(|status| status.code())?
+        .into_inner()
+        .publish_context;
+    let volume = Volume {
+        context,
+        ..volume.clone()
+    };
+    env.stage(&volume).await?;
+    env.publish(&volume, "t").await?;
+    let inline = v1::NodePublishVolumeRequest {
+        volume_id: "csi-1".to_owned(),
+        volume_context: mk_map(&[("csi.storage.k8s.io/ephemeral", "true"), ("size", "64Mi")]),
+        volume_capability: Some(mount(Mode::SingleNodeWriter)),
+        ..env.mk_publish(&volume, "inline")
+    };
+    env.publish_as(inline).await?;
+    let request = v1::CreateSnapshotRequest {
+        source_volume_id: volume.id.clone(),
+        name: "s".to_owned(),
+        ..Default::default()
+    };
+    code(env.controller.create_snapshot(request).await)
+}
+
+#[tokio::test]
+async fn call_without_room_for_a_file_says_so_and_succeeds_once_there_is_room() {
+    verdict::require!(LoopDevices);
+    for devices in kinds() {
+        for capability in [mount(Mode::SingleNodeWriter), mk_block(Mode::SingleNodeWriter)] {
+            let disk = LimitedDisk::mount();
+            let media = disk.0.path().join("media");
+            let set = |_: &Path, settings: &mut Settings| settings.media_dir = Some(media.clone());
+            let mut env = TestEnv::start_with(devices, set).await;
+            let volume = env.create("a", 64 * MIB, capability).await;
+            let (mut failures, mut room, mut before) = (0, 0, disk.used());
+            disk.leave(room);
+            while let Err(code) = use_all(&mut env, &volume).await {
+                assert_eq!(code, Code::ResourceExhausted, "{devices:?}, failure {failures}");
+                failures += 1;
+                // The next file is that which does not fit, also if a failed call has removed what it made.
+                let used = disk.used();
+                room = if used == before { room + 1 } else { 1 };
+                before = used;
+                disk.leave(room);
+                assert!(failures < 200, "{devices:?}: does not end");
+            }
+            assert!(failures > 5, "{devices:?}: {failures}");
+            let inline = Volume {
+                id: "csi-1".to_owned(),
+                ..volume.clone()
+            };
+            env.unpublish(&inline, "inline").await.unwrap();
+            env.unpublish(&volume, "t").await.unwrap();
+            env.unstage(&volume).await.unwrap();
+            env.detach(&volume).await;
+            let directory = env.server.stop().await;
+            assert_nothing_left(directory.path());
+            assert_nothing_left(&media);
+            for folder in ["volumes", "snapshots", "ephemeral", "devices/node-0"] {
+                let entries = fs::read_dir(media.join(folder)).unwrap();
+                let names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+                let expected = usize::from(matches!(folder, "volumes" | "snapshots"));
+                assert_eq!(names.len(), expected, "{devices:?} {folder}: {names:?}");
+            }
+        }
+    }
+}
