@@ -90,6 +90,8 @@ pub struct Driver {
     pub(crate) state: Option<Arc<Database>>,
     /// Operations of the array, which continue after their client has disconnected.
     pub(crate) work: TaskTracker,
+    /// The rest of the time of snapshots that are being copied. The driver does not wait for it at its end.
+    pub(crate) copies: TaskTracker,
     /// Cancels these operations, as a crash does.
     pub(crate) halt: CancellationToken,
 }
@@ -169,6 +171,7 @@ impl Driver {
             limits_drawn: AtomicU64::new(0),
             state,
             work: TaskTracker::new(),
+            copies: TaskTracker::new(),
             halt: CancellationToken::new(),
         };
         Ok((Arc::new(driver), fault_file))

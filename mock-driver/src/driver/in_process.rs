@@ -112,6 +112,7 @@ impl Driver {
             limits_drawn: AtomicU64::new(0),
             state: None,
             work: TaskTracker::new(),
+            copies: TaskTracker::new(),
             halt: CancellationToken::new(),
         }
     }

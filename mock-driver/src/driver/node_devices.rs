@@ -285,7 +285,9 @@ impl Driver {
     pub(crate) async fn leave(&self, last_step: Duration) -> bool {
         self.halt.cancel();
         self.work.close();
+        self.copies.close();
         let ended = async {
+            self.copies.wait().await;
             self.work.wait().await;
             self.volume_files.finish().await;
             if let Some(node) = &self.node {

@@ -282,8 +282,8 @@ impl Driver {
                 tracing::warn!(error = %crate::error_chain(&error), "snapshots are not made ready");
             }
         };
-        // Not tracked as work: the driver does not wait for it at its end.
-        tokio::spawn(async move { halt.run_until_cancelled(finish).await });
+        self.copies
+            .spawn(async move { halt.run_until_cancelled(finish).await });
     }
 
     /// Continues the copies of an earlier process.

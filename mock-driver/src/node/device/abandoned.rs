@@ -49,7 +49,7 @@ impl Devices {
     }
 
     /// Where this process notes its targets; `None` if it has none.
-    pub(super) fn notes(&self) -> Option<TargetNotes> {
+    pub(crate) fn notes(&self) -> Option<TargetNotes> {
         match self.kind {
             Kind::Loop | Kind::Emulated => Some(TargetNotes(self.location.clone())),
             Kind::None | Kind::Simulated => None,

@@ -94,13 +94,24 @@ impl PrivateDir {
         symlink(socket, &note).map_err(PathError::of("link", &note))
     }
 
+    /// # Errors
+    /// It has links to loop devices that are still in use. The next start after the end of this process removes them.
     pub(super) fn remove(self) -> Result<(), PathError> {
+        if has_loop_devices(&self.path) {
+            return Err(PathError::of("remove", &self.path)(io::Error::from(
+                ErrorKind::ResourceBusy,
+            )));
+        }
         remove_all(&self.path)
     }
 }
 
 impl Drop for PrivateDir {
     fn drop(&mut self) {
+        if has_loop_devices(&self.path) {
+            // Dropped without the end of a driver: with the directory, the record of its devices would go.
+            return;
+        }
         if let Err(error) = remove_all(&self.path) {
             tracing::warn!(
                 error = crate::error_chain(&error),
@@ -232,6 +243,18 @@ fn start_of(pid: u32) -> io::Result<Option<u64>> {
     started.map(Some).ok_or_else(|| ErrorKind::InvalidData.into())
 }
 
+/// Whether there are links to loop devices, which are beside those that name their backing files.
+fn has_loop_devices(private: &Path) -> bool {
+    let names_backing_file = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default();
+        name.as_encoded_bytes().starts_with(b".origin-")
+    };
+    let nodes = paths_in(&private.join("devices")).unwrap_or_default();
+    nodes
+        .iter()
+        .any(|node| paths_in(node).is_ok_and(|paths| paths.iter().any(names_backing_file)))
+}
+
 /// Opens a directory; `None` if it does not exist or is something else.
 fn open(path: &Path) -> Result<Option<File>, PathError> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
@@ -324,5 +347,18 @@ mod tests {
         let (_above, path) = mk_left(|process| process.started += 1);
         fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
         assert!(AbandonedDir::at(path.clone()).unwrap().is_none());
+    }
+
+    #[test]
+    fn directory_with_loop_devices_is_left_to_the_next_start() {
+        let made = PrivateDir::create().unwrap();
+        let path = made.path().to_owned();
+        let links = path.join("devices/node-0");
+        fs::create_dir_all(&links).unwrap();
+        symlink("7:0:1", links.join(".origin-csi-mock-1")).unwrap();
+        let error = made.remove().unwrap_err();
+        assert_eq!(error.source.kind(), ErrorKind::ResourceBusy);
+        assert!(path.exists());
+        fs::remove_dir_all(path).unwrap();
     }
 }

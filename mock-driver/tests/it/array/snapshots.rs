@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use csi_mock_driver::driver::Settings;
 use csi_mock_driver::journal::clock::Clock;
 use csi_proto::v1::{self, ListSnapshotsRequest};
 use jiff::{SignedDuration, Timestamp};
-use tokio::time;
+use tokio::time::{self, Instant};
 use tonic::Code;
 
 use super::{MIB, World, assert_refused, from_snapshot, mk_snapshot, mk_volume};

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use super::*;
 use crate::program::{Program, command};
-use crate::server::DEADLINE;
+use crate::server::{DEADLINE, published};
 
 /// A machine's directories, and the drivers that run on it one after the other.
 struct Machine {
@@ -181,8 +181,12 @@ impl Calls {
         }
         for volume in names_in(&machine.path("staging")) {
             assert_eq!(self.unstage(machine, &volume).await, Ok(()), "{volume}");
-            let detach = mk_unpublish(&volume, HERE);
-            self.controller.controller_unpublish_volume(detach).await.unwrap();
+        }
+        for (volume, nodes) in published(&mut self.controller).await {
+            if !nodes.is_empty() {
+                let detach = mk_unpublish(&volume, HERE);
+                self.controller.controller_unpublish_volume(detach).await.unwrap();
+            }
         }
     }
 }
@@ -293,7 +297,8 @@ const KILLS: u32 = 4;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn machine_is_as_before_after_kills_at_random_moments() {
-    let kills = std::env::var("CSI_MOCK_KILLS").map_or(KILLS, |count| count.parse().unwrap());
+    let kills = std::env::var_os("CSI_MOCK_KILLS");
+    let kills = kills.map_or(KILLS, |count| count.to_str().unwrap().parse().unwrap());
     for devices in kinds() {
         for keeps_state in [false, true] {
             let machine = Machine::new(devices, keeps_state);
