@@ -132,7 +132,7 @@ impl Binary {
 
 /// Runs a command with both its streams in a file: a process that outlives it does not delay its end, as it would with a pipe.
 fn run(command: &mut Command, log: &Path) -> io::Result<(String, Option<ExitStatus>)> {
-    let file = File::options().create(true).append(true).open(log)?;
+    let file = File::create(log)?;
     let status = command.stdout(file.try_clone()?).stderr(file).status()?;
     Ok((
         String::from_utf8_lossy(&fs::read(log)?).into_owned(),
