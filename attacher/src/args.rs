@@ -77,6 +77,16 @@ pub struct Args {
     #[arg(long, value_parser = number::at_least_one, value_name = "N")]
     pub(crate) detach_concurrency: Option<NonZeroUsize>,
 
+    /// Maximum number of concurrent attaches, detaches and repairs together. 0 means no limit besides those of attaches and
+    /// detaches.
+    #[arg(long, default_value = "0", value_name = "N")]
+    pub(crate) max_driver_calls: usize,
+
+    /// Lower the concurrency, per node and in total, while the driver refuses concurrent calls, and send one call at a time
+    /// while the driver is down.
+    #[arg(long, default_value = "true", action = ArgAction::Set)]
+    pub(crate) adaptive_concurrency: bool,
+
     /// Resync period of the VolumeAttachment reconciler, which compares ListVolumes with the
     /// VolumeAttachments.
     #[arg(long, default_value = "1m", value_parser = duration::positive, value_name = "DURATION")]

@@ -34,13 +34,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use self::state::{ControllerState, Event, Item};
-use crate::csi::ControllerClient;
+use crate::csi::{CallError, ControllerClient};
 use crate::informer::Change;
 use crate::kube_api::events::Recorder;
 use crate::kube_api::{AttachmentRequest, Cluster, Error, VolumeRequest};
 use crate::model::{Attachment, Driver, PublishTarget, Uid, Volume};
 use crate::plan::Operation;
 pub(crate) use crate::workqueue::SyncError;
+use crate::workqueue::{Key, Outcome};
 pub use heartbeat::Heartbeat;
 use keyed_mutex::KeyedMutex;
 pub use run::RunOptions;
@@ -137,8 +138,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         });
         let sync = async {
             let result = AssertUnwindSafe(work).catch_unwind().await;
-            let result = result.unwrap_or_else(|_| Err(SyncError::panicked()));
-            if let Err(error) = &result {
+            let mut result = result.unwrap_or_else(|_| Err(SyncError::panicked()));
+            if let Err(error) = &mut result {
+                error.reported &= !self.state().defers_report(item, error);
                 let reported = AssertUnwindSafe(self.report_failure(item, error)).catch_unwind();
                 if reported.await.is_err() {
                     tracing::error!("panicked while reporting the failure");
@@ -198,6 +200,19 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             Err(error) if error.is_gone() => Ok(None),
             Err(error) => Err(SyncError::api("could not read PersistentVolume", &error)),
         }
+    }
+
+    /// Sends a call of the sync of `key`. The queue learns the driver's limits from its result.
+    async fn call<T>(
+        &self,
+        key: &Key,
+        call: impl Future<Output = Result<T, CallError>>,
+    ) -> Result<T, CallError> {
+        self.state().queue.call_begins(key);
+        let result = call.await;
+        let outcome = result.as_ref().map_or_else(CallError::outcome, |_| Outcome::Success);
+        self.state().queue.call_ended(key, outcome);
+        result
     }
 
     /// The state, with its clock set.

@@ -2,21 +2,30 @@
 //!
 //! The queue holds keys: a sync reads the newest state when it starts, so that many events about one object cause one sync.
 //! A key runs at most once at a time, whatever its lane. Attach and detach have lanes with limits of their own, so that slow
-//! detaches do not delay an attach.
+//! detaches do not delay an attach. In a lane the node with the fewest calls in flight is first, so that a node whose calls
+//! hang does not take all slots. Limits that the driver's refusals taught delay keys of a node, or all
+//! (docs/adr/0050-adaptive-concurrency.md).
 //!
 //! Time is an argument, and the order deterministic.
 
 mod backoff;
+mod dispatch;
 mod failure;
+mod flow_control;
+mod interval;
+mod lane;
+mod limiter;
 mod metrics;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::model::PublishTarget;
 pub use backoff::{Backoff, Class};
 pub(crate) use failure::{Failures, Finished, SyncError};
+pub(crate) use flow_control::{FlowControl, Outcome};
+use lane::{LaneQueue, Node};
 pub(crate) use metrics::{ATTACHMENT_QUEUE, QueueMetrics, VOLUME_QUEUE};
 
 /// A key of the queue.
@@ -51,6 +60,10 @@ pub struct Limits {
     pub detach: usize,
     /// PersistentVolume finalizers.
     pub volume: usize,
+    /// `--max-driver-calls`: attaches, detaches and repairs together; 0: no bound.
+    pub driver_calls: usize,
+    /// `--adaptive-concurrency`: whether refusals lower the concurrency.
+    pub adaptive: bool,
 }
 
 /// See the module.
@@ -60,23 +73,20 @@ pub(crate) struct Queue {
     /// In the order of [`Lane::ALL`].
     lanes: [LaneQueue; Lane::ALL.len()],
     /// Keys in backoff, by its end.
-    waiting: BTreeMap<(Instant, u64), Key>,
+    waiting: BTreeMap<(Instant, i64), Key>,
     backoff: Backoff,
-    /// The last sequence that was given to a key.
-    sequence: u64,
+    /// The last sequence that was given to a key, and the first: smaller ones are for keys that go first.
+    sequence: i64,
+    front: i64,
+    flow: FlowControl,
+    max_driver_calls: usize,
+    /// The times at which blocked nodes may start a call, and at which the driver takes one.
+    node_permits: BTreeSet<(Instant, Node)>,
+    driver_permit: Option<Instant>,
     /// The lane that was served last, for round robin.
     served: Lane,
     /// The current time: the start time of keys that are queued or start to run.
     pub(crate) now: Instant,
-}
-
-#[derive(Debug)]
-struct LaneQueue {
-    limit: usize,
-    running: usize,
-    /// Keys in the order of their sequences. A key whose entry has another sequence by now is skipped.
-    ready: VecDeque<(u64, Key)>,
-    metrics: QueueMetrics,
 }
 
 /// The state of one key.
@@ -84,6 +94,8 @@ struct LaneQueue {
 pub(crate) struct Entry {
     pub(crate) lane: Lane,
     pub(crate) stage: Stage,
+    /// The node that its calls are for.
+    node: Node,
     /// Its last failure, while the same operation on the same object keeps failing.
     pub(crate) failures: Option<Failures>,
 }
@@ -91,17 +103,26 @@ pub(crate) struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// It waits for a free slot of its lane.
-    Ready { sequence: u64, since: Instant },
-    /// It runs. `dirty` says whether it was enqueued meanwhile.
-    Running { dirty: bool, since: Instant },
+    Ready { sequence: i64, since: Instant },
+    /// It runs.
+    Running {
+        /// Whether it was enqueued meanwhile.
+        dirty: bool,
+        since: Instant,
+        sequence: i64,
+        /// Whether its last call was refused because of other calls.
+        contended: bool,
+    },
     /// It is in backoff. The number distinguishes equal times.
-    Waiting { until: (Instant, u64) },
+    Waiting { until: (Instant, i64) },
 }
 
 // === impl Lane ===
 
 impl Lane {
     pub(crate) const ALL: [Self; 4] = [Self::Attach, Self::Detach, Self::Repair, Self::Volume];
+    /// Those that call the driver.
+    const CALLING: [Self; 3] = [Self::Attach, Self::Detach, Self::Repair];
 
     /// Its name in metrics and on `/statusz`.
     pub(crate) fn name(self) -> &'static str {
@@ -121,19 +142,11 @@ impl Queue {
     pub(crate) fn new(limits: Limits, backoff: Backoff, now: Instant) -> Self {
         let attachments = QueueMetrics::new(ATTACHMENT_QUEUE);
         let volumes = QueueMetrics::new(VOLUME_QUEUE);
-        let lane = |lane| LaneQueue {
-            limit: match lane {
-                Lane::Attach => limits.attach,
-                Lane::Detach => limits.detach,
-                Lane::Repair => (limits.attach / 2).max(1),
-                Lane::Volume => limits.volume,
-            },
-            running: 0,
-            ready: VecDeque::new(),
-            metrics: match lane {
-                Lane::Attach | Lane::Detach | Lane::Repair => attachments.clone(),
-                Lane::Volume => volumes.clone(),
-            },
+        let lane = |lane| match lane {
+            Lane::Attach => LaneQueue::new(limits.attach, attachments.clone()),
+            Lane::Detach => LaneQueue::new(limits.detach, attachments.clone()),
+            Lane::Repair => LaneQueue::new((limits.attach / 2).max(1), attachments.clone()),
+            Lane::Volume => LaneQueue::new(limits.volume, volumes.clone()),
         };
         Self {
             entries: HashMap::new(),
@@ -141,15 +154,20 @@ impl Queue {
             waiting: BTreeMap::new(),
             backoff,
             sequence: 0,
+            front: 0,
+            flow: FlowControl::new(limits.adaptive, now),
+            max_driver_calls: limits.driver_calls,
+            node_permits: BTreeSet::new(),
+            driver_permit: None,
             served: Lane::Volume,
             now,
         }
     }
 
-    /// Enqueues `key`, ending its backoff. A running key is marked dirty, as [`Queue::finish`] returns.
-    pub(crate) fn enqueue(&mut self, key: &Key, lane: Lane) {
-        let entry = self.entries.get_mut(key);
-        let failures = match entry {
+    /// Enqueues `key`, whose calls are for `node`, ending its backoff. A running key is marked dirty, as [`Queue::finish`]
+    /// returns.
+    pub(crate) fn enqueue(&mut self, key: &Key, lane: Lane, node: Option<&Arc<str>>) {
+        let failures = match self.entries.get_mut(key) {
             None => None,
             Some(entry) => {
                 match &mut entry.stage {
@@ -158,7 +176,10 @@ impl Queue {
                         return;
                     }
                     Stage::Ready { .. } if entry.lane == lane => return,
-                    Stage::Ready { .. } => {}
+                    Stage::Ready { sequence, .. } => {
+                        let in_flight = self.flow.in_flight(entry.node.as_ref());
+                        self.lanes[entry.lane as usize].remove(&entry.node, *sequence, in_flight);
+                    }
                     Stage::Waiting { until } => {
                         self.waiting.remove(until);
                     }
@@ -167,96 +188,55 @@ impl Queue {
             }
         };
         self.sequence += 1;
-        let stage = Stage::Ready {
-            sequence: self.sequence,
-            since: self.now,
-        };
+        self.insert_ready(key, lane, node.cloned(), self.sequence, failures);
+        self.lanes[lane as usize].metrics.adds.inc();
+    }
+
+    fn insert_ready(
+        &mut self,
+        key: &Key,
+        lane: Lane,
+        node: Node,
+        sequence: i64,
+        failures: Option<Failures>,
+    ) {
+        let in_flight = self.flow.in_flight(node.as_ref());
+        self.lanes[lane as usize].insert(&node, sequence, key.clone(), in_flight);
+        let since = self.now;
         let entry = Entry {
             lane,
-            stage,
+            stage: Stage::Ready { sequence, since },
+            node,
             failures,
         };
         self.entries.insert(key.clone(), entry);
-        let queue = &mut self.lanes[lane as usize];
-        queue.ready.push_back((self.sequence, key.clone()));
-        queue.metrics.adds.inc();
     }
 
     /// Like [`Queue::enqueue`] for a key that runs or is in backoff, in its lane, which must be one of `lanes`. Ignores other
     /// keys.
     pub(crate) fn enqueue_if_pending(&mut self, key: &Key, lanes: &[Lane]) {
-        let Some(Entry { lane, stage, .. }) = self.entries.get(key) else {
+        let Some(Entry { lane, stage, node, .. }) = self.entries.get(key) else {
             return;
         };
         if lanes.contains(lane) && !matches!(stage, Stage::Ready { .. }) {
-            self.enqueue(key, *lane);
+            let (lane, node) = (*lane, node.clone());
+            self.enqueue(key, lane, node.as_ref());
         }
     }
 
-    /// Sets the time, and moves keys whose backoff has ended into their lanes.
-    pub(crate) fn advance(&mut self, now: Instant) {
-        self.now = now;
-        while let Some(first) = self.waiting.first_entry().filter(|first| first.key().0 <= now) {
-            let key = first.remove();
-            self.enqueue_if_pending(&key, &Lane::ALL);
-        }
-    }
-
-    /// When [`Queue::advance`] is next worth calling.
-    pub(crate) fn next_advance(&self) -> Option<Instant> {
-        self.waiting.first_key_value().map(|((until, _), _)| *until)
-    }
-
-    /// Returns the next key of a lane with a free slot.
-    pub(crate) fn start(&mut self) -> Option<(Key, Lane)> {
-        let lanes = Lane::ALL.into_iter().cycle();
-        let after_served = lanes.skip(self.served as usize + 1).take(Lane::ALL.len());
-        for lane in after_served {
-            if let Some(key) = self.start_in(lane) {
-                self.served = lane;
-                return Some((key, lane));
-            }
-        }
-        None
-    }
-
-    fn start_in(&mut self, lane: Lane) -> Option<Key> {
-        let queue = &mut self.lanes[lane as usize];
-        if queue.running >= queue.limit {
-            return None;
-        }
-        while let Some((place, key)) = queue.ready.pop_front() {
-            if let Some(entry) = self.entries.get_mut(&key)
-                && let Stage::Ready { sequence, since } = entry.stage
-                && (sequence, entry.lane) == (place, lane)
-            {
-                queue.running += 1;
-                let (dirty, now) = (false, self.now);
-                entry.stage = Stage::Running { dirty, since: now };
-                let waited = now.saturating_duration_since(since);
-                queue.metrics.waited.observe(waited.as_secs_f64());
-                return Some(key);
-            }
-        }
-        None
-    }
-
-    /// Ends the run of `key`, which leaves the queue. The caller enqueues it again if necessary.
-    pub(crate) fn finish(&mut self, key: &Key) -> Finished {
-        let Some(&Entry {
-            lane,
-            stage: Stage::Running { dirty, since },
-            ..
-        }) = self.entries.get(key)
-        else {
-            return Finished::default();
+    /// Moves a ready key before all others of its lane and node.
+    pub(crate) fn move_to_front(&mut self, key: &Key) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
         };
-        let queue = &mut self.lanes[lane as usize];
-        queue.running -= 1;
-        let worked = self.now.saturating_duration_since(since);
-        queue.metrics.worked.observe(worked.as_secs_f64());
-        let failures = self.entries.remove(key).and_then(|entry| entry.failures);
-        Finished { dirty, failures }
+        if let Stage::Ready { sequence, .. } = &mut entry.stage {
+            self.front -= 1;
+            let before = std::mem::replace(sequence, self.front);
+            let in_flight = self.flow.in_flight(entry.node.as_ref());
+            let lane = &mut self.lanes[entry.lane as usize];
+            lane.remove(&entry.node, before, in_flight);
+            lane.insert(&entry.node, self.front, key.clone(), in_flight);
+        }
     }
 
     /// Removes `key`, unless it is running.
@@ -270,7 +250,10 @@ impl Queue {
             Stage::Waiting { until } => {
                 self.waiting.remove(&until);
             }
-            Stage::Ready { .. } => {}
+            Stage::Ready { sequence, .. } => {
+                let in_flight = self.flow.in_flight(entry.node.as_ref());
+                self.lanes[entry.lane as usize].remove(&entry.node, sequence, in_flight);
+            }
         }
         self.entries.remove(key);
     }
@@ -281,9 +264,25 @@ impl Queue {
         entry.is_some_and(|entry| matches!(entry.stage, Stage::Running { .. }))
     }
 
+    /// The entry of `key`.
+    pub(crate) fn entry(&self, key: &Key) -> Option<&Entry> {
+        self.entries.get(key)
+    }
+
+    /// The first failure of a key in backoff.
+    pub(crate) fn waiting_since(&self, key: &Key) -> Option<Instant> {
+        let entry = self.entries.get(key)?;
+        matches!(entry.stage, Stage::Waiting { .. }).then(|| entry.since(self.now))
+    }
+
     /// All keys, unordered.
     pub(crate) fn items(&self) -> impl Iterator<Item = (&Key, &Entry)> {
         self.entries.iter()
+    }
+
+    /// Learned limits and outages.
+    pub(crate) fn flow(&self) -> &FlowControl {
+        &self.flow
     }
 
     /// Metrics of a lane, which it shares with all lanes of the same kind of keys.

@@ -12,6 +12,7 @@ use crate::csi::{CallError, ControllerClient};
 use crate::kube_api::{AttachmentRequest, Cluster, Error};
 use crate::model::{Attachment, Driver, PublishTarget, Recorded, Secrets, Volume};
 use crate::plan::{self, AttachPlan, Record, Refusal};
+use crate::workqueue::Key;
 
 /// The plan of an attach, made before its first write.
 struct PlannedAttach {
@@ -307,8 +308,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             secrets: secrets.0,
             volume_context: plan.volume_context.clone().into_iter().collect(),
         };
+        let key = Key::Attachment(attachment.name.clone());
         self.state().publish_begins(&plan.target);
-        let result = self.csi.publish(request, plan.migrated).await;
+        let result = self.call(&key, self.csi.publish(request, plan.migrated)).await;
         self.state().publish_ended(&plan.target);
         if result.as_ref().err().is_none_or(CallError::may_have_taken_effect) {
             self.state().may_be_published(AbandonedTarget {

@@ -8,6 +8,7 @@
 //! backoff ends early only if something changed that the work depends on.
 
 mod abandoned_targets;
+mod capacity;
 mod events;
 mod evidence;
 mod item;
@@ -22,6 +23,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
+use capacity::RESOURCE_EXHAUSTED;
 pub(crate) use stats::QueueStats;
 use stats::{CachesSynced, LatencyMetrics};
 
@@ -247,7 +249,11 @@ impl ControllerState {
             self.state_of(&attachment.uid).parked = Some(done);
             return;
         }
+        let mut error = error;
         if error.code == Some(RESOURCE_EXHAUSTED) {
+            if done == Operation::Attach {
+                self.wait_for_detach(&newest, &mut error);
+            }
             self.resource_exhausted_by_node
                 .update(None, Some(&newest.node), &newest.name);
         }
@@ -301,35 +307,32 @@ impl ControllerState {
                 self.queue.enqueue_if_pending(&key, &ATTACHES);
             }
         }
-        for name in self.resource_exhausted_by_node.get(&detached.node) {
-            let key = Key::Attachment(name.clone());
-            let newest = self.index.attachments.get(name);
-            // The status may lack the code, as older API servers do not store it.
-            if newest.and_then(|newest| self.queue.failed_with(&key, &newest.uid)) == Some(RESOURCE_EXHAUSTED)
-            {
-                self.queue.enqueue_if_pending(&key, &ATTACHES);
-            }
-        }
+        self.enqueue_waiting_for_capacity(&detached.node);
     }
 
     /// Enqueues the work that the newest state of `key` requires.
     fn reevaluate(&mut self, key: &Key) {
-        let lane = match key {
+        let work = match key {
             Key::Attachment(name) => {
                 let attachment = self.index.attachments.get(name);
-                attachment.and_then(|attachment| Some(self.operation(attachment)?.1))
+                attachment.and_then(|attachment| {
+                    Some((self.operation(attachment)?.1, Some(attachment.node.clone())))
+                })
+            }
+            Key::Target(target) => {
+                let abandoned = self.abandoned.get(target);
+                abandoned.map(|abandoned| (Lane::Detach, Some(abandoned.attachment.node.clone())))
             }
             Key::Volume(name) => match self.volume_item(name) {
                 Some(Item::Backfill { .. }) => {
                     self.to_backfill.insert(name.clone());
                     None
                 }
-                item => item.map(|_| Lane::Volume),
+                item => item.map(|_| (Lane::Volume, None)),
             },
-            Key::Target(target) => self.abandoned.contains_key(target).then_some(Lane::Detach),
         };
-        if let Some(lane) = lane {
-            return self.queue.enqueue(key, lane);
+        if let Some((lane, node)) = work {
+            return self.queue.enqueue(key, lane, node.as_ref());
         }
         self.queue.forget(key);
         // The write turned out to have succeeded. Its result must not replace the call of a later repair.
@@ -389,9 +392,6 @@ impl ControllerState {
 
 /// The lanes of attaches.
 const ATTACHES: [Lane; 2] = [Lane::Attach, Lane::Repair];
-
-/// gRPC's RESOURCE_EXHAUSTED: of ControllerPublishVolume, the node's attach limit is reached.
-const RESOURCE_EXHAUSTED: i32 = 8;
 
 /// Locks the state. Syncs do so themselves, so it must not be locked while they are polled.
 pub fn lock(state: &Mutex<ControllerState>) -> MutexGuard<'_, ControllerState> {

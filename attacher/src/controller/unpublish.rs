@@ -14,6 +14,7 @@ use crate::plan::{
     self, Decision, DetachPlan, Evidence, Proof, TargetEvidence, TargetUsage, UnpublishResult, UsedBy,
 };
 use crate::report::chain;
+use crate::workqueue::Key;
 
 /// The Secret of an unpublish.
 #[derive(Default)]
@@ -152,7 +153,12 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             node_id: node_id.to_string(),
             secrets: secrets.content.0.clone(),
         };
-        let Err(error) = self.csi.unpublish(request, migrated).await else {
+        let abandoned = Key::Target(target.clone());
+        let key = match self.state().queue.is_running(&abandoned) {
+            true => abandoned,
+            false => Key::Attachment(attachment.name.clone()),
+        };
+        let Err(error) = self.call(&key, self.csi.unpublish(request, migrated)).await else {
             tracing::debug!(volume = %volume_id, %node_id, "unpublished");
             return Ok((answered(UnpublishResult::Unpublished), None));
         };

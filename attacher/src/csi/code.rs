@@ -6,7 +6,7 @@ use std::fmt;
 use tonic::Status;
 
 use crate::leader_election::NotLeading;
-use crate::workqueue::Class;
+use crate::workqueue::{Class, Outcome};
 
 /// A gRPC status code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,6 +171,21 @@ impl CallError {
             Reach::Reset | Reach::Interrupted => true,
             Reach::Answered => self.code.0 == tonic::Code::Cancelled,
             Reach::NotConnected | Reach::NotSent => false,
+        }
+    }
+
+    /// What the failure says about the limits of the driver.
+    pub(crate) fn outcome(&self) -> Outcome {
+        use tonic::Code::*;
+        let is_final = matches!(self.code.0, Unknown | Internal);
+        match self.reach {
+            Reach::Answered | Reach::Reset if is_final || !self.code.is_final() => Outcome::Refused {
+                is_final,
+                timed_out: self.code.0 == DeadlineExceeded,
+            },
+            Reach::Answered | Reach::Reset | Reach::Interrupted | Reach::NotConnected | Reach::NotSent => {
+                Outcome::Unrelated
+            }
         }
     }
 

@@ -108,6 +108,8 @@ fn new_state(args: &Args) -> ControllerState {
         attach: args.attach_concurrency.unwrap_or(args.worker_threads).get(),
         detach: args.detach_concurrency.unwrap_or(args.worker_threads).get(),
         volume: args.worker_threads.get(),
+        driver_calls: args.max_driver_calls,
+        adaptive: args.adaptive_concurrency,
     };
     let backoff = Backoff {
         start: args.retry_interval_start,

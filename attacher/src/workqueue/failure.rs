@@ -1,7 +1,10 @@
 //! Failures and their backoff.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::dispatch::REPORT_PERIOD;
+use super::lane::Node;
 use super::{Class, Entry, Key, Lane, Queue, Stage};
 use crate::model::Uid;
 
@@ -12,6 +15,10 @@ pub(crate) struct Finished {
     /// Whether the key was enqueued while it ran.
     pub(crate) dirty: bool,
     pub(super) failures: Option<Failures>,
+    pub(super) node: Node,
+    pub(super) sequence: i64,
+    /// Whether its last call was refused because of other calls.
+    pub(super) contended: bool,
 }
 
 /// The error of a failed sync, which must be repeated.
@@ -41,6 +48,12 @@ pub(crate) struct Failures {
     pub(crate) times: u32,
     /// When the first of them occurred.
     pub(crate) since: Instant,
+    /// Refusals in a row because of other calls.
+    turns: u32,
+    /// How often a recovery of the node or the driver has ended the backoff early.
+    pub(super) wakes: u32,
+    /// The last report of a lasting contention.
+    pub(super) reported: Option<Instant>,
 }
 
 /// Maximum bytes of a message that are kept for `/statusz`. The object's status has the full message.
@@ -48,6 +61,11 @@ const MESSAGE_BYTES: usize = 256;
 
 /// Number of consecutive connection losses during a key's calls up to which the key is retried at the reconnect.
 pub(super) const TRIES_ON_RETURN: u32 = 3;
+
+/// A key that is refused in more turns than this fails for a reason of its own.
+const MAX_TURNS: u32 = 12;
+/// After this many turns the other keys of the node go first.
+const FIRST_TURNS: u32 = 3;
 
 // === impl Queue ===
 
@@ -64,37 +82,89 @@ impl Queue {
         mut error: SyncError,
         jitter: f64,
     ) {
-        let (times, since) = finished
-            .failures
-            .filter(|before| before.uid == uid && before.lane == lane)
-            .map_or((1, self.now), |before| {
-                (before.times.saturating_add(1), before.since)
-            });
-        self.lanes[lane as usize].metrics.retries.inc();
-        let delay = self.backoff.delay(error.class, times, jitter);
-        let delay = delay.max(error.retry_after.unwrap_or_default());
+        let before = finished.failures;
+        let before = before.filter(|before| before.uid == uid && before.lane == lane);
+        let mut failures = before.unwrap_or_else(|| Failures {
+            uid,
+            lane,
+            last: error.clone(),
+            times: 0,
+            since: self.now,
+            turns: 0,
+            wakes: 0,
+            reported: None,
+        });
         error
             .message
             .truncate(error.message.floor_char_boundary(MESSAGE_BYTES));
         // The rest of a driver's message, up to 16 KiB, must not stay allocated while the key waits.
         error.message.shrink_to_fit();
+        self.lanes[lane as usize].metrics.retries.inc();
+        failures.turns = if finished.contended { failures.turns + 1 } else { 0 };
+        failures.last = error;
+        if finished.contended && failures.turns <= MAX_TURNS && failures.last.retry_after.is_none() {
+            return self.wait_for_turn(key, finished.node, finished.sequence, failures);
+        }
+        failures.times = failures.times.saturating_add(1);
+        let delay = self.backoff.delay(failures.last.class, failures.times, jitter);
+        let delay = delay.max(failures.last.retry_after.unwrap_or_default());
         self.sequence += 1;
         let until = (self.now + delay, self.sequence);
         self.waiting.insert(until, key.clone());
         let entry = Entry {
             lane,
             stage: Stage::Waiting { until },
-            failures: Some(Failures {
-                uid,
-                lane,
-                last: error,
-                times,
-                since,
-            }),
+            node: finished.node,
+            failures: Some(failures),
         };
         self.entries.insert(key.clone(), entry);
         if finished.dirty {
-            self.enqueue(key, lane);
+            self.enqueue_if_pending(key, &Lane::ALL);
+        }
+    }
+
+    /// Enqueues a key that was refused because of other calls, with its age.
+    fn wait_for_turn(&mut self, key: &Key, node: Node, sequence: i64, mut failures: Failures) {
+        let reported = failures.reported.unwrap_or(failures.since);
+        if self.now.saturating_duration_since(reported) >= REPORT_PERIOD {
+            failures.reported = Some(self.now);
+        }
+        let mut sequence = sequence;
+        if failures.turns > FIRST_TURNS {
+            self.sequence += 1;
+            sequence = self.sequence;
+        }
+        self.insert_ready(key, failures.lane, node, sequence, Some(failures));
+    }
+
+    /// Whether `key` waits out a backoff for a failure that says nothing about its object.
+    pub(super) fn awaits_driver(&self, key: &Key) -> bool {
+        let entry = self.entries.get(key);
+        let failures = entry.and_then(|entry| entry.failures.as_ref());
+        failures.is_some_and(|failures| failures.last.class == Class::Uncertain && failures.last.code.is_some())
+    }
+
+    /// Ends the backoff of failures that may be over, as the driver answers again: for `node`, or for all. Oldest first. A
+    /// key that keeps failing is woken only a few times before its backoff has to end by itself.
+    pub(super) fn end_backoff_of(&mut self, node: Option<&Arc<str>>) {
+        let concerns = |entry: &Entry| {
+            let failures = entry.failures.as_ref();
+            matches!(entry.stage, Stage::Waiting { .. })
+                && (node.is_none() || entry.node.as_ref() == node)
+                && failures.is_some_and(|failures| {
+                    failures.wakes < TRIES_ON_RETURN && failures.last.code.is_some_and(is_transient)
+                })
+        };
+        let concerned = self.entries.iter().filter(|(_, entry)| concerns(entry));
+        let mut concerned: Vec<_> = concerned
+            .map(|(key, entry)| (entry.since(self.now), key.clone()))
+            .collect();
+        concerned.sort_unstable();
+        for (_, key) in concerned {
+            self.enqueue_if_pending(&key, &Lane::ALL);
+            if let Some(failures) = self.entries.get_mut(&key).and_then(|entry| entry.failures.as_mut()) {
+                failures.wakes += 1;
+            }
         }
     }
 
@@ -104,10 +174,11 @@ impl Queue {
         failures.last.code.filter(|_| failures.uid == *uid)
     }
 
-    /// Ends the backoff of keys that wait for the driver's reconnect, and marks running ones dirty. A key that
+    /// The driver is connected again: ends the backoff of keys that wait for it, and marks running ones dirty. A key that
     /// lost the driver `TRIES_ON_RETURN` times in a row keeps its backoff, because its call may crash the driver
     /// each time.
     pub(crate) fn enqueue_disconnected(&mut self) {
+        self.flow.reconnected();
         let concerns = |entry: &Entry| match (&entry.stage, &entry.failures) {
             (Stage::Ready { .. }, _) => false,
             (Stage::Running { .. }, failures) => failures
@@ -131,5 +202,11 @@ impl Queue {
         for key in concerned {
             self.enqueue_if_pending(&key, &Lane::ALL);
         }
+        self.end_backoff_of(None);
     }
+}
+
+/// Whether the code may come from other calls or from an outage: those that are not final, INTERNAL and UNKNOWN.
+fn is_transient(code: i32) -> bool {
+    matches!(code, 1 | 2 | 4 | 8 | 10 | 13 | 14)
 }

@@ -18,6 +18,8 @@ fn queue(attach: usize, detach: usize) -> Queue {
             attach,
             detach,
             volume: 1,
+            driver_calls: 0,
+            adaptive: true,
         },
         BACKOFF,
         epoch(),
@@ -63,13 +65,13 @@ fn run_and_fail(queue: &mut Queue, name: &str, (operation, error): Failed, now: 
 #[test]
 fn runs_a_key_once_at_a_time_and_again_if_marked_dirty() {
     let mut queue = queue(10, 10);
-    queue.enqueue(&key("a"), Lane::Attach);
-    queue.enqueue(&key("a"), Lane::Attach);
+    queue.enqueue(&key("a"), Lane::Attach, None);
+    queue.enqueue(&key("a"), Lane::Attach, None);
     assert_eq!(drain(&mut queue), [(key("a"), Lane::Attach)]);
-    queue.enqueue(&key("a"), Lane::Detach);
+    queue.enqueue(&key("a"), Lane::Detach, None);
     assert_eq!(drain(&mut queue), []);
     assert!(queue.finish(&key("a")).dirty);
-    queue.enqueue(&key("a"), Lane::Detach);
+    queue.enqueue(&key("a"), Lane::Detach, None);
     assert_eq!(drain(&mut queue), [(key("a"), Lane::Detach)]);
     assert!(!queue.finish(&key("a")).dirty);
     assert_eq!(queue.running(), 0);
@@ -79,10 +81,10 @@ fn runs_a_key_once_at_a_time_and_again_if_marked_dirty() {
 fn a_full_lane_does_not_delay_another() {
     let mut queue = queue(2, 1);
     for name in ["d1", "d2", "d3"] {
-        queue.enqueue(&key(name), Lane::Detach);
+        queue.enqueue(&key(name), Lane::Detach, None);
     }
     for name in ["a1", "a2", "a3"] {
-        queue.enqueue(&key(name), Lane::Attach);
+        queue.enqueue(&key(name), Lane::Attach, None);
     }
     let started = drain(&mut queue);
     assert_eq!(
@@ -102,7 +104,7 @@ fn a_full_lane_does_not_delay_another() {
 fn a_lane_is_first_in_first_out() {
     let mut queue = queue(10, 10);
     for name in ["b", "a", "c"] {
-        queue.enqueue(&key(name), Lane::Attach);
+        queue.enqueue(&key(name), Lane::Attach, None);
     }
     assert_eq!(
         drain(&mut queue)
@@ -116,8 +118,8 @@ fn a_lane_is_first_in_first_out() {
 #[test]
 fn a_key_moves_to_its_newest_lane() {
     let mut queue = queue(10, 10);
-    queue.enqueue(&key("a"), Lane::Attach);
-    queue.enqueue(&key("a"), Lane::Detach);
+    queue.enqueue(&key("a"), Lane::Attach, None);
+    queue.enqueue(&key("a"), Lane::Detach, None);
     assert_eq!(drain(&mut queue), [(key("a"), Lane::Detach)]);
 }
 
@@ -125,7 +127,7 @@ fn a_key_moves_to_its_newest_lane() {
 fn failures_double_the_delay_up_to_the_maximum() {
     let mut queue = queue(1, 1);
     let mut now = epoch();
-    queue.enqueue(&key("a"), Lane::Attach);
+    queue.enqueue(&key("a"), Lane::Attach, None);
     for seconds in [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300] {
         let until = run_and_fail(&mut queue, "a", failed(Lane::Attach, Class::Final), now);
         assert_eq!(until - now, seconds * SECOND);
@@ -160,9 +162,9 @@ fn jitter_is_at_most_a_fifth() {
 fn enqueueing_ends_the_backoff_but_keeps_the_failure_count() {
     let mut queue = queue(1, 1);
     let now = epoch();
-    queue.enqueue(&key("a"), Lane::Attach);
+    queue.enqueue(&key("a"), Lane::Attach, None);
     run_and_fail(&mut queue, "a", failed(Lane::Attach, Class::Final), now);
-    queue.enqueue(&key("a"), Lane::Attach);
+    queue.enqueue(&key("a"), Lane::Attach, None);
     let until = run_and_fail(&mut queue, "a", failed(Lane::Attach, Class::Final), now);
     assert_eq!(until - now, 2 * SECOND);
 }
@@ -171,17 +173,17 @@ fn enqueueing_ends_the_backoff_but_keeps_the_failure_count() {
 fn attach_failures_do_not_delay_a_detach_nor_a_successor_of_the_same_name() {
     let mut queue = queue(1, 1);
     let now = epoch();
-    queue.enqueue(&key("a"), Lane::Attach);
+    queue.enqueue(&key("a"), Lane::Attach, None);
     for _ in 0..5 {
         run_and_fail(&mut queue, "a", failed(Lane::Attach, Class::Final), now);
-        queue.enqueue(&key("a"), Lane::Attach);
+        queue.enqueue(&key("a"), Lane::Attach, None);
     }
-    queue.enqueue(&key("a"), Lane::Detach);
+    queue.enqueue(&key("a"), Lane::Detach, None);
     assert_eq!(
         run_and_fail(&mut queue, "a", failed(Lane::Detach, Class::Final), now) - now,
         SECOND
     );
-    queue.enqueue(&key("a"), Lane::Detach);
+    queue.enqueue(&key("a"), Lane::Detach, None);
     let (_, error) = failed(Lane::Detach, Class::Final);
     let successor = (("u2".into(), Lane::Detach), error);
     assert_eq!(run_and_fail(&mut queue, "a", successor, now) - now, SECOND);
@@ -190,9 +192,9 @@ fn attach_failures_do_not_delay_a_detach_nor_a_successor_of_the_same_name() {
 #[test]
 fn a_failed_dirty_key_runs_again_at_once() {
     let mut queue = queue(1, 1);
-    queue.enqueue(&key("a"), Lane::Attach);
+    queue.enqueue(&key("a"), Lane::Attach, None);
     assert!(queue.start().is_some());
-    queue.enqueue(&key("a"), Lane::Attach);
+    queue.enqueue(&key("a"), Lane::Attach, None);
     let finished = queue.finish(&key("a"));
     let (operation, error) = failed(Lane::Attach, Class::Final);
     queue.fail(&key("a"), finished, operation, error, 0.0);
@@ -209,7 +211,7 @@ fn a_reconnect_ends_only_the_backoff_of_disconnected_keys() {
         ("b", Class::Final),
         ("c", Class::Disconnected),
     ] {
-        queue.enqueue(&key(name), Lane::Attach);
+        queue.enqueue(&key(name), Lane::Attach, None);
         run_and_fail(&mut queue, name, failed(Lane::Attach, class), now);
     }
     queue.enqueue_disconnected();
@@ -222,12 +224,12 @@ fn a_reconnect_ends_only_the_backoff_of_disconnected_keys() {
 fn forget_removes_all_state_of_a_key() {
     let mut queue = queue(1, 1);
     let now = epoch();
-    queue.enqueue(&key("ready"), Lane::Attach);
-    queue.enqueue(&key("waiting"), Lane::Detach);
+    queue.enqueue(&key("ready"), Lane::Attach, None);
+    queue.enqueue(&key("waiting"), Lane::Detach, None);
     assert_eq!(queue.start(), Some((key("ready"), Lane::Attach)));
     run_and_fail(&mut queue, "waiting", failed(Lane::Detach, Class::Final), now);
     assert!(!queue.finish(&key("ready")).dirty);
-    queue.enqueue(&key("ready"), Lane::Attach);
+    queue.enqueue(&key("ready"), Lane::Attach, None);
     queue.forget(&key("ready"));
     queue.forget(&key("waiting"));
     assert_eq!(queue.start(), None);
@@ -239,8 +241,8 @@ fn forget_removes_all_state_of_a_key() {
 fn lanes_are_served_round_robin() {
     let mut queue = queue(10, 10);
     for name in ["1", "2", "3"] {
-        queue.enqueue(&key(&format!("a{name}")), Lane::Attach);
-        queue.enqueue(&key(&format!("d{name}")), Lane::Detach);
+        queue.enqueue(&key(&format!("a{name}")), Lane::Attach, None);
+        queue.enqueue(&key(&format!("d{name}")), Lane::Detach, None);
     }
     let lanes: Vec<_> = drain(&mut queue).into_iter().map(|(_, lane)| lane).collect();
     assert_eq!(
@@ -260,7 +262,7 @@ fn lanes_are_served_round_robin() {
 fn a_call_that_repeatedly_crashes_the_driver_keeps_its_backoff() {
     let mut queue = queue(10, 10);
     let now = epoch();
-    queue.enqueue(&key("a"), Lane::Attach);
+    queue.enqueue(&key("a"), Lane::Attach, None);
     for _ in 0..TRIES_ON_RETURN {
         run_and_fail(&mut queue, "a", failed(Lane::Attach, Class::Interrupted), now);
         queue.enqueue_disconnected();
@@ -273,7 +275,7 @@ fn a_running_call_that_crashed_the_driver_before_keeps_its_backoff() {
     for (crashes, is_dirty) in [(TRIES_ON_RETURN - 1, true), (TRIES_ON_RETURN, false)] {
         let mut queue = queue(10, 10);
         let mut now = epoch();
-        queue.enqueue(&key("a"), Lane::Attach);
+        queue.enqueue(&key("a"), Lane::Attach, None);
         for _ in 0..crashes {
             now = run_and_fail(&mut queue, "a", failed(Lane::Attach, Class::Interrupted), now);
             queue.advance(now);

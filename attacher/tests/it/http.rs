@@ -97,6 +97,8 @@ async fn serves_pages_and_404_for_other_paths() {
             attach: 7,
             detach: 1,
             volume: 1,
+            driver_calls: 0,
+            adaptive: true,
         },
         Backoff {
             start: SOON,
@@ -150,6 +152,8 @@ async fn readyz_names_persistent_volumes_until_they_are_listed() {
             attach: 1,
             detach: 1,
             volume: 1,
+            driver_calls: 0,
+            adaptive: true,
         },
         Backoff {
             start: SOON,

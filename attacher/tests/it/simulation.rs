@@ -67,6 +67,8 @@ async fn attacher_with(
         attach: 4,
         detach: 4,
         volume: 2,
+        driver_calls: 0,
+        adaptive: true,
     };
     let state = Arc::new(Mutex::new(ControllerState::new(
         limits,

@@ -27,9 +27,10 @@ impl ControllerState {
     /// Enqueues the target until it is unpublished or another VolumeAttachment uses it.
     pub(crate) fn abandon(&mut self, abandoned: AbandonedTarget) {
         let key = Key::Target(abandoned.target.clone());
+        let node = abandoned.attachment.node.clone();
         self.abandoned
             .insert(abandoned.target.clone(), Arc::new(abandoned));
-        self.queue.enqueue(&key, Lane::Detach);
+        self.queue.enqueue(&key, Lane::Detach, Some(&node));
     }
 
     pub(super) fn target_finished(

@@ -60,8 +60,11 @@ impl ControllerState {
             Operation::Attach => self.rounds.metrics.lost += 1,
             Operation::Detach => self.rounds.metrics.leftover += 1,
         }
-        self.queue
-            .enqueue(&Key::Attachment(attachment.name.clone()), Lane::Repair);
+        self.queue.enqueue(
+            &Key::Attachment(attachment.name.clone()),
+            Lane::Repair,
+            Some(&attachment.node),
+        );
         self.rounds.findings.push(Finding {
             attachment,
             target,
@@ -81,7 +84,7 @@ impl ControllerState {
                 if attachment.attach_error.is_some() && known.pending.is_none() {
                     known.pending = Some(PendingStatusWrite::Listed);
                     known.parked = None;
-                    self.queue.enqueue(&key, Lane::Repair);
+                    self.queue.enqueue(&key, Lane::Repair, Some(&attachment.node));
                 }
                 return;
             }
@@ -98,8 +101,11 @@ impl ControllerState {
     #[cfg(test)]
     pub(crate) fn attach_again(&mut self, attachment: &Attachment) {
         self.state_of(&attachment.uid).repair = Some(Operation::Attach);
-        self.queue
-            .enqueue(&Key::Attachment(attachment.name.clone()), Lane::Repair);
+        self.queue.enqueue(
+            &Key::Attachment(attachment.name.clone()),
+            Lane::Repair,
+            Some(&attachment.node),
+        );
     }
 }
 

@@ -15,6 +15,8 @@ pub(crate) fn mk_state(concurrency: usize) -> ControllerState {
         attach: concurrency,
         detach: concurrency,
         volume: concurrency,
+        driver_calls: 0,
+        adaptive: true,
     };
     let backoff = Backoff {
         start: SECOND,

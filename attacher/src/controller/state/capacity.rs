@@ -1,0 +1,80 @@
+//! Attaches that wait for a detach, because their node has no capacity for another volume.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{ATTACHES, ControllerState, Item, SyncError};
+use crate::model::Attachment;
+use crate::plan::Operation;
+use crate::workqueue::{Key, Lane, Stage};
+
+/// gRPC's RESOURCE_EXHAUSTED: of ControllerPublishVolume, the node's attach limit is reached.
+pub(super) const RESOURCE_EXHAUSTED: i32 = 8;
+
+/// An attach waits for a detach of its node, which ends the wait, instead of its backoff.
+const DETACH_WAIT: Duration = Duration::from_secs(30);
+
+// === impl ControllerState ===
+
+impl ControllerState {
+    /// Whether the failure of a sync is not worth a report yet: its turn comes, or a detach that may free capacity of the
+    /// node is queued or running. kubelet fails pods whose status has RESOURCE_EXHAUSTED.
+    pub(crate) fn defers_report(&self, item: &Item, error: &SyncError) -> bool {
+        let Item::Attachment { attachment, operation } = item else {
+            return false;
+        };
+        let key = Key::Attachment(attachment.name.clone());
+        let is_exhausted = *operation == Operation::Attach && error.code == Some(RESOURCE_EXHAUSTED);
+        error.code.is_some() && self.queue.defers_report(&key)
+            || is_exhausted && !self.detaches_on(&attachment.node).is_empty()
+    }
+
+    /// Makes an attach that was refused for want of capacity wait for the node's detaches, which go first.
+    pub(super) fn wait_for_detach(&mut self, attachment: &Attachment, error: &mut SyncError) {
+        let detaches = self.detaches_on(&attachment.node);
+        if detaches.is_empty() {
+            return;
+        }
+        for key in detaches {
+            self.queue.move_to_front(&key);
+        }
+        error.retry_after = error.retry_after.max(Some(DETACH_WAIT));
+    }
+
+    /// Ends the backoff of the attach that has waited longest for capacity of the node, as a detach frees it for one volume.
+    pub(super) fn enqueue_waiting_for_capacity(&mut self, node: &str) {
+        let mut waiting = Vec::new();
+        for name in self.resource_exhausted_by_node.get(node) {
+            let key = Key::Attachment(name.clone());
+            let newest = self.index.attachments.get(name);
+            // The status may lack the code, as older API servers do not store it.
+            if newest.and_then(|newest| self.queue.failed_with(&key, &newest.uid)) == Some(RESOURCE_EXHAUSTED)
+            {
+                waiting.push(key);
+            }
+        }
+        let since = |key: &Key| self.queue.waiting_since(key);
+        match waiting.iter().filter(|key| since(key).is_some()).min_by_key(|key| since(key)).cloned() {
+            Some(oldest) => self.queue.enqueue_if_pending(&oldest, &ATTACHES),
+            // Their calls may have been refused before the detach.
+            None => {
+                for running in waiting {
+                    self.queue.enqueue_if_pending(&running, &ATTACHES);
+                }
+            }
+        }
+    }
+
+    /// The detaches of a node that are queued or running, without those in backoff.
+    fn detaches_on(&self, node: &Arc<str>) -> Vec<Key> {
+        let attachments = self.index.by_node.get(node).cloned().map(Key::Attachment);
+        let abandoned = self.abandoned.values().filter(|abandoned| abandoned.attachment.node == *node);
+        let keys = attachments.chain(abandoned.map(|abandoned| Key::Target(abandoned.target.clone())));
+        keys.filter(|key| {
+            self.queue.entry(key).is_some_and(|entry| {
+                entry.lane == Lane::Detach && !matches!(entry.stage, Stage::Waiting { .. })
+            })
+        })
+        .collect()
+    }
+}

@@ -1,0 +1,305 @@
+//! Which calls may begin now: limits per node and for the driver, learned from its refusals, and its outages.
+//!
+//! Contention is not failure. A call that is refused while another one of its node was in flight, or has just ended, lowers
+//! the node's limit; refusals of several nodes lower the driver's. Such a call is repeated in its turn. A call that fails
+//! alone says nothing about limits, and is retried with backoff.
+//!
+//! The driver is down after some failures in a row without any success. Then one call at a time probes it, and the first
+//! success lets everything go on, with a slow start.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::limiter::{CallId, JUST_ENDED, LONGEST_LOCK, Limiter, Permit};
+
+#[derive(Debug)]
+pub(crate) struct FlowControl {
+    adaptive: bool,
+    nodes: HashMap<Arc<str>, Node>,
+    driver: Limiter,
+    /// The last refusal that is not explained by calls of its node.
+    stray: Option<(Arc<str>, Instant)>,
+    /// Failures since the last success.
+    failing: Option<Failing>,
+    swept: Instant,
+    pub(crate) metrics: FlowMetrics,
+}
+
+#[derive(Debug)]
+struct Node {
+    limiter: Limiter,
+    /// Whether a call failed alone since the last success.
+    fails: bool,
+}
+
+#[derive(Debug)]
+struct Failing {
+    since: Instant,
+    times: u32,
+    /// Those whose result is uncertain.
+    uncertain: u32,
+    /// The next probe.
+    probe: Instant,
+    interval: Duration,
+}
+
+/// Totals since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FlowMetrics {
+    /// Refusals because of other calls for the node.
+    pub(crate) refused_by_node: u64,
+    /// Refusals because of calls for other nodes.
+    pub(crate) refused_by_driver: u64,
+    /// Failures without other calls.
+    pub(crate) failed_alone: u64,
+    /// Calls that were sent while the driver was down.
+    pub(crate) outage_probes: u64,
+}
+
+/// The result of a call to the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Success,
+    /// It failed with a code that other calls may have caused.
+    Refused {
+        /// Whether the code is final: INTERNAL or UNKNOWN.
+        is_final: bool,
+        timed_out: bool,
+    },
+    /// It was not sent, or failed for a reason of its own.
+    Unrelated,
+}
+
+/// What follows from the end of a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Ended {
+    /// It was refused because of other calls.
+    pub(super) contended: bool,
+    /// The node works again.
+    pub(super) node_recovered: bool,
+    /// The driver works again.
+    pub(super) driver_recovered: bool,
+}
+
+/// Why a call may not begin, and when that is worth checking again. `None`: when a call ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Blocked {
+    Node(Option<Instant>),
+    Driver(Option<Instant>),
+}
+
+/// Failures in a row after which the driver counts as down.
+const DOWN_AFTER: u32 = 3;
+const FIRST_PROBE: Duration = Duration::from_millis(250);
+const PROBES: Duration = Duration::from_secs(2);
+/// The period in which refusals of two nodes count as the driver's.
+const ACROSS_NODES: Duration = Duration::from_secs(2);
+/// How long limits are kept without calls.
+const KEPT: Duration = Duration::from_secs(600);
+const SWEEP: Duration = Duration::from_secs(60);
+
+// === impl FlowControl ===
+
+impl FlowControl {
+    pub(super) fn new(adaptive: bool, now: Instant) -> Self {
+        Self {
+            adaptive,
+            nodes: HashMap::new(),
+            driver: Limiter::new(JUST_ENDED),
+            stray: None,
+            failing: None,
+            swept: now,
+            metrics: FlowMetrics::default(),
+        }
+    }
+
+    /// The number of calls in flight for `node`.
+    pub(super) fn in_flight(&self, node: Option<&Arc<str>>) -> usize {
+        let node = node.and_then(|node| self.nodes.get(node));
+        node.map_or(0, |node| node.limiter.in_flight())
+    }
+
+    /// Whether a call for `node` may begin.
+    pub(super) fn permit(&mut self, node: &str, now: Instant) -> Result<(), Blocked> {
+        if !self.adaptive {
+            return Ok(());
+        }
+        let driver = match self.next_probe() {
+            Some(probe) if probe > now => Permit::At(probe),
+            Some(_) => Permit::Now,
+            None => self.driver.permit(now),
+        };
+        match driver {
+            Permit::Now => {}
+            Permit::At(at) => return Err(Blocked::Driver(Some(at))),
+            Permit::AtEnd => return Err(Blocked::Driver(None)),
+        }
+        let permit = self.nodes.get_mut(node).map(|node| node.limiter.permit(now));
+        match permit {
+            None | Some(Permit::Now) => Ok(()),
+            Some(Permit::At(at)) => Err(Blocked::Node(Some(at))),
+            Some(Permit::AtEnd) => Err(Blocked::Node(None)),
+        }
+    }
+
+    fn outage(&self) -> Option<&Failing> {
+        self.failing.as_ref().filter(|failing| failing.uncertain >= DOWN_AFTER)
+    }
+
+    /// While the driver is down, when the next call probes it.
+    pub(super) fn next_probe(&self) -> Option<Instant> {
+        Some(self.outage()?.probe)
+    }
+
+    /// Since when the driver has been down.
+    pub(crate) fn down_since(&self) -> Option<Instant> {
+        Some(self.outage()?.since)
+    }
+
+    /// The learned limit of calls in flight for `node`, and the learned time between two begins.
+    pub(crate) fn node_limit(&self, node: &str) -> Option<(usize, Option<Duration>)> {
+        let limiter = &self.nodes.get(node)?.limiter;
+        Some((limiter.window()?, limiter.interval()))
+    }
+
+    /// The learned limits of all nodes.
+    pub(crate) fn node_limits(&self) -> impl Iterator<Item = (&str, usize)> {
+        self.nodes
+            .iter()
+            .filter_map(|(name, node)| Some((&**name, node.limiter.window()?)))
+    }
+
+    /// The learned limit of all calls in flight.
+    pub(crate) fn driver_limit(&self) -> Option<usize> {
+        self.driver.window()
+    }
+
+    /// A sync that will call the driver starts (`sent` is false), or its call.
+    pub(super) fn begin(&mut self, node: &Arc<str>, id: CallId, sent: bool, now: Instant) {
+        if !self.adaptive {
+            return;
+        }
+        if let Some(failing) = self.failing.as_mut().filter(|failing| failing.uncertain >= DOWN_AFTER) {
+            self.metrics.outage_probes += u64::from(sent);
+            // A call that hangs must not end the probing.
+            failing.probe = now + PROBES;
+        }
+        self.driver.begin(id, sent, now);
+        let node = self.nodes.entry(node.clone()).or_insert_with(|| Node {
+            limiter: Limiter::new(LONGEST_LOCK),
+            fails: false,
+        });
+        node.limiter.begin(id, sent, now);
+    }
+
+    /// A call ended, or the sync did without one.
+    pub(super) fn end(&mut self, node: &Arc<str>, id: CallId, outcome: Outcome, now: Instant) -> Ended {
+        let Some(limits) = self.nodes.get_mut(node) else {
+            return Ended::default();
+        };
+        match outcome {
+            Outcome::Unrelated => {
+                limits.limiter.forget(id);
+                self.driver.forget(id);
+                Ended::default()
+            }
+            Outcome::Success => {
+                limits.limiter.succeeded(id, now);
+                self.driver.succeeded(id, now);
+                let node_recovered = std::mem::take(&mut limits.fails);
+                let failing = self.failing.take();
+                let driver_recovered = failing.is_some_and(|failing| failing.times >= DOWN_AFTER);
+                if driver_recovered {
+                    self.recover();
+                }
+                Ended {
+                    contended: false,
+                    node_recovered,
+                    driver_recovered,
+                }
+            }
+            Outcome::Refused { is_final, timed_out } => self.refused(node, id, is_final, timed_out, now),
+        }
+    }
+
+    fn refused(&mut self, node: &Arc<str>, id: CallId, is_final: bool, timed_out: bool, now: Instant) -> Ended {
+        let down = self.outage().is_some();
+        let is_alone = self.driver.is_alone(id) || (timed_out && !self.driver.succeeded_during(id));
+        let Some(limits) = self.nodes.get_mut(node) else {
+            return Ended::default();
+        };
+        let by_node = !down && limits.limiter.is_contended(id, is_final);
+        let stray = self.stray.as_ref().filter(|(other, at)| other != node && *at + ACROSS_NODES >= now);
+        let by_driver = !down
+            && stray.is_some()
+            && self.driver.is_contended(id, is_final)
+            && !(timed_out && self.driver.succeeded_during(id));
+        if by_node {
+            limits.limiter.refused(id, now);
+            self.driver.forget(id);
+            self.metrics.refused_by_node += 1;
+        } else {
+            limits.limiter.forget(id);
+            limits.limiter.unlearn_if_unproven();
+            limits.fails |= !by_driver;
+            if by_driver {
+                self.driver.refused(id, now);
+                self.metrics.refused_by_driver += 1;
+            } else {
+                self.driver.forget(id);
+                self.metrics.failed_alone += 1;
+            }
+            self.stray = Some((node.clone(), now));
+        }
+        if is_alone {
+            let failing = self.failing.get_or_insert(Failing {
+                since: now,
+                times: 0,
+                uncertain: 0,
+                probe: now,
+                interval: FIRST_PROBE,
+            });
+            failing.times += 1;
+            failing.uncertain += u32::from(!is_final);
+            failing.probe = now + failing.interval;
+            if failing.uncertain >= DOWN_AFTER {
+                failing.interval = (2 * failing.interval).min(PROBES);
+            }
+        }
+        Ended {
+            contended: by_node || by_driver,
+            ..Ended::default()
+        }
+    }
+
+    /// The connection is new.
+    pub(super) fn reconnected(&mut self) {
+        self.failing = None;
+        if self.driver.was_used() {
+            self.recover();
+        }
+    }
+
+    /// The driver works again: what its refusals taught in the outage is wrong.
+    fn recover(&mut self) {
+        self.driver.start_slowly();
+        self.stray = None;
+        for node in self.nodes.values_mut() {
+            node.limiter.unlearn_if_unproven();
+        }
+    }
+
+    /// Forgets what is not used.
+    pub(super) fn sweep(&mut self, now: Instant) {
+        if now < self.swept + SWEEP {
+            return;
+        }
+        self.swept = now;
+        self.nodes.retain(|_, node| {
+            let kept = if node.limiter.window().is_some() { KEPT } else { SWEEP };
+            now.checked_sub(kept)
+                .is_none_or(|then| !node.limiter.is_idle_since(then))
+        });
+    }
+}

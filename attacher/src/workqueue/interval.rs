@@ -1,0 +1,79 @@
+//! An interval between the begins of two calls, found by bisection between the longest refused and the shortest accepted one,
+//! and then tracked: a little shorter with each success, longer with each refusal.
+
+use std::time::Duration;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Interval {
+    /// The longest refused one.
+    pub(super) low: Duration,
+    /// The shortest accepted one.
+    pub(super) high: Option<Duration>,
+    /// The one in use.
+    pub(super) current: Duration,
+    /// Whether the bisection ended.
+    pub(super) tracks: bool,
+    /// Accepted ones in a row, and refused ones.
+    accepted: u32,
+    refused: u32,
+}
+
+/// The bisection ends when the interval is known with this precision.
+const PRECISION: f64 = 1.06;
+/// Shorter intervals are none.
+const NO_INTERVAL: Duration = Duration::from_millis(2);
+/// The shortest interval after a refusal.
+const INTERVAL_START: Duration = Duration::from_millis(20);
+
+// === impl Interval ===
+
+impl Interval {
+    /// A longer one is accepted for another reason: the last call has ended.
+    pub(super) fn bound(&mut self, high: Duration) {
+        self.high = Some(high);
+        self.bisect();
+    }
+
+    pub(super) fn bisect(&mut self) {
+        let Some(high) = self.high else { return };
+        self.tracks = self.low.mul_f64(PRECISION) >= high;
+        self.current = if self.tracks { high } else { (self.low + high) / 2 };
+    }
+
+    pub(super) fn accepted(&mut self, gap: Duration) {
+        self.refused = 0;
+        if self.tracks {
+            // A longer gap had another reason.
+            if gap <= self.current.mul_f64(1.5) {
+                self.accepted += 1;
+                let share = 0.002 * f64::from(1u32 << (self.accepted / 32).min(8));
+                self.current = self.current.mul_f64(1.0 - share.min(0.5));
+                if self.current < NO_INTERVAL {
+                    *self = Self::default();
+                }
+            }
+            return;
+        }
+        self.high = Some(self.high.map_or(gap, |high| high.min(gap)));
+        self.low = self.low.min(gap / 2);
+        self.bisect();
+    }
+
+    pub(super) fn refused(&mut self, gap: Duration) {
+        self.refused += 1;
+        self.accepted = 0;
+        if self.tracks && self.refused <= 4 {
+            let more = 1.0 + 0.025 * f64::from(1u32 << self.refused);
+            self.current = self.current.max(gap).mul_f64(more);
+            return;
+        }
+        self.low = if self.tracks { gap } else { self.low.max(gap) };
+        self.tracks = false;
+        self.high = self.high.filter(|high| *high > self.low);
+        match self.high {
+            Some(_) => self.bisect(),
+            None => self.current = (2 * self.current.max(gap)).max(INTERVAL_START),
+        }
+    }
+}
