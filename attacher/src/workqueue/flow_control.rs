@@ -229,12 +229,21 @@ impl FlowControl {
         let Some(limits) = self.nodes.get_mut(node) else {
             return Ended::default();
         };
-        let by_node = !down && limits.limiter.is_contended(id, is_final);
+        let node_contended = !down && limits.limiter.is_contended(id, is_final);
+        let is_idle = limits.limiter.was_idle(id);
         let stray = self.stray.as_ref().filter(|(other, at)| other != node && *at + ACROSS_NODES >= now);
+        // A node that was idle may be locked still, or all calls are limited: then other nodes are refused, too, and the
+        // driver's limit explains it.
         let by_driver = !down
+            && !(node_contended && !is_idle)
             && stray.is_some()
             && self.driver.is_contended(id, is_final)
+            && (!node_contended || self.driver.explains(id))
             && !(timed_out && self.driver.succeeded_during(id));
+        let by_node = node_contended && !by_driver;
+        if is_idle {
+            self.stray = Some((node.clone(), now));
+        }
         if by_node {
             limits.limiter.refused(id, now);
             self.driver.forget(id);
@@ -250,7 +259,6 @@ impl FlowControl {
                 self.driver.forget(id);
                 self.metrics.failed_alone += 1;
             }
-            self.stray = Some((node.clone(), now));
         }
         if is_alone {
             let failing = self.failing.get_or_insert(Failing {

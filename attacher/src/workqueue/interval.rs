@@ -41,13 +41,21 @@ impl Interval {
         self.current = if self.tracks { high } else { (self.low + high) / 2 };
     }
 
+    /// Whether a refusal after `gap` fits to what is known.
+    pub(super) fn explains(&self, gap: Duration) -> bool {
+        match self.tracks {
+            true => self.refused < 2,
+            false => self.high.is_none_or(|high| gap < high),
+        }
+    }
+
     pub(super) fn accepted(&mut self, gap: Duration) {
         self.refused = 0;
         if self.tracks {
             // A longer gap had another reason.
             if gap <= self.current.mul_f64(1.5) {
                 self.accepted += 1;
-                let share = 0.002 * f64::from(1u32 << (self.accepted / 32).min(8));
+                let share = 0.001 * f64::from(1u32 << (self.accepted / 16).min(8));
                 self.current = self.current.mul_f64(1.0 - share.min(0.5));
                 if self.current < NO_INTERVAL {
                     *self = Self::default();
@@ -56,7 +64,9 @@ impl Interval {
             return;
         }
         self.high = Some(self.high.map_or(gap, |high| high.min(gap)));
-        self.low = self.low.min(gap / 2);
+        if gap < self.low {
+            self.low = gap / 2;
+        }
         self.bisect();
     }
 
@@ -64,8 +74,7 @@ impl Interval {
         self.refused += 1;
         self.accepted = 0;
         if self.tracks && self.refused <= 4 {
-            let more = 1.0 + 0.025 * f64::from(1u32 << self.refused);
-            self.current = self.current.max(gap).mul_f64(more);
+            self.current = self.current.mul_f64(1.05);
             return;
         }
         self.low = if self.tracks { gap } else { self.low.max(gap) };

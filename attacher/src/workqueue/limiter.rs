@@ -35,8 +35,9 @@ pub(super) struct Limiter {
     proven: bool,
     spacing: Interval,
     early: Interval,
-    /// The latest begin and the latest end of successful calls.
+    /// The latest begin, admission and end of successful calls.
     last_begin: Option<Instant>,
+    last_admitted: Option<Instant>,
     last_end: Option<Instant>,
     /// The duration of the last successful call.
     duration: Duration,
@@ -46,8 +47,9 @@ pub(super) struct Limiter {
 
 #[derive(Debug)]
 struct Call {
+    /// When its sync began, which first writes to the API server.
+    admitted: Instant,
     began: Instant,
-    /// Whether it was sent: the attacher writes to the API server before.
     sent: bool,
     /// The time since the last begin that was not refused.
     gap: Option<Duration>,
@@ -98,6 +100,7 @@ impl Limiter {
             spacing: Interval::default(),
             early: Interval::default(),
             last_begin: None,
+            last_admitted: None,
             last_end: None,
             duration: Duration::ZERO,
             latency: Duration::ZERO,
@@ -135,7 +138,9 @@ impl Limiter {
         let Some(window) = self.window else {
             return Permit::Now;
         };
-        let last = self.last_start();
+        // Counted from the admission, so that the calls have this interval after equally long writes.
+        let newest = self.calls.values().map(|call| call.admitted).max();
+        let last = newest.max(self.last_admitted);
         let spaced = last.map(|last| last + self.spacing.current);
         let mut at = spaced.filter(|_| !self.spacing.current.is_zero());
         if self.calls.len() >= window {
@@ -165,9 +170,10 @@ impl Limiter {
 
     /// A call is prepared, or sent.
     pub(super) fn begin(&mut self, id: CallId, sent: bool, now: Instant) {
-        self.calls.remove(&id);
+        let prepared = self.calls.remove(&id).filter(|call| !call.sent);
         let gap = self.window.and_then(|_| self.last_start());
         let call = Call {
+            admitted: prepared.map_or(now, |call| call.admitted),
             began: now,
             sent,
             gap: gap.map(|last| now.saturating_duration_since(last)),
@@ -197,6 +203,22 @@ impl Limiter {
         others.next().is_some() || self.last_end.is_some_and(|end| end + lock >= call.began)
     }
 
+    /// Whether no other call was in flight meanwhile: if other calls are the reason of its refusal, then by their rate.
+    pub(super) fn was_idle(&self, id: CallId) -> bool {
+        let began = self.calls.get(&id).map(|call| call.began);
+        let mut others = self.calls.iter().filter(|(other, call)| **other != id && call.sent);
+        others.next().is_none() && self.last_end < began
+    }
+
+    /// Whether the limit explains its refusal: an interval that was accepted before is not refused.
+    pub(super) fn explains(&self, id: CallId) -> bool {
+        let Some(((call, last), window)) = self.calls.get(&id).zip(self.last_begin).zip(self.window) else {
+            return true;
+        };
+        let gap = call.began.saturating_duration_since(last);
+        self.calls.len() > window || self.spacing.explains(gap)
+    }
+
     /// Whether no call was in flight besides this one, and none succeeded shortly before or meanwhile.
     pub(super) fn is_alone(&self, id: CallId) -> bool {
         !self.is_contended(id, false)
@@ -214,6 +236,7 @@ impl Limiter {
         };
         let was_in_use = self.window.is_some_and(|window| self.calls.len() + 1 >= window);
         self.last_begin = self.last_begin.max(Some(call.began));
+        self.last_admitted = self.last_admitted.max(Some(call.admitted));
         self.last_end = Some(now);
         self.duration = now.saturating_duration_since(call.began);
         self.proven = true;

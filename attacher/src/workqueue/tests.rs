@@ -1,5 +1,7 @@
 //! The queue's guarantees at given times.
 
+mod driver;
+
 use super::failure::TRIES_ON_RETURN;
 use std::time::Duration;
 

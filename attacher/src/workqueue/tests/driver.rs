@@ -1,0 +1,349 @@
+//! The queue in front of simulated drivers that refuse concurrent calls, on virtual time.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::*;
+
+const MS: Duration = Duration::from_millis(1);
+/// A write to the API server, before and after the call.
+const WRITE: Duration = Duration::from_millis(10);
+/// A refusal.
+const REFUSAL: Duration = Duration::from_millis(5);
+const TIMEOUT: Duration = Duration::from_secs(15);
+
+/// What the driver does.
+#[derive(Clone, Debug, Default)]
+struct Model {
+    call: Duration,
+    /// A call takes up to this much longer.
+    varies: Duration,
+    /// How long a call locks its node, from its begin; refused calls are not queued.
+    node_lock: Option<Duration>,
+    /// Whether a call locks its node until it ends.
+    node_lock_of_call: bool,
+    /// Calls in flight for a node.
+    node_calls: Option<usize>,
+    /// Calls in flight in all.
+    calls: Option<usize>,
+    /// Tokens per second, and the size of the bucket.
+    bucket: Option<(f64, f64)>,
+    /// Calls in this period fail.
+    outage: Option<(Duration, Duration)>,
+    /// Calls for this node hang.
+    hangs: Option<&'static str>,
+    /// The call of this key always fails.
+    poison: Option<&'static str>,
+    refuses_with: i32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    Call,
+    End(i32),
+    Written,
+}
+
+#[derive(Debug)]
+struct Simulation {
+    queue: Queue,
+    model: Model,
+    began: Instant,
+    random: fastrand::Rng,
+    nodes: HashMap<Key, Arc<str>>,
+    steps: BTreeMap<(Instant, u64), (Key, Step)>,
+    step: u64,
+    results: HashMap<Key, i32>,
+    /// Calls in flight, and the ends of locks by node.
+    calling: BTreeMap<Key, Arc<str>>,
+    locks: HashMap<Arc<str>, Instant>,
+    tokens: f64,
+    refilled: Instant,
+    /// Successful keys with their times, refused calls, calls in all, and reports.
+    done: Vec<(Key, Duration)>,
+    refused: usize,
+    calls: usize,
+    reports: usize,
+}
+
+impl Simulation {
+    fn new(model: Model, workers: usize, adaptive: bool) -> Self {
+        let now = epoch();
+        let limits = Limits {
+            attach: workers,
+            detach: workers,
+            volume: 1,
+            driver_calls: 0,
+            adaptive,
+        };
+        Self {
+            queue: Queue::new(limits, BACKOFF, now),
+            tokens: model.bucket.map_or(0.0, |(_, size)| size),
+            model,
+            began: now,
+            random: fastrand::Rng::with_seed(7),
+            nodes: HashMap::new(),
+            steps: BTreeMap::new(),
+            step: 0,
+            results: HashMap::new(),
+            calling: BTreeMap::new(),
+            locks: HashMap::new(),
+            refilled: now,
+            done: Vec::new(),
+            refused: 0,
+            calls: 0,
+            reports: 0,
+        }
+    }
+
+    fn add(&mut self, name: &str, node: &str, lane: Lane) {
+        let node: Arc<str> = node.into();
+        self.queue.enqueue(&key(name), lane, Some(&node));
+        self.nodes.insert(key(name), node);
+    }
+
+    fn spread(&mut self, prefix: &str, keys: usize, nodes: usize, lane: Lane) {
+        for number in 0..keys {
+            let node = format!("node-{}", number % nodes);
+            self.add(&format!("{prefix}-{number}"), &node, lane);
+        }
+    }
+
+    fn at(&mut self, wait: Duration, key: Key, step: Step) {
+        self.step += 1;
+        self.steps.insert((self.queue.now + wait, self.step), (key, step));
+    }
+
+    /// Runs until all keys are done, or for `most`.
+    fn run(&mut self, most: Duration) -> Duration {
+        let end = self.queue.now + most;
+        let began = self.queue.now;
+        while self.done.len() < self.nodes.len() && self.queue.now < end {
+            let now = self.queue.now;
+            self.queue.advance(now);
+            while let Some((key, _)) = self.queue.start() {
+                self.at(WRITE, key, Step::Call);
+            }
+            let step = self.steps.first_key_value().map(|((at, _), _)| *at);
+            let next = [step, self.queue.next_advance()].into_iter().flatten().min();
+            let next = next.expect("keys must not be forgotten");
+            assert!(next > now || step == Some(next), "the queue spins");
+            self.queue.now = next.max(now);
+            while let Some(first) = self.steps.first_entry().filter(|step| step.key().0 <= self.queue.now) {
+                let (key, step) = first.remove();
+                self.take(key, step);
+            }
+        }
+        self.queue.now - began
+    }
+
+    fn take(&mut self, key: Key, step: Step) {
+        match step {
+            Step::Call => {
+                self.calls += 1;
+                self.queue.call_begins(&key);
+                let (code, takes) = self.serve(&key);
+                self.calling.insert(key.clone(), self.nodes[&key].clone());
+                self.at(takes, key, Step::End(code));
+            }
+            Step::End(code) => {
+                self.calling.remove(&key);
+                let outcome = match code {
+                    0 => Outcome::Success,
+                    _ => Outcome::Refused {
+                        is_final: code == 13,
+                        timed_out: code == 4,
+                    },
+                };
+                self.queue.call_ended(&key, outcome);
+                self.results.insert(key.clone(), code);
+                let wait = if code == 0 { WRITE } else { Duration::ZERO };
+                self.at(wait, key, Step::Written);
+            }
+            Step::Written => {
+                let code = self.results[&key];
+                let lane = self.queue.entry(&key).expect("it runs").lane;
+                self.reports += usize::from(code != 0 && !self.queue.defers_report(&key));
+                let finished = self.queue.finish(&key);
+                if code == 0 {
+                    self.done.push((key, self.queue.now - self.began));
+                    return;
+                }
+                self.refused += 1;
+                let error = SyncError {
+                    class: if code == 13 { Class::Final } else { Class::Uncertain },
+                    code: Some(code),
+                    message: String::new(),
+                    retry_after: None,
+                    reported: true,
+                };
+                self.queue.fail(&key, finished, ("u".into(), lane), error, 0.5);
+            }
+        }
+    }
+
+    /// The code and the duration of a call that begins now.
+    fn serve(&mut self, key: &Key) -> (i32, Duration) {
+        let (now, node, model) = (self.queue.now, self.nodes[key].clone(), self.model.clone());
+        let elapsed = now - self.began;
+        if model.outage.is_some_and(|(from, to)| elapsed >= from && elapsed < to) {
+            return (14, REFUSAL);
+        }
+        if model.poison.is_some_and(|poison| *key == super::key(poison)) {
+            return (model.refuses_with, REFUSAL);
+        }
+        if model.hangs.is_some_and(|sick| *node == *sick) {
+            return (4, TIMEOUT);
+        }
+        let on_node = self.calling.values().filter(|other| **other == node).count();
+        let refused = self.locks.get(&node).is_some_and(|until| *until > now)
+            || model.node_lock_of_call && on_node > 0
+            || model.node_calls.is_some_and(|most| on_node >= most)
+            || model.calls.is_some_and(|most| self.calling.len() >= most);
+        if refused {
+            return (model.refuses_with, REFUSAL);
+        }
+        if let Some((rate, size)) = model.bucket {
+            let refill = (now - self.refilled).as_secs_f64() * rate;
+            self.tokens = (self.tokens + refill).min(size);
+            self.refilled = now;
+            if self.tokens < 1.0 {
+                return (model.refuses_with, REFUSAL);
+            }
+            self.tokens -= 1.0;
+        }
+        if let Some(lock) = model.node_lock {
+            self.locks.insert(node, now + lock);
+        }
+        (0, model.call + model.varies.mul_f64(self.random.f64()))
+    }
+}
+
+fn row(name: &str, simulation: &Simulation, took: Duration, ideal: Duration) -> (f64, f64) {
+    let ratio = took.as_secs_f64() / ideal.as_secs_f64();
+    let refusals = simulation.refused as f64 / simulation.done.len().max(1) as f64;
+    eprintln!(
+        "{name:<44} {:>7.2} s, ideal {:>7.2} s, ratio {ratio:.2}; {} done, {} refused; {} reports",
+        took.as_secs_f64(),
+        ideal.as_secs_f64(),
+        simulation.done.len(),
+        simulation.refused,
+        simulation.reports,
+    );
+    (ratio, refusals)
+}
+
+/// The plain driver of the issue: a lock of the node for 1 s, a call of 1.5 s.
+fn locked(code: i32) -> Model {
+    Model {
+        call: 1500 * MS,
+        node_lock: Some(SECOND),
+        refuses_with: code,
+        ..Model::default()
+    }
+}
+
+#[test]
+fn serves_locked_nodes_in_order() {
+    for code in [10, 14, 8, 13] {
+        for workers in [10, 100] {
+            let mut refused = 0;
+            let mut simulation = Simulation::new(locked(code), workers, true);
+            for (lane, prefix) in [(Lane::Attach, "a"), (Lane::Detach, "d")] {
+                for (nodes, keys, ideal) in [(4, 40, 10_500 * MS), (1, 16, 16_500 * MS)] {
+                    simulation.done.clear();
+                    simulation.nodes.clear();
+                    simulation.refused = 0;
+                    simulation.spread(&format!("{prefix}{keys}"), keys, nodes, lane);
+                    let took = simulation.run(300 * SECOND);
+                    let name = format!("lock 1 s, code {code}, {workers} workers, {prefix} {keys} on {nodes}");
+                    let (ratio, _) = row(&name, &simulation, took, ideal);
+                    assert_eq!(simulation.done.len(), keys);
+                    assert!(ratio < 1.5, "{name}");
+                    refused += simulation.refused;
+                }
+            }
+            assert!(refused <= 112, "{refused} refusals for 112 calls");
+        }
+    }
+}
+
+#[test]
+fn serves_other_locks() {
+    let slow = |call| Model { call, refuses_with: 10, ..Model::default() };
+    let cases = [
+        ("lock of the call, 1.5 s", Model { node_lock_of_call: true, ..slow(1500 * MS) }, 10, 4, 40, 15 * SECOND),
+        ("lock of the call, 1 to 3 s", Model { node_lock_of_call: true, varies: 2 * SECOND, ..slow(SECOND) }, 10, 4, 40, 20 * SECOND),
+        ("lock 1 s, call 0.1 s", Model { node_lock: Some(SECOND), ..slow(100 * MS) }, 10, 4, 40, 9_100 * MS),
+        ("lock 3 s, call 0.1 s", Model { node_lock: Some(3 * SECOND), ..slow(100 * MS) }, 10, 4, 40, 27_100 * MS),
+        ("lock 1 s, call 20 s", Model { node_lock: Some(SECOND), ..slow(20 * SECOND) }, 10, 1, 30, 60 * SECOND),
+        ("3 a node, 10 s", Model { node_calls: Some(3), ..slow(10 * SECOND) }, 10, 1, 30, 100 * SECOND),
+        ("1 in all, 0.5 s", Model { calls: Some(1), ..slow(500 * MS) }, 10, 20, 40, 20 * SECOND),
+        ("4 in all, 2 s", Model { calls: Some(4), ..slow(2 * SECOND) }, 20, 20, 40, 20 * SECOND),
+        ("bucket 20/s, 20, call 5 ms", Model { bucket: Some((20.0, 20.0)), ..slow(5 * MS) }, 10, 50, 600, 29 * SECOND),
+        ("bucket 20/s, 20, call 5 ms, 100 workers", Model { bucket: Some((20.0, 20.0)), ..slow(5 * MS) }, 100, 50, 2000, 99 * SECOND),
+        ("bucket 20/s, 1, call 5 ms", Model { bucket: Some((20.0, 1.0)), ..slow(5 * MS) }, 10, 50, 600, 30 * SECOND),
+        ("bucket 20/s, 20, call 1 s, 100 workers", Model { bucket: Some((20.0, 20.0)), ..slow(SECOND) }, 100, 50, 600, 30 * SECOND),
+        ("bucket 20/s, 20, call 5 ms, 4 nodes", Model { bucket: Some((20.0, 20.0)), ..slow(5 * MS) }, 10, 4, 400, 19 * SECOND),
+        ("bucket 20/s, 20, call 5 ms, 1 node", Model { bucket: Some((20.0, 20.0)), ..slow(5 * MS) }, 10, 1, 400, 19 * SECOND),
+    ];
+    for (name, model, workers, nodes, keys, ideal) in cases {
+        for code in [10, 14] {
+            let model = Model { refuses_with: code, ..model.clone() };
+            let mut simulation = Simulation::new(model, workers, true);
+            simulation.spread("a", keys, nodes, Lane::Attach);
+            let took = simulation.run(1000 * SECOND);
+            row(name, &simulation, took, ideal);
+            assert_eq!(simulation.done.len(), keys, "{name}");
+        }
+    }
+}
+
+#[test]
+fn goes_on_after_an_outage() {
+    for (outage, keys, nodes, call, before) in [
+        (30, 100, 10, 10 * MS, 0),
+        (30, 100, 100, 10 * MS, 0),
+        (30, 100, 1, 10 * MS, 0),
+        (30, 10, 5, 10 * MS, 0),
+        (30, 2, 2, 10 * MS, 0),
+        (30, 2000, 100, 10 * MS, 0),
+        (600, 100, 10, 10 * MS, 0),
+        (600, 2000, 100, 10 * MS, 0),
+        (30, 200, 10, 10 * MS, 30),
+        (30, 200, 1, 10 * MS, 30),
+        (20, 10, 4, 1500 * MS, 2000),
+    ] {
+        let model = Model {
+            call,
+            outage: Some((before * MS, Duration::from_secs(outage) + before * MS)),
+            ..Model::default()
+        };
+        let mut simulation = Simulation::new(model, 10, true);
+        simulation.spread("a", keys, nodes, Lane::Attach);
+        let took = simulation.run(4000 * SECOND);
+        let after = took.saturating_sub(Duration::from_secs(outage) + before * MS);
+        let name = format!("outage {outage} s at {before} ms, {keys} keys on {nodes}");
+        row(&name, &simulation, after, call.max(Duration::from_millis(keys as u64 * 3)));
+        assert_eq!(simulation.done.len(), keys, "{name}");
+    }
+}
+
+#[test]
+fn a_sick_node_takes_no_share_of_the_others() {
+    for nodes in [4, 10, 20] {
+        let mut times = Vec::new();
+        for hangs in [None, Some("node-0")] {
+            let model = Model { call: 500 * MS, hangs, ..Model::default() };
+            let mut simulation = Simulation::new(model, 10, true);
+            simulation.spread("a", 40 * nodes, nodes, Lane::Attach);
+            simulation.run(200 * SECOND);
+            let sick: Arc<str> = "node-0".into();
+            let healthy = simulation.done.iter().filter(|(key, _)| simulation.nodes[key] != sick);
+            let last = healthy.clone().map(|(_, at)| *at).max().unwrap();
+            let count = healthy.count();
+            assert_eq!(count, 40 * (nodes - 1));
+            eprintln!("sick node of {nodes}: {hangs:?}: {count} by {last:?}, refused {}", simulation.refused);
+            times.push(last);
+        }
+    }
+}
