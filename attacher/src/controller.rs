@@ -210,7 +210,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     ) -> Result<T, CallError> {
         self.state().queue.call_begins(key);
         let result = call.await;
-        let outcome = result.as_ref().map_or_else(CallError::outcome, |_| Outcome::Success);
+        let outcome = result
+            .as_ref()
+            .map_or_else(CallError::outcome, |_| Outcome::Success);
         self.state().queue.call_ended(key, outcome);
         result
     }

@@ -95,7 +95,7 @@ pub(crate) struct Entry {
     pub(crate) lane: Lane,
     pub(crate) stage: Stage,
     /// The node that its calls are for.
-    node: Node,
+    pub(crate) node: Node,
     /// Its last failure, while the same operation on the same object keeps failing.
     pub(crate) failures: Option<Failures>,
 }
@@ -192,14 +192,7 @@ impl Queue {
         self.lanes[lane as usize].metrics.adds.inc();
     }
 
-    fn insert_ready(
-        &mut self,
-        key: &Key,
-        lane: Lane,
-        node: Node,
-        sequence: i64,
-        failures: Option<Failures>,
-    ) {
+    fn insert_ready(&mut self, key: &Key, lane: Lane, node: Node, sequence: i64, failures: Option<Failures>) {
         let in_flight = self.flow.in_flight(node.as_ref());
         self.lanes[lane as usize].insert(&node, sequence, key.clone(), in_flight);
         let since = self.now;
@@ -215,7 +208,10 @@ impl Queue {
     /// Like [`Queue::enqueue`] for a key that runs or is in backoff, in its lane, which must be one of `lanes`. Ignores other
     /// keys.
     pub(crate) fn enqueue_if_pending(&mut self, key: &Key, lanes: &[Lane]) {
-        let Some(Entry { lane, stage, node, .. }) = self.entries.get(key) else {
+        let Some(Entry {
+            lane, stage, node, ..
+        }) = self.entries.get(key)
+        else {
             return;
         };
         if lanes.contains(lane) && !matches!(stage, Stage::Ready { .. }) {

@@ -15,7 +15,7 @@ use crate::controller::state::{ControllerState, QueueStats, Rounds, lock};
 use crate::leader_election::Leadership;
 use crate::logging::dropped_lines;
 use crate::metrics::{self, Scrape, process};
-use crate::workqueue::{ATTACHMENT_QUEUE, Lane, VOLUME_QUEUE};
+use crate::workqueue::{ATTACHMENT_QUEUE, FlowControl, Lane, VOLUME_QUEUE};
 
 pub(super) async fn metrics(State(view): State<Arc<View>>) -> impl IntoResponse {
     let scrape = Scrape::default();
@@ -26,6 +26,7 @@ pub(super) async fn metrics(State(view): State<Arc<View>>) -> impl IntoResponse 
         let stats = state.lanes(Instant::now().into_std());
         work_queues(&scrape, &state, &stats);
         lanes(&scrape, view.now(), &stats, state.unproven());
+        flow_control(&scrape, state.queue.flow());
         caches(&scrape, &state);
         reconcile(&scrape, &state.rounds);
         warnings(&scrape, &state);
@@ -131,6 +132,41 @@ fn lanes(scrape: &Scrape, now: Timestamp, stats: &BTreeMap<Lane, QueueStats>, un
         "Age of the oldest unfinished work item of the lane since the creation or deletion of its VolumeAttachment (of a repair: since its request); 0 if there is none",
         ["lane"],
         lanes().map(|(lane, stats)| ([lane], stats.age(now).as_secs_f64())),
+    );
+}
+
+fn flow_control(scrape: &Scrape, flow: &FlowControl) {
+    let metrics = flow.metrics;
+    scrape.gauges(
+        "csi_attacher_node_concurrency_limit",
+        "Learned maximum number of calls in flight for the node; only nodes with a limit",
+        ["node"],
+        flow.node_limits().map(|(node, limit)| ([node], limit as f64)),
+    );
+    scrape.gauge(
+        "csi_attacher_driver_concurrency_limit",
+        "Learned maximum number of calls in flight; 0 if there is none",
+        flow.driver_limit().unwrap_or(0) as f64,
+    );
+    scrape.gauge(
+        "csi_attacher_driver_down",
+        "Whether calls to the connected driver keep failing without a final code, so that one call at a time probes it",
+        f64::from(u8::from(flow.down_since().is_some())),
+    );
+    scrape.counters(
+        "csi_attacher_refused_calls_total",
+        "Total number of calls that failed with a code that other calls may cause, by reason (node: other calls for the node, driver: calls for other nodes, alone: none)",
+        ["reason"],
+        [
+            (["node"], metrics.refused_by_node as f64),
+            (["driver"], metrics.refused_by_driver as f64),
+            (["alone"], metrics.failed_alone as f64),
+        ],
+    );
+    scrape.counter(
+        "csi_attacher_outage_probes_total",
+        "Total number of calls sent while the driver was down",
+        metrics.outage_probes as f64,
     );
 }
 

@@ -94,7 +94,7 @@ struct WorkStatus {
     elapsed: Option<f64>,
     /// Time until the end of the backoff.
     next: Option<f64>,
-    why: Option<&'static str>,
+    why: Option<String>,
     failures: u32,
     /// Since the first of the consecutive failures.
     failing: Option<f64>,
@@ -250,9 +250,10 @@ impl WorkStatus {
             wanted,
             elapsed,
             next,
-            why: failures
-                .filter(|_| next.is_some())
-                .map(|failures| why(failures.last.class)),
+            why: state.waits_for(entry, now).or_else(|| {
+                let failures = failures.filter(|_| next.is_some())?;
+                Some(why(failures.last.class).to_owned())
+            }),
             failures: failures.map_or(0, |failures| failures.times),
             failing: failures.map(|failures| since(failures.since)),
             error: failures.map(|failures| failures.last.message.clone()),

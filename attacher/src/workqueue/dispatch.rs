@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::failure::FIRST_TURNS;
 use super::flow_control::Blocked;
 use super::lane::Node;
 use super::{Entry, Finished, Key, Lane, Outcome, Queue, Stage};
@@ -28,7 +29,9 @@ impl Queue {
             }
         }
         self.waiting.extend(held);
-        if down.is_some_and(|probe| probe <= now) && Lane::CALLING.iter().all(|lane| self.has_none_ready(*lane)) {
+        if down.is_some_and(|probe| probe <= now)
+            && Lane::CALLING.iter().all(|lane| self.has_none_ready(*lane))
+        {
             let next = self.waiting.values().find(|key| self.awaits_driver(key)).cloned();
             if let Some(key) = next {
                 self.end_backoff(&key);
@@ -49,7 +52,11 @@ impl Queue {
     }
 
     fn end_backoff(&mut self, key: &Key) {
-        if let Some(failures) = self.entries.get_mut(key).and_then(|entry| entry.failures.as_mut()) {
+        if let Some(failures) = self
+            .entries
+            .get_mut(key)
+            .and_then(|entry| entry.failures.as_mut())
+        {
             failures.wakes = 0;
         }
         self.enqueue_if_pending(key, &Lane::ALL);
@@ -66,7 +73,10 @@ impl Queue {
         let waiting = waiting.next().map(|((until, _), _)| *until);
         let probe = probe.filter(|probe| *probe > self.now && !self.waiting.is_empty());
         let node = self.node_permits.first().map(|(at, _)| *at);
-        [waiting, probe, node, self.driver_permit].into_iter().flatten().min()
+        [waiting, probe, node, self.driver_permit]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Updates the place of a node's keys after a change of its limit or its calls in flight.
@@ -93,14 +103,18 @@ impl Queue {
 
     fn start_in(&mut self, lane: Lane) -> Option<Key> {
         let queue = &self.lanes[lane as usize];
-        let calls = Lane::CALLING.iter().map(|lane| self.lanes[*lane as usize].running);
+        let calls = Lane::CALLING
+            .iter()
+            .map(|lane| self.lanes[*lane as usize].running);
         let calls_are_full = self.max_driver_calls > 0 && calls.sum::<usize>() >= self.max_driver_calls;
         if queue.running >= queue.limit || lane != Lane::Volume && calls_are_full {
             return None;
         }
         let (sequence, node) = loop {
             let (sequence, node) = self.lanes[lane as usize].first()?;
-            let permit = node.as_ref().map_or(Ok(()), |node| self.flow.permit(node, self.now));
+            let permit = node
+                .as_ref()
+                .map_or(Ok(()), |node| self.flow.permit(node, self.now));
             match permit {
                 Ok(()) => break (sequence, node),
                 Err(Blocked::Driver(at)) => {
@@ -180,7 +194,9 @@ impl Queue {
         let Some((node, sequence)) = self.running_for(key) else {
             return;
         };
-        let ended = self.flow.end(&node, sequence, outcome, self.now);
+        let failures = self.entries.get(key).and_then(|entry| entry.failures.as_ref());
+        let repeated = failures.is_some_and(|failures| failures.turns >= FIRST_TURNS);
+        let ended = self.flow.end(&node, sequence, outcome, repeated, self.now);
         if let Some(entry) = self.entries.get_mut(key)
             && let Stage::Running { contended, .. } = &mut entry.stage
             && outcome != Outcome::Unrelated

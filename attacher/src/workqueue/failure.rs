@@ -49,7 +49,7 @@ pub(crate) struct Failures {
     /// When the first of them occurred.
     pub(crate) since: Instant,
     /// Refusals in a row because of other calls.
-    turns: u32,
+    pub(super) turns: u32,
     /// How often a recovery of the node or the driver has ended the backoff early.
     pub(super) wakes: u32,
     /// The last report of a lasting contention.
@@ -65,7 +65,7 @@ pub(super) const TRIES_ON_RETURN: u32 = 3;
 /// A key that is refused in more turns than this fails for a reason of its own.
 const MAX_TURNS: u32 = 12;
 /// After this many turns the other keys of the node go first.
-const FIRST_TURNS: u32 = 3;
+pub(super) const FIRST_TURNS: u32 = 3;
 
 // === impl Queue ===
 
@@ -141,7 +141,7 @@ impl Queue {
     pub(super) fn awaits_driver(&self, key: &Key) -> bool {
         let entry = self.entries.get(key);
         let failures = entry.and_then(|entry| entry.failures.as_ref());
-        failures.is_some_and(|failures| failures.last.class == Class::Uncertain && failures.last.code.is_some())
+        failures.is_some_and(Failures::awaits_driver)
     }
 
     /// Ends the backoff of failures that may be over, as the driver answers again: for `node`, or for all. Oldest first. A
@@ -162,7 +162,11 @@ impl Queue {
         concerned.sort_unstable();
         for (_, key) in concerned {
             self.enqueue_if_pending(&key, &Lane::ALL);
-            if let Some(failures) = self.entries.get_mut(&key).and_then(|entry| entry.failures.as_mut()) {
+            if let Some(failures) = self
+                .entries
+                .get_mut(&key)
+                .and_then(|entry| entry.failures.as_mut())
+            {
                 failures.wakes += 1;
             }
         }
@@ -203,6 +207,15 @@ impl Queue {
             self.enqueue_if_pending(&key, &Lane::ALL);
         }
         self.end_backoff_of(None);
+    }
+}
+
+// === impl Failures ===
+
+impl Failures {
+    /// Whether the last call failed without a final code.
+    pub(crate) fn awaits_driver(&self) -> bool {
+        self.last.class == Class::Uncertain && self.last.code.is_some()
     }
 }
 

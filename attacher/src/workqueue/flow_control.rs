@@ -71,6 +71,14 @@ pub(crate) enum Outcome {
     Unrelated,
 }
 
+#[derive(Clone, Copy)]
+struct Refusal {
+    is_final: bool,
+    timed_out: bool,
+    /// Whether the call was refused in its turn before.
+    repeated: bool,
+}
+
 /// What follows from the end of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ended {
@@ -144,7 +152,9 @@ impl FlowControl {
     }
 
     fn outage(&self) -> Option<&Failing> {
-        self.failing.as_ref().filter(|failing| failing.uncertain >= DOWN_AFTER)
+        self.failing
+            .as_ref()
+            .filter(|failing| failing.uncertain >= DOWN_AFTER)
     }
 
     /// While the driver is down, when the next call probes it.
@@ -180,7 +190,11 @@ impl FlowControl {
         if !self.adaptive {
             return;
         }
-        if let Some(failing) = self.failing.as_mut().filter(|failing| failing.uncertain >= DOWN_AFTER) {
+        if let Some(failing) = self
+            .failing
+            .as_mut()
+            .filter(|failing| failing.uncertain >= DOWN_AFTER)
+        {
             self.metrics.outage_probes += u64::from(sent);
             // A call that hangs must not end the probing.
             failing.probe = now + PROBES;
@@ -193,8 +207,15 @@ impl FlowControl {
         node.limiter.begin(id, sent, now);
     }
 
-    /// A call ended, or the sync did without one.
-    pub(super) fn end(&mut self, node: &Arc<str>, id: CallId, outcome: Outcome, now: Instant) -> Ended {
+    /// A call ended, or the sync did without one. `repeated`: it was refused in its turn several times before.
+    pub(super) fn end(
+        &mut self,
+        node: &Arc<str>,
+        id: CallId,
+        outcome: Outcome,
+        repeated: bool,
+        now: Instant,
+    ) -> Ended {
         let Some(limits) = self.nodes.get_mut(node) else {
             return Ended::default();
         };
@@ -219,11 +240,23 @@ impl FlowControl {
                     driver_recovered,
                 }
             }
-            Outcome::Refused { is_final, timed_out } => self.refused(node, id, is_final, timed_out, now),
+            Outcome::Refused { is_final, timed_out } => {
+                let refusal = Refusal {
+                    is_final,
+                    timed_out,
+                    repeated,
+                };
+                self.refused(node, id, refusal, now)
+            }
         }
     }
 
-    fn refused(&mut self, node: &Arc<str>, id: CallId, is_final: bool, timed_out: bool, now: Instant) -> Ended {
+    fn refused(&mut self, node: &Arc<str>, id: CallId, refusal: Refusal, now: Instant) -> Ended {
+        let Refusal {
+            is_final,
+            timed_out,
+            repeated,
+        } = refusal;
         let down = self.outage().is_some();
         let is_alone = self.driver.is_alone(id) || (timed_out && !self.driver.succeeded_during(id));
         let Some(limits) = self.nodes.get_mut(node) else {
@@ -231,7 +264,10 @@ impl FlowControl {
         };
         let node_contended = !down && limits.limiter.is_contended(id, is_final);
         let is_idle = limits.limiter.was_idle(id);
-        let stray = self.stray.as_ref().filter(|(other, at)| other != node && *at + ACROSS_NODES >= now);
+        let stray = self
+            .stray
+            .as_ref()
+            .filter(|(other, at)| other != node && *at + ACROSS_NODES >= now);
         // A node that was idle may be locked still, or all calls are limited: then other nodes are refused, too, and the
         // driver's limit explains it.
         let by_driver = !down
@@ -245,7 +281,7 @@ impl FlowControl {
             self.stray = Some((node.clone(), now));
         }
         if by_node {
-            limits.limiter.refused(id, now);
+            limits.limiter.refused(id, repeated, now);
             self.driver.forget(id);
             self.metrics.refused_by_node += 1;
         } else {
@@ -253,7 +289,7 @@ impl FlowControl {
             limits.limiter.unlearn_if_unproven();
             limits.fails |= !by_driver;
             if by_driver {
-                self.driver.refused(id, now);
+                self.driver.refused(id, repeated, now);
                 self.metrics.refused_by_driver += 1;
             } else {
                 self.driver.forget(id);
@@ -305,7 +341,11 @@ impl FlowControl {
         }
         self.swept = now;
         self.nodes.retain(|_, node| {
-            let kept = if node.limiter.window().is_some() { KEPT } else { SWEEP };
+            let kept = if node.limiter.window().is_some() {
+                KEPT
+            } else {
+                SWEEP
+            };
             now.checked_sub(kept)
                 .is_none_or(|then| !node.limiter.is_idle_since(then))
         });

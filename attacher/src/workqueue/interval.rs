@@ -22,7 +22,7 @@ pub(super) struct Interval {
 /// The bisection ends when the interval is known with this precision.
 const PRECISION: f64 = 1.06;
 /// Shorter intervals are none.
-const NO_INTERVAL: Duration = Duration::from_millis(2);
+pub(super) const NO_INTERVAL: Duration = Duration::from_millis(2);
 /// The shortest interval after a refusal.
 const INTERVAL_START: Duration = Duration::from_millis(20);
 

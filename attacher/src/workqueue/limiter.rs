@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::interval::Interval;
+use super::interval::{Interval, NO_INTERVAL};
 
 /// Identifies a call in flight.
 pub(super) type CallId = i64;
@@ -53,7 +53,7 @@ struct Call {
     sent: bool,
     /// The time since the last begin that was not refused.
     gap: Option<Duration>,
-    /// Whether it began while another one was in flight.
+    /// Whether it began while the one call of the window was in flight.
     is_early: bool,
     /// Whether `gap` is known to be accepted.
     learned: bool,
@@ -154,7 +154,9 @@ impl Limiter {
                 return Permit::AtEnd;
             }
             let patience = PATIENCE.max(4 * self.latency);
-            let known = newest.filter(|call| !call.learned).map(|call| call.began + patience);
+            let known = newest
+                .filter(|call| !call.learned)
+                .map(|call| call.began + patience);
             if known.is_some_and(|known| known <= now) {
                 self.learn_from_newest();
             }
@@ -177,7 +179,7 @@ impl Limiter {
             began: now,
             sent,
             gap: gap.map(|last| now.saturating_duration_since(last)),
-            is_early: !self.calls.is_empty(),
+            is_early: self.window == Some(1) && !self.calls.is_empty(),
             learned: false,
         };
         self.calls.insert(id, call);
@@ -194,7 +196,10 @@ impl Limiter {
         let Some(call) = self.calls.get(&id) else {
             return false;
         };
-        let mut others = self.calls.iter().filter(|(other, call)| **other != id && call.sent);
+        let mut others = self
+            .calls
+            .iter()
+            .filter(|(other, call)| **other != id && call.sent);
         let lock = match self.window {
             Some(_) if !is_final => (2 * self.spacing.current).clamp(JUST_ENDED, self.longest_lock),
             Some(_) | None if is_final => Duration::ZERO,
@@ -206,7 +211,10 @@ impl Limiter {
     /// Whether no other call was in flight meanwhile: if other calls are the reason of its refusal, then by their rate.
     pub(super) fn was_idle(&self, id: CallId) -> bool {
         let began = self.calls.get(&id).map(|call| call.began);
-        let mut others = self.calls.iter().filter(|(other, call)| **other != id && call.sent);
+        let mut others = self
+            .calls
+            .iter()
+            .filter(|(other, call)| **other != id && call.sent);
         others.next().is_none() && self.last_end < began
     }
 
@@ -279,15 +287,24 @@ impl Limiter {
         self.window = Some(window + step);
     }
 
-    pub(super) fn refused(&mut self, id: CallId, now: Instant) {
+    /// A refusal because of other calls. That of a call that is `repeated` lowers no window of more than one call, as the call
+    /// may fail for a reason of its own.
+    pub(super) fn refused(&mut self, id: CallId, repeated: bool, now: Instant) {
         let Some(call) = self.calls.remove(&id) else {
             return;
         };
         let latency = now.saturating_duration_since(call.began);
+        if repeated && self.window.is_none_or(|window| window > 1) {
+            return;
+        }
         self.latency = self.latency.max(latency).min(LONG_LOCK);
         let others = self.calls.values().filter(|other| other.sent).count();
         let overlapped = self.last_end >= Some(call.began);
-        let window = others.max(1);
+        // Without the number of calls that succeeded meanwhile, half of the window.
+        let window = match self.window {
+            Some(before) if others == 0 && overlapped => (before / 2).max(1),
+            Some(_) | None => others.max(1),
+        };
         match self.window {
             None => {
                 self.hold = 1;
@@ -355,7 +372,13 @@ impl Limiter {
             && let Some(call) = self.calls.remove(&id)
         {
             self.learn(&call);
-            self.calls.insert(id, Call { learned: true, ..call });
+            self.calls.insert(
+                id,
+                Call {
+                    learned: true,
+                    ..call
+                },
+            );
         }
     }
 
@@ -366,6 +389,12 @@ impl Limiter {
         };
         if call.is_early {
             self.early.accepted(gap);
+            if self.early.current < NO_INTERVAL {
+                // The node takes several calls at once.
+                self.early = Interval::default();
+                self.window = Some(self.calls.len().max(2));
+                self.hold = 1;
+            }
         }
         let spacing = &mut self.spacing;
         if spacing.current.is_zero() {

@@ -287,3 +287,38 @@ fn a_running_call_that_crashed_the_driver_before_keeps_its_backoff() {
         assert_eq!(queue.finish(&key("a")).dirty, is_dirty, "{crashes}");
     }
 }
+
+#[test]
+fn max_driver_calls_bounds_all_lanes_together() {
+    let limits = Limits {
+        attach: 10,
+        detach: 10,
+        volume: 1,
+        driver_calls: 3,
+        adaptive: true,
+    };
+    let mut queue = Queue::new(limits, BACKOFF, epoch());
+    for name in ["1", "2", "3"] {
+        queue.enqueue(&key(&format!("a{name}")), Lane::Attach, None);
+        queue.enqueue(&key(&format!("d{name}")), Lane::Detach, None);
+    }
+    queue.enqueue(&key("v"), Lane::Volume, None);
+    let started = drain(&mut queue);
+    assert_eq!(started.len(), 4, "{started:?}");
+    assert!(started.contains(&(key("v"), Lane::Volume)), "it calls no driver");
+    assert!(!queue.finish(&started[0].0).dirty);
+    assert_eq!(drain(&mut queue).len(), 1);
+}
+
+#[test]
+fn a_key_moved_to_the_front_is_first_of_its_node() {
+    let mut queue = queue(10, 1);
+    let node = "node".into();
+    for name in ["a", "b", "c"] {
+        queue.enqueue(&key(name), Lane::Detach, Some(&node));
+    }
+    queue.move_to_front(&key("c"));
+    assert_eq!(queue.start(), Some((key("c"), Lane::Detach)));
+    assert!(!queue.finish(&key("c")).dirty);
+    assert_eq!(queue.start(), Some((key("a"), Lane::Detach)));
+}

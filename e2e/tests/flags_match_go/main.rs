@@ -23,10 +23,12 @@ const OTHER_DEFAULTS: &[(&str, &str)] = &[
 
 /// Flags that only csi-attacher has.
 const ONLY_OURS: &[&str] = &[
+    "adaptive-concurrency",
     "assume-unpublished-after",
     "attach-concurrency",
     "detach-concurrency",
     "help",
+    "max-driver-calls",
     "otlp-endpoint",
     "shutdown-grace",
     "statusz",

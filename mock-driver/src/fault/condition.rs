@@ -20,6 +20,8 @@ pub(crate) enum Condition {
     NodeGone,
     /// The node has this number of volumes.
     NodeLimit(u64),
+    /// An earlier call locked the node, for this time from its begin.
+    NodeLock(Duration),
     /// The array has this number of volumes, or too little capacity for the call.
     Quota {
         volumes: Option<u64>,
@@ -34,7 +36,7 @@ pub(crate) enum Condition {
 pub(super) struct ConditionState {
     /// Start of the rule since the driver's start.
     pub(super) since: Duration,
-    /// The end of each node's queue, unless it is empty.
+    /// The end of each node's queue or lock, unless it is over.
     queues: HashMap<String, Duration>,
     /// Remaining tokens, and the time of that count.
     tokens: Option<(f64, Duration)>,
@@ -69,6 +71,13 @@ impl Condition {
                         call.node()
                     )
                 })
+            }
+            Self::NodeLock(time) => {
+                let is_locked = state.queues.get(call.node()).is_some_and(|end| *end > now);
+                if !is_locked {
+                    state.enqueue(call.node(), *time, now);
+                }
+                is_locked.then(|| format!("node \"{}\" is locked: another operation is pending", call.node()))
             }
             Self::Quota { volumes, bytes } => {
                 let usage = call.usage(reserved);

@@ -39,6 +39,7 @@ impl Scenario {
         "attach-full",
         "attach-late",
         "attach-uncertain",
+        "cloud-lock",
         "crash-mid-attach",
         "create-exhausted",
         "detach-fails",

@@ -20,7 +20,11 @@ impl ControllerState {
     /// Whether the failure of a sync is not worth a report yet: its turn comes, or a detach that may free capacity of the
     /// node is queued or running. kubelet fails pods whose status has RESOURCE_EXHAUSTED.
     pub(crate) fn defers_report(&self, item: &Item, error: &SyncError) -> bool {
-        let Item::Attachment { attachment, operation } = item else {
+        let Item::Attachment {
+            attachment,
+            operation,
+        } = item
+        else {
             return false;
         };
         let key = Key::Attachment(attachment.name.clone());
@@ -54,7 +58,12 @@ impl ControllerState {
             }
         }
         let since = |key: &Key| self.queue.waiting_since(key);
-        match waiting.iter().filter(|key| since(key).is_some()).min_by_key(|key| since(key)).cloned() {
+        match waiting
+            .iter()
+            .filter(|key| since(key).is_some())
+            .min_by_key(|key| since(key))
+            .cloned()
+        {
             Some(oldest) => self.queue.enqueue_if_pending(&oldest, &ATTACHES),
             // Their calls may have been refused before the detach.
             None => {
@@ -68,7 +77,10 @@ impl ControllerState {
     /// The detaches of a node that are queued or running, without those in backoff.
     fn detaches_on(&self, node: &Arc<str>) -> Vec<Key> {
         let attachments = self.index.by_node.get(node).cloned().map(Key::Attachment);
-        let abandoned = self.abandoned.values().filter(|abandoned| abandoned.attachment.node == *node);
+        let abandoned = self
+            .abandoned
+            .values()
+            .filter(|abandoned| abandoned.attachment.node == *node);
         let keys = attachments.chain(abandoned.map(|abandoned| Key::Target(abandoned.target.clone())));
         keys.filter(|key| {
             self.queue.entry(key).is_some_and(|entry| {
@@ -78,3 +90,6 @@ impl ControllerState {
         .collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::ControllerState;
 use crate::metrics::histogram;
-use crate::workqueue::{Entry, Key, Lane, Stage};
+use crate::workqueue::{Entry, Failures, Key, Lane, Stage};
 
 /// The unfinished items of a lane.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -97,6 +97,25 @@ impl ControllerState {
         }
         items.sort_unstable_by_key(by_age);
         items
+    }
+
+    /// What a ready item, or one in backoff for a failure of the driver, waits for besides a slot of its lane.
+    pub(crate) fn waits_for(&self, entry: &Entry, now: Instant) -> Option<String> {
+        let flow = self.queue.flow();
+        let node = entry.node.as_ref()?;
+        let is_ready = matches!(entry.stage, Stage::Ready { .. });
+        let is_driver_failure = matches!(entry.stage, Stage::Waiting { .. })
+            && entry.failures.as_ref().is_some_and(Failures::awaits_driver);
+        if let Some(since) = flow.down_since().filter(|_| is_ready || is_driver_failure) {
+            let seconds = now.saturating_duration_since(since).as_secs();
+            return Some(format!("waits for the driver (down for {seconds} s)"));
+        }
+        let (limit, interval) = flow.node_limit(node).filter(|_| is_ready)?;
+        let interval = interval.map(|interval| format!(", one each {:.2} s", interval.as_secs_f64()));
+        Some(format!(
+            "waits for its turn on node {node} (limit {limit} learned{})",
+            interval.unwrap_or_default()
+        ))
     }
 
     /// The creation or deletion timestamp of the item's object.

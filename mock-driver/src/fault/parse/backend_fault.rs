@@ -88,6 +88,11 @@ enum RawFault {
         node: Option<Pattern>,
         time: Option<Time>,
     },
+    NodeLock {
+        node: Option<Pattern>,
+        time: Option<Time>,
+        code: Option<ErrorCode>,
+    },
     RateLimit(RateLimit),
     TrackingOff {
         code: Option<ErrorCode>,
@@ -229,6 +234,12 @@ impl RawFault {
                 matches.method = Some(Methods::Like(WildMatch::new(PUBLISH_AND_UNPUBLISH)));
                 matches.node = restrictive_pattern(node);
                 rule.action.queue = Some(required("time", time, "time: 2s")?.into());
+            }
+            Self::NodeLock { node, time, code } => {
+                matches.method = Some(Methods::Like(WildMatch::new(PUBLISH_AND_UNPUBLISH)));
+                matches.node = restrictive_pattern(node);
+                let time = required("time", time, "time: 1s")?.into();
+                rule.refuse(ErrorCode::or(code, Code::Aborted), Condition::NodeLock(time));
             }
             Self::ReadOnly { code } => {
                 let changes = Condition::Changes("the array is read-only: it takes no changes");

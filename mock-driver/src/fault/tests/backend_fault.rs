@@ -203,6 +203,27 @@ fn slow_nodes_have_a_queue_each() {
 }
 
 #[test]
+fn node_lock_refuses_calls_of_the_node_until_it_ends() {
+    let calls = [
+        (0, mk_call(PUBLISH, "v", "a")),
+        (0, mk_call(PUBLISH, "w", "b")),
+        (900, mk_call(UNPUBLISH, "v", "a")),
+        (1000, mk_call(PUBLISH, "w", "a")),
+        (1999, mk_call(PUBLISH, "v", "a")),
+        (1999, mk_call(LIST, "", "")),
+    ];
+    let locked = Err(Code::Aborted);
+    assert_eq!(
+        meets(
+            json!({"type": "node-lock", "time": "1s"}),
+            ArrayUsage::default(),
+            calls
+        ),
+        [Ok(0), Ok(0), locked, Ok(0), locked, Ok(0)]
+    );
+}
+
+#[test]
 fn rate_limit_is_a_bucket_that_fills_with_time() {
     let at = [0, 0, 0, 400, 500, 500, 60_000, 60_000, 60_000];
     let calls = at.map(|at| (at, mk_call(PUBLISH, "v", "a")));

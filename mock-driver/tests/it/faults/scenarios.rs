@@ -83,6 +83,24 @@ async fn attach_scenarios_fail_attaches() {
 }
 
 #[tokio::test]
+async fn cloud_lock_refuses_a_second_call_of_the_node() {
+    let (_server, client) = play("cloud-lock").await;
+    let mut clients = [client.clone(), client.clone(), client];
+    let [first, second, other] = &mut clients;
+    let codes = futures::join!(
+        publish(first, "vol-0", "node-0"),
+        publish(second, "vol-1", "node-0"),
+        publish(other, "vol-2", "node-1"),
+    );
+    let mut of_node = [codes.0, codes.1];
+    of_node.sort_unstable_by_key(|code| *code as i32);
+    assert_eq!(of_node, [Code::Ok, Code::Aborted]);
+    assert_eq!(codes.2, Code::Ok, "another node");
+    // The lock is shorter than the call.
+    assert_eq!(publish(first, "vol-3", "node-0").await, Code::Ok);
+}
+
+#[tokio::test]
 async fn attach_uncertain_attaches_without_a_response() {
     let (server, mut client) = play("attach-uncertain").await;
     let mut other = client.clone();

@@ -1,0 +1,155 @@
+//! Attaches and detaches of a node without capacity, and of one that takes one call at a time.
+
+use std::time::Duration;
+
+use super::*;
+use crate::controller::state::Event;
+use crate::controller::state::tests::Fixture;
+use crate::informer::Change;
+use crate::model::Source;
+use crate::plan::tests::mk_attachment;
+use crate::workqueue::{Class, Outcome};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn mk_attaching(name: &str) -> Attachment {
+    Attachment {
+        source: Source::Volume(format!("pv-{name}").as_str().into()),
+        ..mk_attachment(name)
+    }
+}
+
+fn mk_detaching(name: &str) -> Attachment {
+    Attachment {
+        deleting: true,
+        finalizer: true,
+        ..mk_attaching(name)
+    }
+}
+
+fn refused(code: i32) -> SyncError {
+    SyncError {
+        code: Some(code),
+        ..SyncError::new(Class::Uncertain, "refused")
+    }
+}
+
+/// Starts all items that are due.
+fn start_all(fixture: &mut Fixture) -> Vec<Item> {
+    std::iter::from_fn(|| fixture.start()).collect()
+}
+
+fn name(item: &Item) -> &str {
+    match item {
+        Item::Attachment { attachment, .. } => &attachment.name,
+        other => panic!("an attach or a detach, not {other:?}"),
+    }
+}
+
+fn names(items: &[Item]) -> Vec<&str> {
+    let mut names: Vec<_> = items.iter().map(name).collect();
+    names.sort_unstable();
+    names
+}
+
+/// Calls the driver for `item`, and finishes it. Returns whether its failure is reported.
+fn call(fixture: &mut Fixture, item: &Item, result: Result<(), SyncError>) -> bool {
+    let key = Key::Attachment(name(item).into());
+    let queue = &mut fixture.state.queue;
+    queue.now = fixture.now;
+    let outcome = match &result {
+        Ok(()) => Outcome::Success,
+        Err(_) => Outcome::Refused {
+            is_final: false,
+            timed_out: false,
+        },
+    };
+    queue.call_ended(&key, outcome);
+    let is_reported = result
+        .as_ref()
+        .is_err_and(|error| !fixture.state.defers_report(item, error));
+    if result.is_ok()
+        && let Item::Attachment { attachment, .. } = item
+    {
+        let change = match attachment.deleting {
+            true => Change::LocallyDeleted {
+                name: attachment.name.clone(),
+                uid: attachment.uid.clone(),
+            },
+            false => Change::LocallyUpdated(Attachment {
+                attached: true,
+                finalizer: true,
+                ..Attachment::clone(attachment)
+            }),
+        };
+        fixture.state.handle(Event::Attachments(change));
+    }
+    fixture.finish(item, result);
+    is_reported
+}
+
+/// Starts the calls of all items that are due.
+fn begin_all(fixture: &mut Fixture) -> Vec<Item> {
+    let items = start_all(fixture);
+    for item in &items {
+        let key = Key::Attachment(name(item).into());
+        fixture.state.queue.now = fixture.now;
+        fixture.state.queue.call_begins(&key);
+    }
+    items
+}
+
+#[test]
+fn an_attach_without_capacity_waits_for_a_detach_of_its_node() {
+    let mut fixture = Fixture::new(["a-0", "a-1"].map(mk_attaching));
+    let attaches = begin_all(&mut fixture);
+    fixture.put(mk_detaching("d-0"));
+    let detach = begin_all(&mut fixture).pop().expect("the detach starts");
+    for item in &attaches {
+        let is_reported = call(&mut fixture, item, Err(refused(RESOURCE_EXHAUSTED)));
+        assert!(!is_reported, "a detach is running");
+        fixture.now += SECOND;
+    }
+    fixture.now += 20 * SECOND;
+    assert!(fixture.start().is_none(), "the detach is running");
+    call(&mut fixture, &detach, Ok(()));
+    let next = begin_all(&mut fixture);
+    assert_eq!(
+        names(&next),
+        ["a-0"],
+        "a detach frees capacity for one attach, the oldest"
+    );
+    // The second refusal comes without any detach.
+    assert!(call(&mut fixture, &next[0], Err(refused(RESOURCE_EXHAUSTED))));
+}
+
+#[test]
+fn without_a_detach_the_missing_capacity_is_reported_and_backs_off() {
+    let mut fixture = Fixture::new([mk_attaching("a-0")]);
+    let items = begin_all(&mut fixture);
+    assert!(call(&mut fixture, &items[0], Err(refused(RESOURCE_EXHAUSTED))));
+    fixture.now += SECOND;
+    assert_eq!(names(&start_all(&mut fixture)), ["a-0"]);
+}
+
+#[test]
+fn a_call_refused_beside_another_waits_for_its_turn() {
+    const ABORTED: i32 = 10;
+    let mut fixture = Fixture::new(["a-0", "a-1"].map(mk_attaching));
+    let items = begin_all(&mut fixture);
+    let [first, second] = [&items[0], &items[1]];
+    let is_reported = call(&mut fixture, second, Err(refused(ABORTED)));
+    assert!(!is_reported, "the other call is the reason");
+    fixture.now += SECOND;
+    assert!(fixture.start().is_none(), "the other call is in flight");
+    fixture.now += SECOND;
+    call(&mut fixture, first, Ok(()));
+    // At once, and not after a backoff.
+    assert_eq!(names(&begin_all(&mut fixture)), [name(second)]);
+    fixture.now += 10 * SECOND;
+    let is_reported = call(&mut fixture, second, Err(refused(ABORTED)));
+    assert!(is_reported, "now it fails alone");
+    assert!(fixture.start().is_none(), "it is in backoff");
+    fixture.now += SECOND;
+    assert_eq!(names(&start_all(&mut fixture)), [name(second)]);
+}
