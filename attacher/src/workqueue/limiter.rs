@@ -8,6 +8,8 @@
 //!
 //! Both are found by bisection between the longest refused and the shortest accepted interval, and then tracked.
 
+mod reason;
+
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -188,54 +190,6 @@ impl Limiter {
     /// The end of a call whose result says nothing about the limit.
     pub(super) fn forget(&mut self, id: CallId) {
         self.calls.remove(&id);
-    }
-
-    /// Whether other calls may be the reason of the refusal of this one: one was in flight meanwhile or, unless the code is
-    /// final, has just ended.
-    pub(super) fn is_contended(&self, id: CallId, is_final: bool) -> bool {
-        let Some(call) = self.calls.get(&id) else {
-            return false;
-        };
-        let mut others = self
-            .calls
-            .iter()
-            .filter(|(other, call)| **other != id && call.sent);
-        let lock = match self.window {
-            Some(_) if !is_final => (2 * self.spacing.current).clamp(JUST_ENDED, self.longest_lock),
-            Some(_) | None if is_final => Duration::ZERO,
-            Some(_) | None => JUST_ENDED,
-        };
-        others.next().is_some() || self.last_end.is_some_and(|end| end + lock >= call.began)
-    }
-
-    /// Whether no other call was in flight meanwhile: if other calls are the reason of its refusal, then by their rate.
-    pub(super) fn was_idle(&self, id: CallId) -> bool {
-        let began = self.calls.get(&id).map(|call| call.began);
-        let mut others = self
-            .calls
-            .iter()
-            .filter(|(other, call)| **other != id && call.sent);
-        others.next().is_none() && self.last_end < began
-    }
-
-    /// Whether the limit explains its refusal: an interval that was accepted before is not refused.
-    pub(super) fn explains(&self, id: CallId) -> bool {
-        let Some(((call, last), window)) = self.calls.get(&id).zip(self.last_begin).zip(self.window) else {
-            return true;
-        };
-        let gap = call.began.saturating_duration_since(last);
-        self.calls.len() > window || self.spacing.explains(gap)
-    }
-
-    /// Whether no call was in flight besides this one, and none succeeded shortly before or meanwhile.
-    pub(super) fn is_alone(&self, id: CallId) -> bool {
-        !self.is_contended(id, false)
-    }
-
-    /// Whether a call succeeded while this one was in flight.
-    pub(super) fn succeeded_during(&self, id: CallId) -> bool {
-        let began = self.calls.get(&id).map(|call| call.began);
-        self.last_end >= began && began.is_some()
     }
 
     pub(super) fn succeeded(&mut self, id: CallId, now: Instant) {

@@ -116,10 +116,12 @@ async fn attacher_with(
 
 /// Starts and kills attachers while users act, then stops the faults and verifies that the attacher converges.
 async fn history(seed: u64) -> Result<(), String> {
-    // Every third driver loses and regains its publish capability, and another third also lies.
-    let faults = match seed % 3 {
+    // Every fourth driver loses and regains its publish capability, another fourth also lies, and another takes one call of a
+    // node at a time.
+    let faults = match seed % 4 {
         0 => Faults::FICKLE,
         1 => Faults::LIES,
+        2 => Faults::SOME_AND_LOCKS,
         _ => Faults::SOME,
     };
     let world = World::new(seed, faults);
@@ -289,6 +291,45 @@ fn without_faults_attach_is_two_writes_and_detach_is_one() {
             () = attacher(&world, 7, stop.clone()) => {}
             () = user => {}
         }
+        assert_eq!(world.verify(), Ok(()));
+    });
+}
+
+/// No attach and no detach waits for a backoff, whose first delay alone is longer than all of them.
+#[test]
+fn serves_locked_nodes_in_turn() {
+    const ATTACHMENTS: usize = 12;
+    const LONG: Duration = Duration::from_secs(60);
+    let timing = Timing {
+        backoff: Backoff {
+            start: LONG,
+            max: LONG,
+        },
+        resync: Duration::ZERO,
+        ..TIMING
+    };
+    runtime().block_on(async {
+        let world = World::new(19, Faults::LOCKS);
+        let began = Instant::now();
+        let user = async {
+            world.attach_all(ATTACHMENTS);
+            world.all_attached().await;
+            world.detach_all();
+            world.settled().await;
+        };
+        tokio::select! {
+            biased;
+            _ = attacher_with(timing, &world, Client::unopposed(), 19, CancellationToken::new()) => {}
+            () = user => {}
+        }
+        let locked = world.calls().locked;
+        assert!(locked > 0, "calls must collide");
+        assert!(
+            locked <= 2 * ATTACHMENTS,
+            "{locked} refusals for {} calls",
+            2 * ATTACHMENTS
+        );
+        assert!(began.elapsed() < LONG / 6, "{:?}", began.elapsed());
         assert_eq!(world.verify(), Ok(()));
     });
 }

@@ -45,6 +45,8 @@ pub(super) struct Faults {
     /// Whether untrue answers occur: NOT_FOUND for a node that exists, a CSINode without the driver on a living node, and 404
     /// for a VolumeAttachment that exists.
     lies: bool,
+    /// Whether the driver takes one call of a node at a time, and refuses others.
+    locks_nodes: bool,
 }
 
 #[derive(Clone)]
@@ -94,6 +96,8 @@ const FORMER_ID_KNOWN: Duration = Duration::from_secs(2);
 pub(super) struct Calls {
     pub(super) publish: usize,
     pub(super) unpublish: usize,
+    /// Those that were refused because of another call of the node.
+    pub(super) locked: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -126,6 +130,7 @@ impl Faults {
         array: false,
         fickle: false,
         lies: false,
+        locks_nodes: false,
     };
     pub(super) const SOME: Self = Self {
         api: 15,
@@ -134,6 +139,7 @@ impl Faults {
         array: true,
         fickle: false,
         lies: false,
+        locks_nodes: false,
     };
     pub(super) const FICKLE: Self = Self {
         fickle: true,
@@ -142,6 +148,14 @@ impl Faults {
     pub(super) const LIES: Self = Self {
         lies: true,
         ..Self::FICKLE
+    };
+    pub(super) const LOCKS: Self = Self {
+        locks_nodes: true,
+        ..Self::NONE
+    };
+    pub(super) const SOME_AND_LOCKS: Self = Self {
+        locks_nodes: true,
+        ..Self::SOME
     };
 }
 

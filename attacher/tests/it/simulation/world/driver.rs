@@ -20,6 +20,8 @@ enum Outcome {
     Success,
     /// An error without effect.
     Refused,
+    /// Another call locks the node.
+    Locked,
     /// An error although the call took effect.
     Uncertain,
 }
@@ -64,7 +66,10 @@ impl World {
                 state.violations.push(format!("two calls at once for {target:?}"));
             }
             let faults = state.faults.driver;
+            let mut others = state.calling.keys().filter(|other| *other != target);
+            let is_locked = state.faults.locks_nodes && others.any(|other| other.node_id == target.node_id);
             let outcome = match (state.percent(faults), state.random.bool()) {
+                _ if is_locked => Outcome::Locked,
                 (false, _) => Outcome::Success,
                 (true, true) => Outcome::Refused,
                 (true, false) => Outcome::Uncertain,
@@ -91,6 +96,10 @@ impl World {
                     Ok(())
                 }
                 Outcome::Refused => Err(Status::new(Code::Internal, "no")),
+                Outcome::Locked => {
+                    state.calls.locked += 1;
+                    Err(Status::new(Code::Aborted, "the node is locked"))
+                }
                 Outcome::Uncertain => {
                     act(&mut state);
                     Err(Status::new(Code::DeadlineExceeded, "too late"))
