@@ -15,9 +15,10 @@ use crate::controller::state::{self, Event};
 use crate::controller::{Clock, SyncError};
 use crate::informer::Change;
 use crate::leader_election::{ElectionStatus, LeaseMeta, Settings, Timings};
+use crate::model::Attachment;
 use crate::plan::tests::{mk_attachment, mk_node, mk_volume};
 use crate::report::OngoingFailure;
-use crate::workqueue::Class;
+use crate::workqueue::{Class, Key, Outcome};
 
 /// A leadership that was renewed `renewed` ago, and is valid for ten seconds if `leads`.
 pub(super) fn mk_leadership(leads: bool, renewed: Option<Duration>) -> Leadership {
@@ -117,6 +118,28 @@ pub(super) fn fail_one(state: &mut ControllerState, class: Class, message: &str)
     state.finish(&item, Err(error), now);
 }
 
+/// Starts the attach of `attaching` and a detach of its node, whose call is refused meanwhile.
+pub(super) fn refuse_detach_beside(state: &mut ControllerState, attaching: &str) {
+    let deleting = Attachment {
+        uid: "detaching".into(),
+        deleting: true,
+        finalizer: true,
+        ..mk_attachment("detaching")
+    };
+    state.handle(Event::Attachments(Change::Applied(deleting)));
+    let now = Instant::now().into_std();
+    let items: Vec<_> = std::iter::from_fn(|| state.start(now)).collect();
+    assert_eq!(items.len(), 2);
+    let [attach, detach] = [attaching, "detaching"].map(|name| Key::Attachment(name.into()));
+    state.queue.call_begins(&attach);
+    state.queue.call_begins(&detach);
+    let refused = Outcome::Refused {
+        is_final: false,
+        timed_out: false,
+    };
+    state.queue.call_ended(&detach, refused);
+}
+
 pub(super) fn get(view: &Arc<View>, path: &str) -> (u16, String) {
     let request = Request::get(path).body(Body::empty()).expect("the path is valid");
     let response = router(view.clone()).oneshot(request).now_or_never();
@@ -134,7 +157,8 @@ pub(super) fn get(view: &Arc<View>, path: &str) -> (u16, String) {
 fn mk_busy_view() -> Arc<View> {
     let view = mk_electing_view();
     view.election_begins(mk_leadership(true, None));
-    let state = mk_state(&["va".to_owned()]);
+    let mut state = mk_state(&["va".to_owned()]);
+    refuse_detach_beside(&mut state, "va");
     view.work_begins(Arc::new(Mutex::new(state)));
     view.calls.serve(&"ebs.csi.aws.com".into());
     view.calls.count_one("/csi.v1.Identity/Probe");

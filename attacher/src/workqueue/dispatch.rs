@@ -22,7 +22,7 @@ impl Queue {
         let down = self.flow.next_probe();
         while let Some(first) = self.waiting.first_entry().filter(|first| first.key().0 <= now) {
             let (until, key) = first.remove_entry();
-            if down.is_some() && self.awaits_driver(&key) {
+            if down.is_some() && self.waits_for_driver(&key) {
                 held.push((until, key));
             } else {
                 self.end_backoff(&key);
@@ -32,7 +32,11 @@ impl Queue {
         if down.is_some_and(|probe| probe <= now)
             && Lane::CALLING.iter().all(|lane| self.has_none_ready(*lane))
         {
-            let next = self.waiting.values().find(|key| self.awaits_driver(key)).cloned();
+            let next = self
+                .waiting
+                .values()
+                .find(|key| self.waits_for_driver(key))
+                .cloned();
             if let Some(key) = next {
                 self.end_backoff(&key);
             }

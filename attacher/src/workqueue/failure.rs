@@ -138,10 +138,10 @@ impl Queue {
     }
 
     /// Whether `key` waits out a backoff for a failure that says nothing about its object.
-    pub(super) fn awaits_driver(&self, key: &Key) -> bool {
+    pub(super) fn waits_for_driver(&self, key: &Key) -> bool {
         let entry = self.entries.get(key);
         let failures = entry.and_then(|entry| entry.failures.as_ref());
-        failures.is_some_and(Failures::awaits_driver)
+        failures.is_some_and(Failures::waits_for_driver)
     }
 
     /// Ends the backoff of failures that may be over, as the driver answers again: for `node`, or for all. Oldest first. A
@@ -214,7 +214,7 @@ impl Queue {
 
 impl Failures {
     /// Whether the last call failed without a final code.
-    pub(crate) fn awaits_driver(&self) -> bool {
+    pub(crate) fn waits_for_driver(&self) -> bool {
         self.last.class == Class::Uncertain && self.last.code.is_some()
     }
 }

@@ -41,6 +41,8 @@ pub(super) struct Limiter {
     last_begin: Option<Instant>,
     last_admitted: Option<Instant>,
     last_end: Option<Instant>,
+    /// The call that ended then.
+    last_ended: CallId,
     /// The duration of the last successful call.
     duration: Duration,
     /// The duration of the slowest refusal.
@@ -104,6 +106,7 @@ impl Limiter {
             last_begin: None,
             last_admitted: None,
             last_end: None,
+            last_ended: 0,
             duration: Duration::ZERO,
             latency: Duration::ZERO,
         }
@@ -200,6 +203,7 @@ impl Limiter {
         self.last_begin = self.last_begin.max(Some(call.began));
         self.last_admitted = self.last_admitted.max(Some(call.admitted));
         self.last_end = Some(now);
+        self.last_ended = id;
         self.duration = now.saturating_duration_since(call.began);
         self.proven = true;
         let Some(window) = self.window else {

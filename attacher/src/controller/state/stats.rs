@@ -105,7 +105,7 @@ impl ControllerState {
         let node = entry.node.as_ref()?;
         let is_ready = matches!(entry.stage, Stage::Ready { .. });
         let is_driver_failure = matches!(entry.stage, Stage::Waiting { .. })
-            && entry.failures.as_ref().is_some_and(Failures::awaits_driver);
+            && entry.failures.as_ref().is_some_and(Failures::waits_for_driver);
         if let Some(since) = flow.down_since().filter(|_| is_ready || is_driver_failure) {
             let seconds = now.saturating_duration_since(since).as_secs();
             return Some(format!("waits for the driver (down for {seconds} s)"));

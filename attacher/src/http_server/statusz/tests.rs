@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::super::tests::{fail_one, get, mk_leadership, mk_standby, mk_state, mk_unlisted, mk_view};
+use super::super::tests::{
+    fail_one, get, mk_leadership, mk_standby, mk_state, mk_unlisted, mk_view, refuse_detach_beside,
+};
 use super::*;
 use crate::controller::state::{Event, Round};
 use crate::workqueue::Class;
@@ -75,6 +77,22 @@ async fn shows_work_items_with_stage_and_last_error() {
     let text = text(&view);
     assert!(text.contains("boom") && text.contains("name: va-3"), "{text}");
     assert!(!text.contains('\u{1b}'), "a terminal would interpret it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn shows_that_an_item_waits_for_its_turn_on_a_node() {
+    let view = mk_view();
+    let mut state = mk_state(&["va-1", "va-2"].map(str::to_owned));
+    refuse_detach_beside(&mut state, "va-1");
+    view.work_begins(Arc::new(Mutex::new(state)));
+    let ready = &json(&view)["ready"][0];
+    assert_eq!(
+        (&ready["name"], &ready["why"]),
+        (
+            &"va-2".into(),
+            &"waits for its turn on node node (limit 1 learned)".into()
+        )
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@ use super::{CallId, JUST_ENDED, Limiter};
 // === impl Limiter ===
 
 impl Limiter {
-    /// Whether other calls may be the reason of the refusal of this one: one was in flight meanwhile or, unless the code is
+    /// Whether other calls, not an earlier one of the same sync, may be the reason of the refusal of this one: one was in flight meanwhile or, unless the code is
     /// final, has just ended.
     pub(in super::super) fn is_contended(&self, id: CallId, is_final: bool) -> bool {
         let Some(call) = self.calls.get(&id) else {
@@ -22,7 +22,8 @@ impl Limiter {
             Some(_) | None if is_final => Duration::ZERO,
             Some(_) | None => JUST_ENDED,
         };
-        others.next().is_some() || self.last_end.is_some_and(|end| end + lock >= call.began)
+        let ended = self.last_end.filter(|_| self.last_ended != id);
+        others.next().is_some() || ended.is_some_and(|end| end + lock >= call.began)
     }
 
     /// Whether no other call was in flight meanwhile: if other calls are the reason of its refusal, then by their rate.

@@ -146,7 +146,10 @@ fn a_call_refused_beside_another_waits_for_its_turn() {
     call(&mut fixture, first, Ok(()));
     // At once, and not after a backoff.
     assert_eq!(names(&begin_all(&mut fixture)), [name(second)]);
+    let is_reported = call(&mut fixture, second, Err(refused(ABORTED)));
+    assert!(!is_reported, "the other call has just ended");
     fixture.now += 10 * SECOND;
+    assert_eq!(names(&begin_all(&mut fixture)), [name(second)]);
     let is_reported = call(&mut fixture, second, Err(refused(ABORTED)));
     assert!(is_reported, "now it fails alone");
     assert!(fixture.start().is_none(), "it is in backoff");
