@@ -25,7 +25,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use actual_state_of_world::{ActualStateOfWorld, AttachState};
 use desired_state_of_world::DesiredStateOfWorld;
 
-use crate::pending_operations::PendingOperations;
+use crate::nestedpendingoperations::NestedPendingOperations;
 use crate::volume::UniqueVolumeName;
 
 pub(crate) use controller::AttachDetachController;
@@ -39,7 +39,7 @@ pub use view::{AttachDetachView, VolumeView};
 pub(crate) struct State {
     pub desired: DesiredStateOfWorld,
     pub actual: ActualStateOfWorld,
-    pub pending: PendingOperations,
+    pub pending: NestedPendingOperations,
     pub metrics: metrics::Metrics,
     /// Volumes and nodes that the reconciler checks: those whose desired or actual state changed, until both agree or an
     /// operation starts. Its end adds them again.

@@ -19,7 +19,6 @@ use crate::persistent_volume::{
 };
 use crate::pod_gc::PodGc;
 use crate::scheduler::Scheduler;
-use crate::service_account_controller::ServiceAccountController;
 use crate::taint_eviction::{self, TaintEvictionController};
 
 /// Configuration of a control plane.
@@ -51,7 +50,7 @@ pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, Bo
         attach_detach,
     );
     let view = attach_detach.view();
-    let binder = PersistentVolumeController {
+    let pv_controller = PersistentVolumeController {
         client: client.clone(),
         informers: informers.clone(),
         recorder: events.recorder("persistentvolume-controller", ""),
@@ -87,7 +86,7 @@ pub(crate) fn control_plane(config: ControlPlaneConfig) -> (AttachDetachView, Bo
     // Each `run` subscribes when it is called, before the informers start.
     let running: Vec<BoxFuture<'static, ()>> = vec![
         attach_detach.run(),
-        binder.run().boxed(),
+        pv_controller.run().boxed(),
         ephemeral.run().boxed(),
         protection.run().boxed(),
         scheduler.run().boxed(),
@@ -108,11 +107,6 @@ fn controllers_without_events(
 ) -> impl Future<Output = ()> + Send + 'static {
     let namespaces = NamespaceController {
         client: client.clone(),
-        clock: clock.clone(),
-        informers: informers.clone(),
-    };
-    let service_accounts = ServiceAccountController {
-        client: client.clone(),
         informers: informers.clone(),
     };
     let pod_gc = PodGc {
@@ -127,7 +121,6 @@ fn controllers_without_events(
     run_all([
         pod_gc.run().boxed(),
         namespaces.run().boxed(),
-        service_accounts.run().boxed(),
         garbage_collector.run().boxed(),
     ])
 }

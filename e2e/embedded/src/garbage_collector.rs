@@ -1,5 +1,5 @@
-//! The garbage collector of kube-controller-manager: deletes objects whose owners are gone, and handles the finalizers
-//! `foregroundDeletion` and `orphan`.
+//! The garbage collector of kube-controller-manager: deletes objects whose owners are gone. The API server refuses deletions in the
+//! foreground and orphaning.
 //!
 //! As upstream, it reads an owner before it deletes a dependent: informers may lack a new owner. Owners of kinds that the API
 //! server does not have are never absent.
@@ -12,16 +12,15 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::stream::{BoxStream, SelectAll, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions, PropagationPolicy};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
 use crate::api_error::ignore_not_found;
-use crate::informer::has_finalizer;
 use crate::informers::Informers;
-use crate::key_queue::KeyQueue;
-use graph::{Deletion, Event, FOREGROUND, Graph, Node, ORPHAN, Uid};
+use crate::workqueue::WorkQueue;
+use graph::{Event, Graph, Node, Uid};
 use monitors::{Kind, Monitors, OtherInformers};
 
 const FIRST_RETRY: Duration = Duration::from_millis(100);
@@ -38,14 +37,13 @@ struct Collector {
     client: Client,
     kinds: Vec<Kind>,
     graph: Graph,
-    queue: KeyQueue<Uid>,
+    queue: WorkQueue<Uid>,
 }
 
 /// The state of an owner according to the API server.
 enum OwnerState {
     Present,
     Absent,
-    DeletingDependents,
     /// Its kind is not served, or it is a namespaced owner of a cluster-scoped object.
     Unresolvable,
 }
@@ -66,7 +64,7 @@ impl GarbageCollector {
                     client: client.clone(),
                     kinds: monitors.kinds,
                     graph: Graph::default(),
-                    queue: KeyQueue::new(FIRST_RETRY, MAX_RETRY),
+                    queue: WorkQueue::new(FIRST_RETRY, MAX_RETRY),
                 };
                 collector.run(monitors.events).await;
             };
@@ -91,10 +89,7 @@ impl Collector {
             }
             while let Some(uid) = self.queue.pop(Instant::now()) {
                 match self.sync(&uid).await {
-                    Ok(affected) => {
-                        self.queue.forget(&uid);
-                        affected.into_iter().for_each(|uid| self.queue.add(uid));
-                    }
+                    Ok(()) => self.queue.forget(&uid),
                     Err(error) => {
                         tracing::debug!(uid, %error, "object was not garbage-collected");
                         self.queue.add_rate_limited(uid, Instant::now());
@@ -112,36 +107,11 @@ impl Collector {
         }
     }
 
-    /// Returns further objects to sync.
-    async fn sync(&self, uid: &str) -> kube::Result<Vec<Uid>> {
+    /// Deletes the object if none of its owners exists (`attemptToDeleteItem`).
+    async fn sync(&self, uid: &str) -> kube::Result<()> {
         let Some(node) = self.graph.get(uid) else {
-            return Ok(Vec::new());
+            return Ok(());
         };
-        match node.deletion {
-            Deletion::Terminating => {}
-            Deletion::NotStarted => self.attempt_to_delete(node).await?,
-            Deletion::Orphan => {
-                for dependent in self.graph.dependents_of(uid) {
-                    self.remove_owners(dependent, &[uid.to_owned()]).await?;
-                }
-                self.remove_finalizer(node, ORPHAN).await?;
-            }
-            Deletion::Foreground => {
-                let blocking: Vec<&Node> = self.graph.blocking_dependents(uid).collect();
-                if blocking.is_empty() {
-                    self.remove_finalizer(node, FOREGROUND).await?;
-                }
-                let to_delete = blocking
-                    .into_iter()
-                    .filter(|node| node.deletion == Deletion::NotStarted);
-                return Ok(to_delete.map(|node| node.uid.clone()).collect());
-            }
-        }
-        Ok(Vec::new())
-    }
-
-    /// Deletes the object if none of its owners needs it (`attemptToDeleteItem`).
-    async fn attempt_to_delete(&self, node: &Node) -> kube::Result<()> {
         if node.owners.iter().all(|owner| self.has_owner(node, owner)) {
             return Ok(());
         }
@@ -149,44 +119,25 @@ impl Collector {
             return Ok(());
         };
         let owners = latest.owner_references.clone().unwrap_or_default();
-        let (mut present, mut absent, mut waiting) = (0, Vec::new(), Vec::new());
+        let mut absent = Vec::new();
         for owner in &owners {
             match self.state_of_owner(node, owner).await? {
                 OwnerState::Unresolvable => return Ok(()),
-                OwnerState::Present => present += 1,
+                OwnerState::Present => {}
                 OwnerState::Absent => absent.push(owner.uid.clone()),
-                OwnerState::DeletingDependents => waiting.push(owner.uid.clone()),
             }
         }
-        if present == owners.len() {
+        if absent.is_empty() {
             return Ok(());
         }
-        if present > 0 {
-            absent.append(&mut waiting);
+        if absent.len() < owners.len() {
             return self.remove_owners(node, &absent).await;
         }
-        let mut dependents = self.graph.dependents_of(&node.uid).peekable();
-        let policy = if !waiting.is_empty() && dependents.peek().is_some() {
-            if dependents.any(|dependent| dependent.deletion == Deletion::Foreground) {
-                // A cycle: each would wait for the other.
-                self.unblock_owners(node, &owners).await?;
-            }
-            PropagationPolicy::Foreground
-        } else if has_finalizer(&latest, ORPHAN) {
-            PropagationPolicy::Orphan
-        } else if has_finalizer(&latest, FOREGROUND) {
-            PropagationPolicy::Foreground
-        } else {
-            PropagationPolicy::Background
-        };
-        let params = DeleteParams {
-            propagation_policy: Some(policy),
-            preconditions: Some(Preconditions {
-                uid: Some(node.uid.clone()),
-                resource_version: latest.resource_version.clone(),
-            }),
-            ..DeleteParams::default()
-        };
+        let mut params = DeleteParams::background();
+        params.preconditions = Some(Preconditions {
+            uid: Some(node.uid.clone()),
+            resource_version: latest.resource_version.clone(),
+        });
         ignore_not_found(self.api(node).delete(&node.name, &params).await)
     }
 
@@ -200,7 +151,7 @@ impl Collector {
         } else {
             ""
         };
-        (kind.has)(namespace, &owner.name, &owner.uid) && !self.graph.is_deleting_dependents(&owner.uid)
+        (kind.has)(namespace, &owner.name, &owner.uid)
     }
 
     async fn state_of_owner(&self, node: &Node, owner: &OwnerReference) -> kube::Result<OwnerState> {
@@ -213,15 +164,11 @@ impl Collector {
         let found = api(&self.client, kind, &node.namespace)
             .get_metadata_opt(&owner.name)
             .await?;
-        let Some(found) = found.filter(|found| found.metadata.uid.as_ref() == Some(&owner.uid)) else {
-            return Ok(OwnerState::Absent);
-        };
-        let meta = &found.metadata;
-        let is_deleting_dependents = meta.deletion_timestamp.is_some() && has_finalizer(meta, FOREGROUND);
-        Ok(if is_deleting_dependents {
-            OwnerState::DeletingDependents
-        } else {
+        let exists = found.is_some_and(|found| found.metadata.uid.as_ref() == Some(&owner.uid));
+        Ok(if exists {
             OwnerState::Present
+        } else {
+            OwnerState::Absent
         })
     }
 
@@ -230,40 +177,10 @@ impl Collector {
             .iter()
             .map(|uid| json!({ "$patch": "delete", "uid": uid }))
             .collect();
-        self.patch_owners(node, deletions).await
-    }
-
-    async fn unblock_owners(&self, node: &Node, owners: &[OwnerReference]) -> kube::Result<()> {
-        let unblocked: Vec<Value> = owners
-            .iter()
-            .map(|owner| json!({ "uid": owner.uid, "blockOwnerDeletion": false }))
-            .collect();
-        self.patch_owners(node, unblocked).await
-    }
-
-    async fn patch_owners(&self, node: &Node, owners: Vec<Value>) -> kube::Result<()> {
-        let patch = json!({ "metadata": { "uid": node.uid, "ownerReferences": owners } });
-        let patch = Patch::Strategic(patch);
+        let patch = json!({ "metadata": { "uid": node.uid, "ownerReferences": deletions } });
         let patched = self
             .api(node)
-            .patch(&node.name, &PatchParams::default(), &patch)
-            .await;
-        ignore_not_found(patched)
-    }
-
-    async fn remove_finalizer(&self, node: &Node, finalizer: &str) -> kube::Result<()> {
-        let Some(latest) = self.read(node).await? else {
-            return Ok(());
-        };
-        let mut finalizers = latest.finalizers.unwrap_or_default();
-        finalizers.retain(|found| found != finalizer);
-        let patch = json!({
-            "metadata": { "uid": node.uid, "resourceVersion": latest.resource_version, "finalizers": finalizers },
-        });
-        let patch = Patch::Merge(patch);
-        let patched = self
-            .api(node)
-            .patch(&node.name, &PatchParams::default(), &patch)
+            .patch(&node.name, &PatchParams::default(), &Patch::Strategic(patch))
             .await;
         ignore_not_found(patched)
     }

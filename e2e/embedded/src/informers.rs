@@ -3,9 +3,7 @@
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
-use k8s_openapi::api::core::v1::{
-    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount,
-};
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use kube::{Api, Client};
 
@@ -24,7 +22,6 @@ pub(crate) struct Informers {
     pub classes: Informer<StorageClass>,
     pub capacities: Informer<CSIStorageCapacity>,
     pub namespaces: Informer<Namespace>,
-    pub service_accounts: Informer<ServiceAccount>,
 }
 
 /// The informers of external-provisioner.
@@ -55,8 +52,7 @@ impl Informers {
             self.csi_drivers.run(Api::all(client.clone())).boxed(),
             self.classes.run(Api::all(client.clone())).boxed(),
             self.capacities.run(Api::all(client.clone())).boxed(),
-            self.namespaces.run(Api::all(client.clone())).boxed(),
-            self.service_accounts.run(Api::all(client)).boxed(),
+            self.namespaces.run(Api::all(client)).boxed(),
         ];
         run_all(running).await;
     }
@@ -73,7 +69,6 @@ impl Informers {
         self.classes.wait_for_sync().await;
         self.capacities.wait_for_sync().await;
         self.namespaces.wait_for_sync().await;
-        self.service_accounts.wait_for_sync().await;
     }
 }
 

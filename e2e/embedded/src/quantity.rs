@@ -69,23 +69,6 @@ impl Quantity {
         self.nanos.cmp(&other.nanos)
     }
 
-    /// The sum in the format of this quantity, unless it is 0.
-    #[must_use]
-    pub(crate) fn plus(self, other: Self) -> Self {
-        Self {
-            nanos: self.nanos.saturating_add(other.nanos),
-            format: if self.nanos == 0 {
-                other.format
-            } else {
-                self.format
-            },
-        }
-    }
-
-    pub(crate) fn is_whole(self) -> bool {
-        self.nanos % NANO == 0
-    }
-
     /// The amount in whole units, rounded away from 0 (`Quantity.Value`).
     pub(crate) fn whole_units(self) -> i64 {
         let units = self.nanos.unsigned_abs().div_ceil(NANO.unsigned_abs());

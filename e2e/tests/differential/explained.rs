@@ -16,7 +16,7 @@ pub(crate) struct Explained {
 }
 
 /// Unimplemented features, for which the embedded API server responds with 501: the name in the response, and the reason.
-pub(crate) const NOT_IMPLEMENTED: [(&str, &str); 13] = [
+pub(crate) const NOT_IMPLEMENTED: [(&str, &str); 15] = [
     ("server-side apply", "501: server-side apply"),
     ("application/yaml", "501: YAML"),
     (
@@ -24,6 +24,11 @@ pub(crate) const NOT_IMPLEMENTED: [(&str, &str); 13] = [
         "501: responses in protobuf to clients that do not accept JSON",
     ),
     ("pods/log", "501: logs of pods"),
+    ("pods/ephemeralcontainers", "501: ephemeral containers"),
+    (
+        "a propagationPolicy other than Background",
+        "501: deletions in the foreground, and orphaning",
+    ),
     ("pods/resize", "501: resizing of pods"),
     ("nodes/proxy", "501: the proxy to nodes"),
     ("pods/proxy", "501: the proxy to pods"),
@@ -102,49 +107,6 @@ pub(crate) const ALL: &[Explained] = &[
             }
         },
     },
-    Explained {
-        reason: "the finalizers of a Namespace whose deletion changes them have the order of a Go map",
-        hide: |request, ours, real| {
-            if request.kind == "Namespace" && request.action == "DELETE" {
-                with_sorted_finalizers(&mut ours.body);
-                with_sorted_finalizers(&mut real.body);
-            }
-        },
-    },
-    Explained {
-        reason: "the errors of immutable specs show no difference: it is one of Go's internal types",
-        hide: |_, ours, real| {
-            without_diffs(&mut ours.body);
-            without_diffs(&mut real.body);
-        },
-    },
-    Explained {
-        reason: "errors show an empty map as null: the embedded API server decodes both alike",
-        hide: |_, ours, real| {
-            with_null(&mut ours.body);
-            with_null(&mut real.body);
-        },
-    },
-    Explained {
-        reason: "errors of strategic merge patches show the patch as it was sent: in Go, the merge has changed it",
-        hide: |request, ours, real| {
-            if request.action.starts_with("PATCH strategic") {
-                without_value(&mut ours.body, "patch: Invalid value: \"map[", "]\": ");
-                without_value(&mut real.body, "patch: Invalid value: \"map[", "]\": ");
-                without_value(&mut ours.body, "Invalid value: \"map[", "]\": ");
-                without_value(&mut real.body, "Invalid value: \"map[", "]\": ");
-            }
-        },
-    },
-    Explained {
-        reason: "errors of immutable specs show inline volumes of VolumeAttachments as JSON: it is one of Go's internal types",
-        hide: |request, ours, real| {
-            if request.kind == "VolumeAttachment" {
-                without_value(&mut ours.body, "\"InlineVolumeSpec\":{", "},\"NodeName\":");
-                without_value(&mut real.body, "\"InlineVolumeSpec\":{", "},\"NodeName\":");
-            }
-        },
-    },
 ];
 
 /// Prefix of the name of kube-apiserver's own Lease.
@@ -209,22 +171,6 @@ fn without_last_bookmark(events: &mut Value) {
     }
 }
 
-fn with_sorted_finalizers(object: &mut Value) {
-    if let Some(Value::Array(finalizers)) = object.pointer_mut("/metadata/finalizers") {
-        finalizers.sort_by_key(Value::to_string);
-    }
-}
-
-/// Replaces empty maps that errors show.
-fn with_null(value: &mut Value) {
-    match value {
-        Value::String(text) => *text = text.replace(" value: {}: ", " value: null: "),
-        Value::Array(items) => items.iter_mut().for_each(with_null),
-        Value::Object(object) => object.values_mut().for_each(with_null),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
-    }
-}
-
 /// Removes each event of a watch whose object differs from that of its next event only in its version.
 fn without_changes_of_versions(events: &mut Value) {
     let Some(events) = events.as_array_mut() else {
@@ -265,42 +211,6 @@ fn without_descriptions(value: &mut Value) {
         }
         Value::Array(items) => items.iter_mut().for_each(without_descriptions),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-    }
-}
-
-/// Removes the text between `before` and `after` from all strings of a response.
-fn without_value(value: &mut Value, before: &str, after: &str) {
-    match value {
-        Value::String(text) => {
-            let start = text.find(before).map(|at| at + before.len());
-            if let Some(start) = start
-                && let Some(length) = text[start..].find(after)
-            {
-                text.replace_range(start..start + length, "");
-            }
-        }
-        Value::Array(items) => items
-            .iter_mut()
-            .for_each(|item| without_value(item, before, after)),
-        Value::Object(object) => object
-            .values_mut()
-            .for_each(|value| without_value(value, before, after)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
-    }
-}
-
-/// Removes the diff of two specs from all strings of a response.
-fn without_diffs(value: &mut Value) {
-    match value {
-        Value::String(text) => {
-            if let Some(start) = text.find("\n@@") {
-                let end = text.rfind('\n').unwrap_or(start);
-                text.replace_range(start..end, "");
-            }
-        }
-        Value::Array(items) => items.iter_mut().for_each(without_diffs),
-        Value::Object(object) => object.values_mut().for_each(without_diffs),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 

@@ -62,10 +62,14 @@ async fn api_servers_respond_equally(run: &Arc<Run>, toolchain: &Toolchain) -> R
     let requests = setting("DIFFERENTIAL_REQUESTS")?.unwrap_or(REQUESTS);
     let seed = setting("DIFFERENTIAL_SEED")?.unwrap_or(0);
     // By default kube-apiserver compacts etcd every five minutes, and responds to requests for older versions with 410 Gone.
-    let keep_versions = vec!["--etcd-compaction-interval=0".to_owned()];
+    let flags = vec![
+        "--etcd-compaction-interval=0".to_owned(),
+        // Admission plugins that the embedded server does not have.
+        "--disable-admission-plugins=PodSecurity,Priority,RuntimeClass,ServiceAccount".to_owned(),
+    ];
     let options = Options {
         api_server_only: true,
-        extra_flags: BTreeMap::from([(Component::ApiServer, keep_versions)]),
+        extra_flags: BTreeMap::from([(Component::ApiServer, flags)]),
         ..Options::default()
     };
     let plane = ControlPlane::start(run, toolchain, &options).await?;

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 /// Requests contain only earlier times.
 const FIRST_YEAR_OF_SERVERS: i16 = 2025;
 /// Prefixes of generated names.
-const GENERATED: [&str; 3] = [NUMBERED, "Not Valid-", "kube-api-access-"];
+const GENERATED: [&str; 2] = [NUMBERED, "Not Valid-"];
 /// This one is followed by a number and a hyphen.
 const NUMBERED: &str = "$ns-g";
 const NUMBER_LENGTH: usize = 4;
@@ -57,6 +57,8 @@ impl Symbols {
 
     fn normalize_object(&mut self, object: &mut Map<String, Value>) {
         object.remove("managedFields");
+        // kubectl computes it.
+        object.remove("qosClass");
         let is_object = object.contains_key("uid") || object.contains_key("name");
         if let Some(Value::String(token)) = object.get_mut("continue")
             && !is_object

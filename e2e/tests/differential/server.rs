@@ -80,10 +80,10 @@ impl Server {
             self.inconsistent_tokens.insert(path, token.to_owned());
         }
         self.symbols.normalize(&mut body);
+        reduce_invalid(&mut body);
         let mut warnings = text(&header::WARNING);
-        for warning in &mut warnings {
-            *warning = self.symbols.text(warning);
-        }
+        // The kernel only warns about unknown fields.
+        warnings.retain(|warning| warning.contains("unknown field"));
         Ok(ServerResponse {
             code,
             content_type: text(&header::CONTENT_TYPE).concat(),
@@ -330,5 +330,22 @@ impl fmt::Display for ServerResponse {
             write!(f, " warnings {:?}", self.warnings)?;
         }
         Ok(())
+    }
+}
+
+/// Reduces a refusal of an invalid request to what clients act on: code, reason and object, without the texts.
+fn reduce_invalid(body: &mut Value) {
+    let is_invalid = matches!(
+        body["reason"].as_str(),
+        Some("BadRequest" | "Invalid" | "NotAcceptable")
+    );
+    if body["kind"] != "Status" || !is_invalid && body["code"] != 500 {
+        return;
+    }
+    if let Some(status) = body.as_object_mut() {
+        status.remove("message");
+        if let Some(details) = status.get_mut("details").and_then(Value::as_object_mut) {
+            details.remove("causes");
+        }
     }
 }

@@ -143,17 +143,14 @@ fn message(response: &ServerResponse) -> &Value {
     &response.body["message"]
 }
 
-/// Creates the namespace of a sequence, and the objects that a controller would create in it.
+/// Creates the namespace of a sequence.
 pub(crate) async fn prepare(server: &mut Server) -> Result<()> {
     let namespaces = kinds::find("", "namespaces");
-    let accounts = kinds::find("", "serviceaccounts");
-    for (kind, name) in [(namespaces, "$ns"), (accounts, "default")] {
-        let mut create = request(kind, "POST", Method::POST, kind.collection("$ns"));
-        create.content_type = JSON;
-        create.body = Body::Json(json!({ "metadata": { "name": name } }));
-        let response = server.send(&create).await?;
-        ensure!(response.code.is_success(), "{create}: {response}");
-    }
+    let mut create = request(namespaces, "POST", Method::POST, namespaces.collection("$ns"));
+    create.content_type = JSON;
+    create.body = Body::Json(json!({ "metadata": { "name": "$ns" } }));
+    let response = server.send(&create).await?;
+    ensure!(response.code.is_success(), "{create}: {response}");
     Ok(())
 }
 
@@ -233,17 +230,8 @@ async fn clean_up(server: &mut Server, kinds: &[&'static Kind]) -> Result<()> {
 async fn remove(client: &Client, path: &str, item: &Value) -> Result<()> {
     let finalizers = &item["metadata"]["finalizers"];
     if finalizers.is_array() {
-        // The API server validates a Node's addresses not at its creation, and the annotation with mount options not at updates
-        // of a PersistentVolume's status, but at the update that removes the finalizers.
-        let annotations = json!({ "volume.beta.kubernetes.io/mount-options": null });
-        let metadata = json!({ "finalizers": null, "annotations": annotations });
-        let (patch, part) = if path.starts_with("/api/v1/nodes/") {
-            let patch = json!({ "metadata": metadata, "status": { "addresses": null } });
-            (patch, "/status")
-        } else {
-            (json!({ "metadata": metadata }), "")
-        };
-        call(client, Method::PATCH, &format!("{path}{part}"), Some(patch)).await?;
+        let patch = json!({ "metadata": { "finalizers": null } });
+        call(client, Method::PATCH, path, Some(patch)).await?;
     }
     let is_namespace = path.starts_with("/api/v1/namespaces/") && path.matches('/').count() == 4;
     let grace = if is_namespace { "" } else { "?gracePeriodSeconds=0" };

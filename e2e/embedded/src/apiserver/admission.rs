@@ -1,10 +1,7 @@
-//! The admission plugins of kube-apiserver that are enabled by default and affect the served kinds:
-//! NamespaceLifecycle, ServiceAccount, TaintNodesByCondition, Priority, DefaultTolerationSeconds, PodTopologyLabels,
-//! RuntimeClass, DefaultStorageClass and StorageObjectInUseProtection.
+//! The admission plugins of kube-apiserver on which the attach/detach path depends: NamespaceLifecycle, TaintNodesByCondition,
+//! DefaultTolerationSeconds, PodTopologyLabels, DefaultStorageClass, StorageObjectInUseProtection and
+//! PersistentVolumeClaimResize.
 
-mod service_account;
-
-use fastrand::Rng;
 use serde_json::{Value, json};
 
 use super::object::{self, Object, at, list, set, text};
@@ -23,14 +20,16 @@ const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 /// Admits a new object, and may modify it.
 pub(crate) fn create(
     store: &Store,
-    rng: &mut Rng,
     resource: &Resource,
     object: &mut Object,
     namespace: &str,
 ) -> Result<(), Status> {
     namespace_exists(store, resource, shown_name(object), namespace)?;
     match resource.kind {
-        Kind::Pod => pod(store, rng, resource, object, namespace)?,
+        Kind::Pod => {
+            default_tolerations(object);
+            add_topology_labels(store, object);
+        }
         Kind::Node => taint_until_ready(object),
         Kind::PersistentVolume => protect(object, "kubernetes.io/pv-protection"),
         Kind::PersistentVolumeClaim => {
@@ -52,13 +51,8 @@ pub(crate) fn create(
 }
 
 /// Runs the mutating admission of an update.
-pub(crate) fn mutate_update(resource: &Resource, object: &mut Object, old: &Object) {
+pub(crate) fn mutate_update(resource: &Resource, object: &mut Object) {
     if resource.kind == Kind::Pod {
-        for field in ["/spec/priority", "/spec/preemptionPolicy"] {
-            if !object::has(object, field) {
-                object::copy(object, old, field);
-            }
-        }
         default_tolerations(object);
     }
 }
@@ -71,13 +65,10 @@ pub(crate) fn validate_update(
     object: &Object,
     old: &Object,
 ) -> Result<(), Status> {
-    match part {
-        Part::Main if resource.kind == Kind::PersistentVolumeClaim => resize(store, resource, object, old),
-        Part::EphemeralContainers => {
-            service_account::account_of(store, resource, object, object::namespace(object)).map(drop)
-        }
-        Part::Main | Part::Status | Part::Finalize => Ok(()),
+    if part == Part::Main && resource.kind == Kind::PersistentVolumeClaim {
+        resize(store, resource, object, old)?;
     }
+    Ok(())
 }
 
 /// Admits the deletion of an object.
@@ -124,49 +115,6 @@ fn shown_name(object: &Object) -> &str {
     given.unwrap_or("Unknown")
 }
 
-fn pod(
-    store: &Store,
-    rng: &mut Rng,
-    resource: &Resource,
-    object: &mut Object,
-    namespace: &str,
-) -> Result<(), Status> {
-    service_account::admit(store, rng, resource, object, namespace)?;
-    default_tolerations(object);
-    priority(resource, object)?;
-    add_topology_labels(store, object);
-    runtime_class(resource, object)
-}
-
-/// Runs the validating admission of a creation. The levels of PodSecurity other than `privileged` are not
-/// implemented.
-pub(crate) fn validate_create(
-    store: &Store,
-    resource: &Resource,
-    object: &Object,
-    namespace: &str,
-) -> Result<(), Status> {
-    if resource.kind != Kind::Pod {
-        return Ok(());
-    }
-    if object::has(object, "/spec/overhead") {
-        let why = "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead";
-        return Err(Status::forbidden(resource, shown_name(object), why));
-    }
-    let namespaces = store.table(Kind::Namespace as usize);
-    let restricts = |namespace: &Object| {
-        let level = &at(namespace, "/metadata/labels")["pod-security.kubernetes.io/enforce"];
-        matches!(level.as_str(), Some("baseline" | "restricted"))
-    };
-    if namespaces
-        .get(namespace)
-        .is_some_and(|found| restricts(&found.object()))
-    {
-        return Err(Status::not_implemented("Pod Security admission"));
-    }
-    Ok(())
-}
-
 /// PodTopologyLabels: sets the zone and region labels of a pod to those of its node.
 pub(crate) fn add_topology_labels(store: &Store, pod: &mut Object) {
     let nodes = store.table(Kind::Node as usize);
@@ -180,20 +128,6 @@ pub(crate) fn add_topology_labels(store: &Store, pod: &mut Object) {
             object::struct_mut(pod, "/metadata/labels").insert(name.to_owned(), value.clone());
         }
     }
-}
-
-/// RuntimeClass: the server has none.
-fn runtime_class(resource: &Resource, object: &Object) -> Result<(), Status> {
-    if !object::has(object, "/spec/runtimeClassName") {
-        return Ok(());
-    }
-    let class = text(object, "/spec/runtimeClassName");
-    if class.is_empty() {
-        // The admission plugin's client rejects an empty name before it sends the request.
-        return Err(Status::unclassified("resource name may not be empty"));
-    }
-    let why = format!("pod rejected: RuntimeClass {class:?} not found");
-    Err(Status::forbidden(resource, shown_name(object), &why))
 }
 
 fn default_tolerations(object: &mut Object) {
@@ -214,37 +148,6 @@ fn default_tolerations(object: &mut Object) {
         }
     }
     set(object, "/spec/tolerations", tolerations);
-}
-
-/// Priority: the only PriorityClasses are those that kube-apiserver creates.
-fn priority(resource: &Resource, object: &mut Object) -> Result<(), Status> {
-    let priority: i64 = match text(object, "/spec/priorityClassName") {
-        "" => 0,
-        "system-node-critical" => 2_000_001_000,
-        "system-cluster-critical" => 2_000_000_000,
-        other => {
-            let why = format!("no PriorityClass with name {other} was found");
-            return Err(Status::forbidden(resource, shown_name(object), &why));
-        }
-    };
-    let shown = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let policy = json!("PreemptLowerPriority");
-    for (pointer, kind, name, computed) in [
-        ("/spec/priority", "integer", "priority", json!(priority)),
-        ("/spec/preemptionPolicy", "string", "PreemptionPolicy", policy),
-    ] {
-        let given = at(object, pointer);
-        if !given.is_null() && *given != computed {
-            let (given, computed) = (shown(given), shown(&computed));
-            let why = format!(
-                "the {kind} value of {name} ({given}) must not be provided in pod spec; priority admission controller \
-                 computed {computed} from the given PriorityClass name"
-            );
-            return Err(Status::forbidden(resource, shown_name(object), &why));
-        }
-        set(object, pointer, computed);
-    }
-    Ok(())
 }
 
 /// TaintNodesByCondition: taints a new node as not ready.

@@ -66,12 +66,12 @@ impl Call<'_> {
             ("create", true) => self.create(),
             ("update", false) => self.update(Part::Main),
             ("patch", false) => self.patch(Part::Main),
-            ("delete", _) => self.delete(),
+            ("delete", _) => self.delete(decision.deletes_after).await,
             ("deletecollection", _) => self.delete_collection().await,
             _ => Err(Status::method_not_allowed()),
         }?;
         if verb != "watch"
-            && let View::Table(_) = request::view(self.headers, self.query, false)?
+            && let View::Table(_) = request::view(self.headers, self.query)?
         {
             request::include_object(self.query)?;
         }
@@ -79,11 +79,7 @@ impl Call<'_> {
     }
 
     pub(crate) fn encoder(&self) -> Result<ResponseEncoder, Status> {
-        self.encoder_of_route(false)
-    }
-
-    fn encoder_of_route(&self, streams: bool) -> Result<ResponseEncoder, Status> {
-        let view = request::view(self.headers, self.query, streams)?;
+        let view = request::view(self.headers, self.query)?;
         Ok(ResponseEncoder::new(
             self.location.resource,
             view,
@@ -146,7 +142,7 @@ impl Call<'_> {
     }
 
     async fn list(&mut self) -> Result<Reply, Status> {
-        let encoder = self.encoder_of_route(true)?;
+        let encoder = self.encoder()?;
         let options = ListOptions::of(self.query, self.location)?;
         let read = Read::of(self.location.resource, &self.location.namespace, &options)?;
         let page = self.page(&read).await?;
@@ -159,7 +155,7 @@ impl Call<'_> {
     }
 
     async fn watch(&mut self, decision: &FaultDecision) -> Result<Reply, Status> {
-        let encoder = self.encoder_of_route(true)?;
+        let encoder = self.encoder()?;
         let options = ListOptions::of(self.query, self.location)?;
         if options.send_initial_events == Some(true) {
             let version = list::version_of_read(&options.resource_version)?;

@@ -3,12 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::object::{self, Object, set_default, structs};
-use super::pod_resources;
 use super::resource::Kind;
 use crate::quantity::Quantity;
-
-/// Maximum length of an image name.
-const IMAGE_LIMIT: usize = 255;
 
 /// Fills in defaults.
 pub(crate) fn apply(kind: Kind, object: &mut Object) {
@@ -22,15 +18,11 @@ pub(crate) fn apply(kind: Kind, object: &mut Object) {
             }
             set_default(object, "/status/phase", "Active");
         }
-        Kind::Node => {
-            first_of_list(object::struct_mut(object, "/spec"), "podCIDR", "podCIDRs", "");
-            node(object);
-        }
+        Kind::Node => node(object),
         Kind::PersistentVolume => {
             set_default(object, "/status/phase", "Pending");
             set_default(object, "/spec/persistentVolumeReclaimPolicy", "Retain");
             set_default(object, "/spec/volumeMode", "Filesystem");
-            volume_source(object::struct_mut(object, "/spec"), false);
             resource_list(object::struct_mut(object, "/spec"), "capacity");
         }
         Kind::PersistentVolumeClaim => {
@@ -41,8 +33,10 @@ pub(crate) fn apply(kind: Kind, object: &mut Object) {
             }
         }
         Kind::Pod => {
-            let status = object::struct_mut(object, "/status");
-            first_of_list(status, "podIP", "podIPs", "ip");
+            let address = object::text(object, "/status/podIP").to_owned();
+            if !address.is_empty() {
+                set_default(object, "/status/podIPs", json!([{ "ip": address }]));
+            }
             pod(object);
         }
         Kind::Secret => set_default(object, "/type", "Opaque"),
@@ -50,37 +44,12 @@ pub(crate) fn apply(kind: Kind, object: &mut Object) {
             set_default(object, "/reclaimPolicy", "Delete");
             set_default(object, "/volumeBindingMode", "Immediate");
         }
-        Kind::VolumeAttachment => {
-            if object::has(object, "/spec/source/inlineVolumeSpec") {
-                let spec = object::struct_mut(object, "/spec/source/inlineVolumeSpec");
-                volume_source(spec, false);
-            }
-        }
-        Kind::CsiNode | Kind::CsiStorageCapacity | Kind::Event | Kind::Lease | Kind::ServiceAccount => {}
-    }
-}
-
-/// A legacy field that holds the first entry of a list: the field wins if they differ.
-fn first_of_list(owner: &mut Object, field: &str, list: &str, key: &str) {
-    let first = owner.get(list).and_then(|items| items.get(0)).cloned();
-    let first = first.map(|entry| if key.is_empty() { entry } else { entry[key].clone() });
-    let given = owner
-        .get(field)
-        .filter(|value| value.as_str() != Some(""))
-        .cloned();
-    match (given, first) {
-        (Some(given), first) if first.as_ref() != Some(&given) => {
-            let entry = if key.is_empty() {
-                given
-            } else {
-                json!({ key: given })
-            };
-            owner.insert(list.to_owned(), json!([entry]));
-        }
-        (None, Some(first)) => {
-            owner.insert(field.to_owned(), first);
-        }
-        _ => {}
+        Kind::CsiNode
+        | Kind::CsiStorageCapacity
+        | Kind::Event
+        | Kind::Lease
+        | Kind::ServiceAccount
+        | Kind::VolumeAttachment => {}
     }
 }
 
@@ -144,10 +113,6 @@ fn resource_list(owner: &mut Object, name: &str) {
 
 fn pod(object: &mut Object) {
     let spec = object::struct_mut(object, "/spec");
-    let host_network = spec
-        .get("hostNetwork")
-        .and_then(Value::as_bool)
-        .unwrap_or_default();
     let defaults: [(&str, Value); 6] = [
         ("dnsPolicy", "ClusterFirst".into()),
         ("restartPolicy", "Always".into()),
@@ -178,119 +143,36 @@ fn pod(object: &mut Object) {
         (None, None) => {}
     }
     for volume in structs(spec.get_mut("volumes")) {
-        volume_source(volume, true);
+        volume_source(volume);
     }
-    object::visit_containers(spec, |container| container_defaults(container, host_network));
-    pod_resources::set_defaults(spec);
-    resource_list(spec, "overhead");
-    resource_requirements(spec);
+    object::visit_containers(spec, container_defaults);
 }
 
-fn volume_source(volume: &mut Object, in_pod: bool) {
-    if in_pod && volume.keys().all(|name| name == "name") {
+/// A volume without a source is an `emptyDir`.
+fn volume_source(volume: &mut Object) {
+    if volume.keys().all(|name| name == "name") {
         volume.insert("emptyDir".to_owned(), json!({}));
     }
-    let defaults: [(&str, &[(&str, Value)]); 9] = [
-        ("secret", &[("defaultMode", 420.into())]),
-        ("configMap", &[("defaultMode", 420.into())]),
-        ("downwardAPI", &[("defaultMode", 420.into())]),
-        ("projected", &[("defaultMode", 420.into())]),
-        ("hostPath", &[("type", "".into())]),
-        ("iscsi", &[("iscsiInterface", "default".into())]),
-        (
-            "rbd",
-            &[
-                ("pool", "rbd".into()),
-                ("user", "admin".into()),
-                ("keyring", "/etc/ceph/keyring".into()),
-            ],
-        ),
-        (
-            "azureDisk",
-            &[
-                ("cachingMode", "ReadWrite".into()),
-                ("fsType", "ext4".into()),
-                ("readOnly", false.into()),
-                ("kind", "Shared".into()),
-            ],
-        ),
-        (
-            "scaleIO",
-            &[
-                ("storageMode", "ThinProvisioned".into()),
-                ("fsType", "xfs".into()),
-            ],
-        ),
-    ];
-    for (name, fields) in defaults {
-        let Some(Value::Object(source)) = volume.get_mut(name) else {
-            continue;
-        };
-        for (field, value) in fields {
-            source.entry(*field).or_insert_with(|| value.clone());
+    for name in ["secret", "configMap", "downwardAPI", "projected"] {
+        if let Some(Value::Object(source)) = volume.get_mut(name) {
+            source.entry("defaultMode").or_insert(420.into());
         }
     }
-    if let Some(Value::Object(image)) = volume.get_mut("image") {
-        let policy = pull_policy(image, "reference");
-        image.entry("pullPolicy").or_insert(policy.into());
-    }
-    if let Some(Value::Object(source)) = volume.get_mut("downwardAPI") {
-        structs(source.get_mut("items")).for_each(field_ref);
-    }
-    if let Some(Value::Object(source)) = volume.get_mut("projected") {
-        for projection in structs(source.get_mut("sources")) {
-            if let Some(Value::Object(token)) = projection.get_mut("serviceAccountToken") {
-                token.entry("expirationSeconds").or_insert(3600.into());
-            }
-            if let Some(Value::Object(downward)) = projection.get_mut("downwardAPI") {
-                structs(downward.get_mut("items")).for_each(field_ref);
-            }
-        }
+    if let Some(Value::Object(source)) = volume.get_mut("hostPath") {
+        source.entry("type").or_insert("".into());
     }
     if object::has(volume, "/ephemeral/volumeClaimTemplate") {
         claim_spec(object::struct_mut(volume, "/ephemeral/volumeClaimTemplate/spec"));
     }
 }
 
-fn field_ref(owner: &mut Object) {
-    if let Some(Value::Object(reference)) = owner.get_mut("fieldRef") {
-        reference.entry("apiVersion").or_insert("v1".into());
-    }
-}
-
-fn container_defaults(container: &mut Object, host_network: bool) {
+fn container_defaults(container: &mut Object) {
     for (name, value) in [
-        ("imagePullPolicy", pull_policy(container, "image")),
+        ("imagePullPolicy", pull_policy(container)),
         ("terminationMessagePath", "/dev/termination-log"),
         ("terminationMessagePolicy", "File"),
     ] {
         container.entry(name).or_insert(value.into());
-    }
-    for port in structs(container.get_mut("ports")) {
-        port.entry("protocol").or_insert("TCP".into());
-        if host_network && let Some(number) = port.get("containerPort").cloned() {
-            port.entry("hostPort").or_insert(number);
-        }
-    }
-    for variable in structs(container.get_mut("env")) {
-        if let Some(Value::Object(source)) = variable.get_mut("valueFrom") {
-            field_ref(source);
-            if let Some(Value::Object(reference)) = source.get_mut("fileKeyRef") {
-                reference.entry("optional").or_insert(false.into());
-            }
-        }
-    }
-    for name in ["livenessProbe", "readinessProbe", "startupProbe"] {
-        if let Some(Value::Object(probe)) = container.get_mut(name) {
-            probe_defaults(probe);
-        }
-    }
-    if let Some(Value::Object(lifecycle)) = container.get_mut("lifecycle") {
-        for name in ["postStart", "preStop"] {
-            if let Some(Value::Object(handler)) = lifecycle.get_mut(name) {
-                http_get_defaults(handler);
-            }
-        }
     }
     resource_requirements(container);
     if let Some(Value::Object(resources)) = container.get_mut("resources") {
@@ -308,34 +190,9 @@ fn container_defaults(container: &mut Object, host_network: bool) {
     }
 }
 
-fn probe_defaults(probe: &mut Object) {
-    for (name, value) in [
-        ("timeoutSeconds", 1),
-        ("periodSeconds", 10),
-        ("successThreshold", 1),
-        ("failureThreshold", 3),
-    ] {
-        let field = probe.entry(name).or_insert(value.into());
-        if field.as_i64() == Some(0) {
-            *field = value.into();
-        }
-    }
-    http_get_defaults(probe);
-    if let Some(Value::Object(grpc)) = probe.get_mut("grpc") {
-        grpc.entry("service").or_insert("".into());
-    }
-}
-
-fn http_get_defaults(handler: &mut Object) {
-    if let Some(Value::Object(get)) = handler.get_mut("httpGet") {
-        get.entry("path").or_insert("/".into());
-        get.entry("scheme").or_insert("HTTP".into());
-    }
-}
-
 /// The default pull policy: Always for the tag `latest`, else IfNotPresent.
-fn pull_policy(owner: &Object, field: &str) -> &'static str {
-    let image = owner.get(field).and_then(Value::as_str).unwrap_or_default();
+fn pull_policy(container: &Object) -> &'static str {
+    let image = object::text(container, "/image");
     if tag(image) == "latest" {
         "Always"
     } else {
@@ -343,13 +200,8 @@ fn pull_policy(owner: &Object, field: &str) -> &'static str {
     }
 }
 
-/// The tag of an image, `latest` if it has neither tag nor digest; empty if it has only a digest, or if the name is not a
-/// valid reference.
+/// The tag of an image, `latest` if it has neither tag nor digest; empty if it has only a digest.
 fn tag(image: &str) -> &str {
-    let is_valid = |letter: char| letter.is_ascii_alphanumeric() || "._-/:@".contains(letter);
-    if image.is_empty() || image.len() > IMAGE_LIMIT || !image.chars().all(is_valid) {
-        return "";
-    }
     let name = image.rsplit('/').next().unwrap_or_default();
     match name.split_once('@') {
         Some((name, _)) => name.split_once(':').map_or("", |(_, tag)| tag),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::admission;
 use super::clock;
-use super::object::{self, FOREGROUND, ORPHAN, Object, at, set, text};
+use super::object::{self, Object, at, set, text};
 use super::resource::Kind;
 use super::status::Status;
 use super::stored::key;
@@ -31,28 +31,6 @@ enum Grace {
     Pending,
 }
 
-// === impl DeleteOptions ===
-
-impl DeleteOptions {
-    /// The garbage collector's finalizers according to the propagation policy of the deletion.
-    fn finalizers(&self, finalizers: &[Value]) -> Vec<Value> {
-        let has = |name: &str| finalizers.iter().any(|finalizer| finalizer == name);
-        let policy = self.propagation_policy.as_deref();
-        let (orphan, foreground) = match (self.orphan_dependents, policy) {
-            (Some(orphan), _) => (orphan, false),
-            (None, Some(policy)) => (policy == "Orphan", policy == "Foreground"),
-            (None, None) => (has(ORPHAN), has(FOREGROUND)),
-        };
-        let others = finalizers
-            .iter()
-            .filter(|finalizer| *finalizer != ORPHAN && *finalizer != FOREGROUND);
-        let mut kept: Vec<Value> = others.cloned().collect();
-        kept.extend(orphan.then(|| ORPHAN.into()));
-        kept.extend(foreground.then(|| FOREGROUND.into()));
-        kept
-    }
-}
-
 // === impl Writer ===
 
 impl Writer<'_> {
@@ -60,7 +38,14 @@ impl Writer<'_> {
     pub(crate) fn delete(&mut self, name: &str, mut options: DeleteOptions) -> Result<Deleted, Status> {
         let resource = self.resource;
         let key = key(self.namespace, name);
-        let existing = self.store.existing(resource, self.namespace, name)?;
+        let newest = self.store.existing(resource, self.namespace, name)?;
+        // A stale decision deletes only the same object, and only if it does so at once.
+        let stale = options.decided_by.take().filter(|stale| {
+            let uid = |stored: &Written| text(&stored.object(), "/metadata/uid").to_owned();
+            let is_final = object::list(&stale.object(), "/metadata/finalizers").is_empty();
+            is_final && resource.kind != Kind::Pod && uid(stale) == uid(&newest)
+        });
+        let existing = stale.unwrap_or(newest);
         let current = existing.object();
         if resource.kind == Kind::Namespace {
             if let Some(object) = self.delete_namespace(&key, &existing, &options)? {
@@ -75,18 +60,12 @@ impl Writer<'_> {
         if matches!(grace, Grace::Pending) {
             return Ok(self.response(existing));
         }
-        let before = object::list(&object, "/metadata/finalizers").to_vec();
-        let finalizers = if resource.kind == Kind::Event {
-            before.clone()
-        } else {
-            options.finalizers(&before)
-        };
-        set_list(&mut object, "/metadata/finalizers", &finalizers);
+        let has_finalizers = !object::list(&object, "/metadata/finalizers").is_empty();
         match grace {
-            Grace::Started(seconds) if seconds > 0 || !finalizers.is_empty() => {
+            Grace::Started(seconds) if seconds > 0 || has_finalizers => {
                 return Ok(Deleted::Object(self.put_changed(&key, object, &existing)));
             }
-            Grace::None if !finalizers.is_empty() => {
+            Grace::None if has_finalizers => {
                 self.mark_as_deleting(&mut object)?;
                 return Ok(Deleted::Object(self.put_changed(&key, object, &existing)));
             }
@@ -242,22 +221,11 @@ impl Writer<'_> {
             let mut object = Object::clone(&before);
             set(&mut object, "/metadata/deletionTimestamp", self.now.clone());
             set(&mut object, "/status/phase", "Terminating");
-            let finalizers = options.finalizers(object::list(&object, "/metadata/finalizers"));
-            set_list(&mut object, "/metadata/finalizers", &finalizers);
             return Ok(Some(self.put_changed(key, object, existing)));
         }
         let waits = !object::list(&before, "/spec/finalizers").is_empty();
         Ok(waits.then(|| Written::clone(existing)))
     }
-}
-
-fn set_list(object: &mut Object, pointer: &str, items: &[Value]) {
-    let value = if items.is_empty() {
-        Value::Null
-    } else {
-        items.to_vec().into()
-    };
-    set(object, pointer, value);
 }
 
 fn increase_generation(object: &mut Object) {

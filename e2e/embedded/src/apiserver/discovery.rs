@@ -8,22 +8,19 @@ use super::resource::{self, GROUPS, Resource};
 use super::schema::{self, FieldType, Presence, Shape, Struct, Type};
 
 /// Version of Kubernetes that API server and kubelet emulate.
-pub(crate) const KUBERNETES_VERSION: &str = "v1.36.3";
+pub(crate) const KUBERNETES_VERSION: &str = "v1.37.2";
 
 /// The response for a path: content type and body.
 pub(crate) fn respond(path: &str, accept: &str) -> Option<(&'static str, Bytes)> {
-    let aggregated = accept.contains("as=APIGroupDiscoveryList");
     let json = |value: Value| Some(("application/json", Bytes::from(value.to_string())));
     match path.trim_end_matches('/') {
         "/healthz" | "/livez" | "/readyz" => Some(("text/plain; charset=utf-8", Bytes::from_static(b"ok"))),
         "/version" => json(version()),
-        "/api" if aggregated => Some((AGGREGATED, aggregated_list(&[""]).to_string().into())),
         "/api" => json(json!({
             "kind": "APIVersions",
             "versions": ["v1"],
             "serverAddressByClientCIDRs": [{ "clientCIDR": "0.0.0.0/0", "serverAddress": "127.0.0.1" }],
         })),
-        "/apis" if aggregated => Some((AGGREGATED, aggregated_list(&GROUPS).to_string().into())),
         "/apis" => {
             let groups: Vec<Value> = GROUPS.iter().map(|group| api_group(group)).collect();
             json(json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups }))
@@ -56,8 +53,6 @@ pub(crate) fn respond(path: &str, accept: &str) -> Option<(&'static str, Bytes)>
         }
     }
 }
-
-const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// The media type that kubectl requests.
 const OPENAPI_V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
@@ -177,64 +172,6 @@ fn resource_list(group: &str) -> Value {
         "groupVersion": resource::group_version(group),
         "resources": resources,
     })
-}
-
-fn aggregated_list(groups: &[&str]) -> Value {
-    let items: Vec<Value> = groups
-        .iter()
-        .map(|group| {
-            let resources: Vec<Value> = of_group(group).map(aggregated_resource).collect();
-            let metadata = if group.is_empty() {
-                json!({})
-            } else {
-                json!({ "name": group })
-            };
-            let version = json!({ "version": "v1", "resources": resources, "freshness": "Current" });
-            json!({ "metadata": metadata, "versions": [version] })
-        })
-        .collect();
-    json!({
-        "kind": "APIGroupDiscoveryList",
-        "apiVersion": "apidiscovery.k8s.io/v2",
-        "metadata": {},
-        "items": items,
-    })
-}
-
-fn aggregated_resource(resource: &'static Resource) -> Value {
-    let response = |kind: &str| json!({ "group": resource.group, "version": "v1", "kind": kind });
-    let subresources: Vec<Value> = resource
-        .subresources
-        .iter()
-        .map(|name| {
-            let (kind, gv, verbs) = subresource(name, resource);
-            let (group, version) = gv.unwrap_or((resource.group, "v1"));
-            json!({
-                "subresource": name,
-                "responseKind": { "group": group, "version": version, "kind": kind },
-                "verbs": verbs,
-            })
-        })
-        .collect();
-    let mut entry = json!({
-        "resource": resource.plural,
-        "responseKind": response(resource.kind_name),
-        "scope": if resource.namespaced { "Namespaced" } else { "Cluster" },
-        "singularResource": resource.singular(),
-        "verbs": verbs(resource),
-    });
-    for (name, values) in [
-        ("shortNames", resource.short_names),
-        ("categories", resource.categories),
-    ] {
-        if !values.is_empty() {
-            entry[name] = json!(values);
-        }
-    }
-    if !subresources.is_empty() {
-        entry["subresources"] = subresources.into();
-    }
-    entry
 }
 
 fn openapi_index() -> Value {

@@ -85,12 +85,6 @@ impl FieldError {
         )
     }
 
-    /// An invalid value, shown as Go prints its type.
-    pub(crate) fn invalid_shown(field: &Path, shown: &str, detail: &str) -> Self {
-        let head = format!("Invalid value: {shown}");
-        Self::new("FieldValueInvalid", field, Self::with_detail(head, detail))
-    }
-
     pub(crate) fn not_supported(field: &Path, value: impl Into<Value>, supported: &[&str]) -> Self {
         let quoted: Vec<String> = supported.iter().map(|value| format!("{value:?}")).collect();
         let detail = format!("supported values: {}", quoted.join(", "));
@@ -106,21 +100,12 @@ impl FieldError {
         )
     }
 
-    pub(crate) fn internal(field: &Path, error: &str) -> Self {
-        Self::new("InternalError", field, format!("Internal error: {error}"))
-    }
-
     pub(crate) fn duplicate(field: &Path, value: impl Into<Value>) -> Self {
         Self::new(
             "FieldValueDuplicate",
             field,
             format!("Duplicate value: {}", value.into()),
         )
-    }
-
-    /// A duplicate, shown as Go prints its type.
-    pub(crate) fn duplicate_shown(field: &Path, shown: &str) -> Self {
-        Self::new("FieldValueDuplicate", field, format!("Duplicate value: {shown}"))
     }
 
     pub(crate) fn not_found(field: &Path, value: impl Into<Value>) -> Self {
@@ -134,18 +119,6 @@ impl FieldError {
     pub(crate) fn too_long(field: &Path, limit: usize) -> Self {
         let body = format!("Too long: may not be more than {limit} bytes");
         Self::new("FieldValueTooLong", field, body)
-    }
-
-    pub(crate) fn too_many(field: &Path, count: usize, limit: usize) -> Self {
-        let body = format!("Too many: {count}: must have at most {limit} items");
-        Self::new("FieldValueTooMany", field, body)
-    }
-
-    /// Appends a reason to the error.
-    #[must_use]
-    pub(crate) fn with_reason(mut self, why: &str) -> Self {
-        self.body = Self::with_detail(self.body, why);
-        self
     }
 
     /// The entry in `details.causes`.

@@ -99,7 +99,7 @@ async fn execute(
         Target::AlwaysEmpty(plural, kind) => {
             let is_list = parts.method == Method::GET
                 && !query.flag("watch")
-                && matches!(request::view(&parts.headers, &query, true), Ok(View::Full));
+                && matches!(request::view(&parts.headers, &query), Ok(View::Full));
             if is_list {
                 let metadata = json!({ "resourceVersion": server.store().revision().to_string() });
                 let list = json!({ "kind": kind, "apiVersion": "v1", "metadata": metadata, "items": [] });

@@ -7,14 +7,12 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::json;
 
 use super::field::{FieldError, Path};
-use super::go_format;
 use super::list_options::ListOptions;
 use super::resource::Resource;
 use super::selector::FieldSelector;
 use super::status::Status;
 use super::storage::Store;
 use super::stored::{Key, Stored};
-use super::strconv;
 
 /// A page of a list.
 #[derive(Debug)]
@@ -208,8 +206,10 @@ pub(crate) fn version_of_read(text: &str) -> Result<u64, Status> {
     if text.is_empty() {
         return Ok(0);
     }
-    strconv::parse_uint(text).map_err(|why| {
-        let error = FieldError::invalid(&Path::new("resourceVersion"), text, why);
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    let version = text.parse().ok().filter(|_| is_number);
+    version.ok_or_else(|| {
+        let error = FieldError::invalid(&Path::new("resourceVersion"), text, "must be a number");
         Status::unclassified(error.to_string())
     })
 }
@@ -223,36 +223,18 @@ fn encode_token(start: &str, revision: Option<u64>) -> String {
 
 /// The key and the revision of a token; none for the newest revision (`storage.DecodeContinue`).
 fn decode_token(token: &str) -> Result<(String, Option<u64>), Status> {
-    let invalid = |why: &str| {
-        Status::bad_request(format!(
-            "invalid continue token: continue key is not valid: {why}"
-        ))
-    };
-    let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|error| {
-        let at = go_format::base64_offset(&error, token);
-        invalid(&format!("illegal base64 data at input byte {at}"))
-    })?;
-    let value: serde_json::Value =
-        serde_json::from_slice(&bytes).map_err(|_| invalid("invalid character"))?;
-    let version = value["v"].as_str().unwrap_or_default();
-    if version != "meta.k8s.io/v1" {
-        return Err(invalid(&format!(
-            "server does not recognize this encoded version {version}"
-        )));
-    }
+    let decoded = URL_SAFE_NO_PAD.decode(token).ok();
+    let value: serde_json::Value = decoded
+        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+        .unwrap_or_default();
     let revision = value["rv"].as_i64().unwrap_or_default();
-    if revision == 0 {
-        return Err(invalid(
-            "incorrect encoded start resourceVersion (version meta.k8s.io/v1)",
-        ));
-    }
     let start = value["start"].as_str().unwrap_or_default();
-    if start.is_empty() {
-        return Err(invalid("encoded start key empty (version meta.k8s.io/v1)"));
-    }
     let key = start.strip_prefix('/').unwrap_or(start);
-    if key.split('/').any(|part| matches!(part, "" | "." | "..")) {
-        return Err(invalid(start));
+    let is_key = !key.split('/').any(|part| matches!(part, "" | "." | ".."));
+    if value["v"] != "meta.k8s.io/v1" || revision == 0 || !is_key {
+        return Err(Status::bad_request(
+            "invalid continue token: it is not one of this server",
+        ));
     }
     Ok((key.to_owned(), u64::try_from(revision).ok()))
 }

@@ -14,15 +14,6 @@ pub(crate) const ORPHAN: &str = "orphan";
 /// Finalizer of an object whose dependents are deleted before it (`metav1.FinalizerDeleteDependents`).
 pub(crate) const FOREGROUND: &str = "foregroundDeletion";
 
-/// Annotation of a mirror pod with the hash of its static pod.
-pub(crate) const ANN_MIRROR_POD: &str = "kubernetes.io/config.mirror";
-/// Annotation with a volume's mount options, which a field has replaced.
-pub(crate) const ANN_MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
-/// Annotation with a pod's seccomp profile, which a field has replaced.
-pub(crate) const ANN_SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
-/// Prefix of the annotations with containers' profiles; the container's name follows.
-pub(crate) const ANN_SECCOMP_CONTAINER_PREFIX: &str = "container.seccomp.security.alpha.kubernetes.io/";
-
 /// The value of a missing field.
 pub(crate) static NULL: Value = Value::Null;
 static EMPTY: LazyLock<Object> = LazyLock::new(Object::new);

@@ -6,7 +6,6 @@ use percent_encoding::percent_decode_str;
 use super::field::{FieldError, Path};
 use super::resource::{self, Resource};
 use super::status::Status;
-use super::strconv;
 
 /// The target of a path.
 #[derive(Clone, Debug)]
@@ -247,7 +246,8 @@ impl Query {
         if !self.has(name) || value.is_empty() {
             return Ok(None);
         }
-        strconv::parse_int(value).map(Some).map_err(Status::bad_request)
+        let number = value.parse().map(Some);
+        number.map_err(|error| Status::bad_request(format!("{name}: {value:?} is not a number: {error}")))
     }
 }
 
@@ -270,12 +270,12 @@ pub(crate) fn include_object(query: &Query) -> Result<IncludeObject, Status> {
     }
 }
 
-/// The view that a client accepts; `streams`: whether the path supports watches.
+/// The view that a client accepts.
 ///
 /// # Errors
 /// 406 if it accepts no media type of kube-apiserver's, 501 if it accepts only those that this server does
 /// not write.
-pub(crate) fn view(headers: &HeaderMap, query: &Query, streams: bool) -> Result<View, Status> {
+pub(crate) fn view(headers: &HeaderMap, query: &Query) -> Result<View, Status> {
     let accepted = header_text(headers, &header::ACCEPT);
     if accepted.trim().is_empty() {
         return Ok(View::Full);
@@ -283,7 +283,7 @@ pub(crate) fn view(headers: &HeaderMap, query: &Query, streams: bool) -> Result<
     let media = |clause: &str| clause.split(';').next().unwrap_or_default().trim().to_owned();
     let is_routed = |clause: &str| media(clause) == "*/*" || ACCEPTED.contains(&media(clause).as_str());
     if !accepted.split(',').any(is_routed) {
-        return Err(Status::no_representation(&ACCEPTED, streams));
+        return Err(Status::not_acceptable(&ACCEPTED));
     }
     let mut not_implemented = None;
     for clause in accepted.split(',') {

@@ -112,7 +112,7 @@ static RESOURCES: LazyLock<Vec<Resource>> = LazyLock::new(|| {
         resource::<Pod>(Kind::Pod)
             .short(&["po"])
             .categories(&["all"])
-            .subresources(&["status", "binding", "eviction", "ephemeralcontainers"])
+            .subresources(&["status", "binding", "eviction"])
             .fields(POD_FIELDS),
         resource::<Secret>(Kind::Secret).fields(&["type"]),
         resource::<ServiceAccount>(Kind::ServiceAccount)
@@ -123,7 +123,7 @@ static RESOURCES: LazyLock<Vec<Resource>> = LazyLock::new(|| {
             .short(&["ev"])
             .fields(EVENTS_VIEW_FIELDS),
         resource::<CSIDriver>(Kind::CsiDriver),
-        resource::<CSINode>(Kind::CsiNode),
+        resource::<CSINode>(Kind::CsiNode).subresources(&["status"]),
         resource::<CSIStorageCapacity>(Kind::CsiStorageCapacity),
         resource::<StorageClass>(Kind::StorageClass).short(&["sc"]),
         resource::<VolumeAttachment>(Kind::VolumeAttachment).subresources(&["status"]),

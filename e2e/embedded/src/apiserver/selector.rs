@@ -4,7 +4,6 @@ mod parser;
 
 use serde_json::Value;
 
-use super::field::{FieldError, Path, aggregate};
 use super::names;
 use super::object::{self, Object};
 
@@ -70,26 +69,15 @@ impl LabelSelector {
 
 impl Requirement {
     fn new(key: String, operator: Operator, values: Vec<String>) -> Result<Self, String> {
-        let mut errors = Vec::new();
-        let path = Path::default();
-        if matches!(operator, Operator::GreaterThan | Operator::LessThan) {
-            for (index, value) in values.iter().enumerate() {
-                if value.parse::<i64>().is_err() {
-                    let field = path.child("values").index(index);
-                    let why = "for 'Gt', 'Lt' operators, the value must be an integer";
-                    errors.push(FieldError::invalid(&field, value.as_str(), why));
-                }
-            }
-        }
-        for (index, value) in values.iter().enumerate() {
+        let compares = matches!(operator, Operator::GreaterThan | Operator::LessThan);
+        for value in &values {
             let found = names::label_value(value);
             if !found.is_empty() {
-                let field = path.child("values").index(index).key(&key);
-                errors.push(FieldError::invalid(&field, value.as_str(), found.join("; ")));
+                return Err(format!("value {value:?} {}", found.join("; ")));
             }
-        }
-        if !errors.is_empty() {
-            return Err(aggregate(&errors));
+            if compares && value.parse::<i64>().is_err() {
+                return Err(format!("value {value:?} must be an integer"));
+            }
         }
         Ok(Self {
             key,

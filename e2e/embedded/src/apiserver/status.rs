@@ -142,8 +142,8 @@ impl Status {
     }
 
     /// A patch with a result that cannot be decoded.
-    pub(crate) fn invalid_patch(patched: impl Into<String>, why: impl Into<String>) -> Self {
-        let error = FieldError::invalid(&Path::new("patch"), patched.into(), why);
+    pub(crate) fn invalid_patch(why: String) -> Self {
+        let error = FieldError::invalid(&Path::new("patch"), Value::Null, why);
         Self::invalid("", "", "", &[error])
     }
 
@@ -232,18 +232,6 @@ impl Status {
             accepted.join(", ")
         );
         Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message, Value::Null)
-    }
-
-    /// The router's error for a client that accepts none of its media types.
-    pub(crate) fn no_representation(accepted: &[&str], streams: bool) -> Self {
-        let mut available = accepted.join(", ");
-        if streams {
-            available.push_str(
-                ", application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch",
-            );
-        }
-        let message = format!("406: Not Acceptable\n\nAvailable representations: {available}");
-        Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message, json!({}))
     }
 
     pub(crate) fn too_large(limit: usize) -> Self {

@@ -1,4 +1,4 @@
-//! Subresources: status, ephemeralcontainers, finalize, binding, eviction and token.
+//! Subresources: status, finalize, binding, eviction and token.
 
 use http::{Method, StatusCode};
 use k8s_openapi::api::authentication::v1::TokenRequest;
@@ -13,7 +13,7 @@ use super::field::{FieldError, Path, aggregate};
 use super::object::{self, Object, set, text};
 use super::reply::{Reply, success};
 use super::resource::Kind;
-use super::schema::{self, Codec};
+use super::schema;
 use super::status::Status;
 use super::stored::key;
 use super::strategy::Part;
@@ -28,7 +28,15 @@ pub(crate) fn handle(call: &mut Call<'_>, method: &Method) -> Result<Reply, Stat
     let location = call.location;
     let name = location.subresource.as_str();
     if !location.resource.subresources.contains(&name) {
-        let of_pod = ["log", "exec", "attach", "portforward", "proxy", "resize"];
+        let of_pod = [
+            "log",
+            "exec",
+            "attach",
+            "portforward",
+            "proxy",
+            "resize",
+            "ephemeralcontainers",
+        ];
         let kind = location.resource.kind;
         let known = (kind == Kind::Pod && of_pod.contains(&name)) || (kind == Kind::Node && name == "proxy");
         return Err(if known {
@@ -38,15 +46,13 @@ pub(crate) fn handle(call: &mut Call<'_>, method: &Method) -> Result<Reply, Stat
         });
     }
     match (name, method.as_str()) {
-        ("status" | "ephemeralcontainers", "GET") => {
+        ("status", "GET") => {
             let encoder = call.encoder()?;
             call.version_of_read()?;
             call.read(&encoder)
         }
         ("status", "PUT") => call.update(Part::Status),
         ("status", "PATCH") => call.patch(Part::Status),
-        ("ephemeralcontainers", "PUT") => call.update(Part::EphemeralContainers),
-        ("ephemeralcontainers", "PATCH") => call.patch(Part::EphemeralContainers),
         ("finalize", "PUT") => call.update(Part::Finalize),
         ("binding", "POST") => bind(call),
         ("eviction", "POST") => evict(call),
@@ -61,7 +67,7 @@ fn body<K: k8s_openapi::Resource>(call: &mut Call<'_>) -> Result<(bool, Value), 
     let (dry_run, validation) = call.query.write_options("CreateOptions")?;
     let expected = ObjectType::of::<K>();
     let object = call.decode(&expected, validation, |document| {
-        schema::decode(expected.schema, document, Codec::Json)
+        schema::decode(expected.schema, document)
     })?;
     Ok((dry_run, Value::Object(object)))
 }
@@ -218,29 +224,10 @@ fn token(call: &mut Call<'_>) -> Result<Reply, Status> {
     let (_, request) = body::<TokenRequest>(call)?;
     admit(call, &request)?;
     let location = call.location;
-    let invalid = |name: &str, error| {
-        let group = "authentication.k8s.io";
-        Err(Status::invalid(group, "TokenRequest", name, &[error]))
-    };
-    let given = request["metadata"]["name"].as_str().unwrap_or_default();
-    if !given.is_empty() && given != location.name {
-        let why = "must match the service account name if specified";
-        let path = Path::new("metadata").child("name");
-        return invalid(&location.name, FieldError::invalid(&path, given, why));
-    }
     let (namespace, name) = (&location.namespace, &location.name);
     let account = call.server.store().existing(location.resource, namespace, name)?;
     let spec = &request["spec"];
     let seconds = spec["expirationSeconds"].as_i64().unwrap_or(TOKEN_SECONDS);
-    let why = match seconds {
-        ..600 => Some("may not specify a duration less than 10 minutes"),
-        4_294_967_297.. => Some("may not specify a duration larger than 2^32 seconds"),
-        _ => None,
-    };
-    if let Some(why) = why {
-        let path = Path::new("spec").child("expirationSeconds");
-        return invalid("", FieldError::invalid(&path, seconds, why));
-    }
     let now = call.server.clock().now();
     let until = clock::format_time(now + jiff::SignedDuration::from_secs(seconds));
     let number = call.server.rng().u64(..);

@@ -10,16 +10,14 @@ use super::field::{FieldError, Path};
 use super::names;
 use super::object::{self, Object, set, text};
 use super::resource::{Kind, Resource};
-use super::schema::{self, Codec};
+use super::schema;
 use super::status::Status;
 use super::storage::Store;
 use super::stored::{Stored, key};
 use super::strategy::{self, Part};
-use super::strconv;
 use super::validate;
-use super::warnings;
 use super::write_options::FailedPrecondition;
-use super::{app_armor, defaults, event_view};
+use super::{defaults, event_view, list};
 
 /// Maximum number of attempts to generate an unused name.
 const NAME_ATTEMPTS: usize = 8;
@@ -35,8 +33,6 @@ pub(crate) struct Writer<'a> {
     pub(crate) namespace: &'a str,
     /// Whether the write is a dry run, which stores nothing.
     pub(crate) dry_run: bool,
-    /// Warnings for the client.
-    pub(crate) warnings: Vec<String>,
 }
 
 /// The object after a write.
@@ -75,7 +71,7 @@ impl Writer<'_> {
             set(&mut object, &format!("/metadata/{name}"), Value::Null);
         }
         self.match_namespace(&mut object)?;
-        admission::create(self.store, self.rng, resource, &mut object, self.namespace)?;
+        admission::create(self.store, resource, &mut object, self.namespace)?;
         let generates = object::name(&object).is_empty() && object::has(&object, "/metadata/generateName");
         let attempts = if generates { NAME_ATTEMPTS } else { 1 };
         for _ in 1..attempts {
@@ -97,22 +93,9 @@ impl Writer<'_> {
             set(&mut object, "/metadata/name", names::generate(&prefix, self.rng));
         }
         strategy::prepare_for_create(resource.kind, &mut object, &self.now);
-        self.warnings = app_armor::copy_annotations(resource.kind, &mut object);
         strategy::apply_volume_limit_scaling(resource.kind, &mut object, self.store.volume_limit_scaling);
         let name = object::name(&object).to_owned();
-        let invalid = |errors: Vec<FieldError>| {
-            Status::invalid(kind_group(resource), resource.kind_name, &name, &errors)
-        };
-        let errors = validate::create(resource, &object);
-        if !errors.is_empty() {
-            return Err(invalid(errors));
-        }
-        let errors = validate::common(resource, &object);
-        if !errors.is_empty() {
-            return Err(invalid(errors));
-        }
-        self.warnings.extend(warnings::create(resource.kind, &object));
-        admission::validate_create(self.store, resource, &object, self.namespace)?;
+        invalid(resource, &name, &validate::create(resource, &object))?;
         self.canonicalize(&mut object);
         if !self.dry_run && parse_version(&object).is_ok_and(|version| version != 0) {
             let why = "resourceVersion should not be set on objects to be created";
@@ -233,7 +216,7 @@ impl Writer<'_> {
         set(object, "/metadata/managedFields", Value::Null);
         object::copy(object, old, "/metadata/generation");
         if part == Part::Main {
-            admission::mutate_update(resource, object, old);
+            admission::mutate_update(resource, object);
         }
         let schema = super::resource::of_kind(resource.kind).schema;
         strategy::apply_volume_limit_scaling(resource.kind, object, self.store.volume_limit_scaling);
@@ -248,27 +231,9 @@ impl Writer<'_> {
         if !object::has(object, "/metadata/deletionGracePeriodSeconds") {
             object::copy(object, old, "/metadata/deletionGracePeriodSeconds");
         }
-        // Kubernetes' check of immutable Secrets distinguishes an empty map from a missing one.
-        let has_empty_data = resource.kind == Kind::Secret && is_empty_map(object, DATA);
         self.canonicalize(object);
-        if has_empty_data {
-            object.insert(DATA.to_owned(), Value::Object(Object::new()));
-        }
-        let mut errors = validate::common_update(resource, object, old);
-        errors.extend(validate::update(resource, part, object, old));
-        if has_empty_data {
-            object.remove(DATA);
-        }
-        if !errors.is_empty() {
-            let name = object::name(object);
-            return Err(Status::invalid(
-                kind_group(resource),
-                resource.kind_name,
-                name,
-                &errors,
-            ));
-        }
-        self.warnings = warnings::update(resource.kind, part, object, old);
+        let errors = validate::update(resource, part, object, old);
+        invalid(resource, object::name(object), &errors)?;
         admission::validate_update(self.store, resource, part, object, old)
     }
 
@@ -321,20 +286,18 @@ impl Writer<'_> {
     }
 }
 
-/// Field of a Secret.
-const DATA: &str = "data";
-
-/// The group in errors: events are core events in both event APIs.
-fn kind_group(resource: &Resource) -> &'static str {
-    super::resource::of_kind(resource.kind).group
+/// 422 if there are errors; events are core events in both event APIs.
+fn invalid(resource: &Resource, name: &str, errors: &[FieldError]) -> Result<(), Status> {
+    if errors.is_empty() {
+        return Ok(());
+    }
+    let group = super::resource::of_kind(resource.kind).group;
+    Err(Status::invalid(group, resource.kind_name, name, errors))
 }
 
 /// The resource version of an object, 0 if it has none.
 fn parse_version(object: &Object) -> Result<u64, Status> {
-    match text(object, "/metadata/resourceVersion") {
-        "" => Ok(0),
-        given => strconv::parse_uint(given).map_err(Status::unclassified),
-    }
+    list::version_of_read(text(object, "/metadata/resourceVersion"))
 }
 
 /// Whether an update of a terminating object completes its deletion.
@@ -349,12 +312,8 @@ fn should_delete(object: &Object, old: &Object) -> bool {
 ///
 /// # Errors
 /// If a field has the wrong type. Unknown fields are returned beside the object.
-pub(crate) fn decode_object(
-    resource: &Resource,
-    document: Object,
-    codec: Codec,
-) -> Result<(Object, Vec<String>), String> {
-    let (mut object, unknown) = schema::decode(resource.schema, document, codec)?;
+pub(crate) fn decode_object(resource: &Resource, document: Object) -> Result<(Object, Vec<String>), String> {
+    let (mut object, unknown) = schema::decode(resource.schema, document)?;
     if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
         metadata.remove("managedFields");
         metadata.remove("selfLink");
@@ -363,19 +322,8 @@ pub(crate) fn decode_object(
         object = event_view::to_core(object);
     }
     defaults::apply(resource.kind, &mut object);
-    let has_empty_data = resource.kind == Kind::Secret && is_empty_map(&object, DATA);
     super::resource::of_kind(resource.kind)
         .schema
         .normalize(&mut object);
-    if has_empty_data {
-        object.insert(DATA.to_owned(), Value::Object(Object::new()));
-    }
     Ok((object, unknown))
-}
-
-fn is_empty_map(object: &Object, name: &str) -> bool {
-    object
-        .get(name)
-        .and_then(Value::as_object)
-        .is_some_and(Object::is_empty)
 }

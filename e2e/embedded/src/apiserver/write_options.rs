@@ -3,9 +3,9 @@
 use super::field::{FieldError, Path};
 use super::object::{self, Object, at, text};
 use super::request::Query;
-use super::schema::{self, Codec};
+use super::schema;
 use super::status::Status;
-use super::type_meta;
+use super::write::Written;
 
 /// The `fieldValidation` of a request: how the server handles unknown fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +41,8 @@ pub(crate) struct DeleteOptions {
     pub(crate) propagation_policy: Option<String>,
     pub(crate) orphan_dependents: Option<bool>,
     pub(crate) dry_run: Vec<String>,
+    /// The version of the object by which an injected fault decides, in place of the newest one.
+    pub(crate) decided_by: Option<Written>,
 }
 
 // === impl Preconditions ===
@@ -107,17 +109,13 @@ impl DeleteOptions {
     /// 400 if a field has the wrong type, or if the document is of another kind.
     pub(crate) fn decode(document: Object) -> Result<Self, Status> {
         let kind = text(&document, "/kind");
-        let version = text(&document, "/apiVersion");
         if !kind.is_empty() && kind != "DeleteOptions" {
-            let version = if version.is_empty() {
-                "meta.k8s.io/__internal"
-            } else {
-                version
-            };
-            return Err(Status::bad_request(type_meta::not_registered(kind, version)));
+            return Err(Status::bad_request(format!(
+                "the body must be DeleteOptions, but is {kind}"
+            )));
         }
         let schema = schema::of("", "DeleteOptions");
-        let (options, _) = schema::decode(schema, document, Codec::Json).map_err(Status::bad_request)?;
+        let (options, _) = schema::decode(schema, document).map_err(Status::bad_request)?;
         let given =
             |pointer: &str| object::has(&options, pointer).then(|| text(&options, pointer).to_owned());
         let dry_run = object::list(&options, "/dryRun").iter();
@@ -132,24 +130,33 @@ impl DeleteOptions {
             dry_run: dry_run
                 .filter_map(|value| value.as_str().map(str::to_owned))
                 .collect(),
+            decided_by: None,
         })
     }
 
-    pub(crate) fn validate(&self) -> Vec<FieldError> {
-        let mut errors = Vec::new();
+    /// # Errors
+    /// 422 for invalid values; 501 for deletions that need the garbage collector's finalizers.
+    pub(crate) fn validate(&self) -> Result<(), Status> {
+        let mut errors: Vec<FieldError> = invalid_dry_run(&self.dry_run).into_iter().collect();
         let path = Path::new("propagationPolicy");
-        if let Some(policy) = &self.propagation_policy {
-            if self.orphan_dependents.is_some() {
-                let why = "orphanDependents and deletionPropagation cannot be both set";
-                errors.push(FieldError::invalid(&path, policy.as_str(), why));
-            }
-            let supported = ["Foreground", "Background", "Orphan", "nil"];
-            if !supported[..3].contains(&policy.as_str()) {
-                errors.push(FieldError::not_supported(&path, policy.as_str(), &supported));
-            }
+        let policy = self.propagation_policy.as_deref();
+        if policy.is_some() && self.orphan_dependents.is_some() {
+            let why = "orphanDependents and propagationPolicy cannot be both set";
+            errors.push(FieldError::invalid(&path, policy, why));
         }
-        errors.extend(invalid_dry_run(&self.dry_run));
-        errors
+        let supported = ["Foreground", "Background", "Orphan"];
+        if let Some(policy) = policy.filter(|policy| !supported.contains(policy)) {
+            errors.push(FieldError::not_supported(&path, policy, &supported));
+        }
+        if !errors.is_empty() {
+            return Err(Status::invalid_options("DeleteOptions", &errors));
+        }
+        if self.orphan_dependents == Some(true) || matches!(policy, Some("Foreground" | "Orphan")) {
+            return Err(Status::not_implemented(
+                "a propagationPolicy other than Background",
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -162,10 +169,6 @@ impl Query {
     /// 422 for invalid values; `kind` is the options' kind.
     pub(crate) fn write_options(&self, kind: &str) -> Result<(bool, FieldValidation), Status> {
         let mut errors = Vec::new();
-        if kind == "PatchOptions" && self.has("force") {
-            let why = "may not be specified for non-apply patch";
-            errors.push(FieldError::forbidden(&Path::new("force"), why));
-        }
         if self.get("fieldManager").len() > 128 {
             errors.push(FieldError::too_long(&Path::new("fieldManager"), 128));
         }
@@ -200,6 +203,7 @@ impl Query {
                 .has("orphanDependents")
                 .then(|| self.flag("orphanDependents")),
             dry_run: self.all("dryRun"),
+            decided_by: None,
         })
     }
 }

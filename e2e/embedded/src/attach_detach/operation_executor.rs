@@ -16,7 +16,7 @@ use super::csi_plugin::CsiPlugin;
 use super::desired_state_of_world::{PodToAdd, VolumeToAttach};
 use crate::event_recorder::{EventRecorder, EventType};
 use crate::injected_bug::InjectedBug;
-use crate::pending_operations::{NotStarted, OperationKey, PendingOperations};
+use crate::nestedpendingoperations::{NestedPendingOperations, NotStarted, OperationKey};
 use crate::volume::VolumeSpec;
 
 const ATTACH_OPERATION: &str = "volume_attach";
@@ -198,7 +198,7 @@ fn operation_key(volume: &str, spec: Option<&VolumeSpec>, node: &str) -> Operati
 
 /// Whether an operation of this key is pending; does not allocate.
 pub(crate) fn is_operation_pending(
-    pending: &PendingOperations,
+    pending: &NestedPendingOperations,
     volume: &str,
     spec: Option<&VolumeSpec>,
     node: &str,

@@ -1,4 +1,4 @@
-//! The kinds of objects that the garbage collector watches: all except events.
+//! The kinds of objects that the garbage collector watches: all except events and ServiceAccounts.
 
 use std::any::TypeId;
 use std::fmt::Debug;
@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use futures::stream::{self, BoxStream, SelectAll, StreamExt};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Namespace, Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::Secret;
 use kube::api::ApiResource;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
@@ -19,9 +19,7 @@ use crate::informers::Informers;
 #[derive(Clone, Default)]
 pub(super) struct OtherInformers {
     leases: Informer<Lease>,
-    namespaces: Informer<Namespace>,
     secrets: Informer<Secret>,
-    service_accounts: Informer<ServiceAccount>,
 }
 
 /// Looks up an object by namespace, name and UID.
@@ -48,17 +46,13 @@ impl OtherInformers {
     pub(super) async fn run(self, client: &Client) {
         futures::join!(
             self.leases.run(Api::all(client.clone())),
-            self.namespaces.run(Api::all(client.clone())),
             self.secrets.run(Api::all(client.clone())),
-            self.service_accounts.run(Api::all(client.clone())),
         );
     }
 
     pub(super) async fn wait_for_sync(&self) {
         self.leases.wait_for_sync().await;
-        self.namespaces.wait_for_sync().await;
         self.secrets.wait_for_sync().await;
-        self.service_accounts.wait_for_sync().await;
     }
 }
 
@@ -78,9 +72,8 @@ impl Monitors {
         monitors.add(&informers.classes);
         monitors.add(&informers.capacities);
         monitors.add(&others.leases);
-        monitors.add(&others.namespaces);
+        monitors.add(&informers.namespaces);
         monitors.add(&others.secrets);
-        monitors.add(&others.service_accounts);
         monitors
     }
 

@@ -1,7 +1,7 @@
 use std::fmt::Debug;
 
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node as ClusterNode, Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::{Node as ClusterNode, Secret};
 use kube::Resource;
 use kube::api::PostParams;
 use serde::de::DeserializeOwned;
@@ -50,17 +50,6 @@ where
     api.get_opt(name).await.unwrap().is_some()
 }
 
-async fn delete_with<K>(api: &Api<K>, name: &str, policy: PropagationPolicy)
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
-{
-    let params = DeleteParams {
-        propagation_policy: Some(policy),
-        ..DeleteParams::default()
-    };
-    api.delete(name, &params).await.unwrap();
-}
-
 fn secrets(client: &Client) -> Api<Secret> {
     Api::namespaced(client.clone(), "default")
 }
@@ -107,80 +96,6 @@ async fn absent_owners_are_removed_if_another_exists() {
             left.iter().map(|owner| owner.uid.as_str()).collect::<Vec<_>>(),
             [node]
         );
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn foreground_deletion_waits_for_dependents() {
-    with_collector(|client| async move {
-        let accounts = Api::<ServiceAccount>::namespaced(client.clone(), "default");
-        let secrets = secrets(&client);
-        let account = create(&accounts, "a", &[], &[]).await;
-        let of_account = owner("v1", "ServiceAccount", "a", &account);
-        let first = create(&secrets, "s", &[of_account], &["example.com/x"]).await;
-        create(&secrets, "t", &[owner("v1", "Secret", "s", &first)], &[]).await;
-        tokio::time::sleep(PATIENCE).await;
-        delete_with(&accounts, "a", PropagationPolicy::Foreground).await;
-        assert!(remains(&accounts, "a").await);
-        assert!(
-            !remains(&secrets, "t").await,
-            "a dependent with dependents is deleted in the foreground, too"
-        );
-        let patch = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
-        secrets.patch("s", &PatchParams::default(), &patch).await.unwrap();
-        assert!(!remains(&accounts, "a").await);
-        assert!(!remains(&secrets, "s").await);
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn foreground_deletion_without_dependents_ends() {
-    with_collector(|client| async move {
-        let secrets = secrets(&client);
-        create(&secrets, "s", &[], &[]).await;
-        delete_with(&secrets, "s", PropagationPolicy::Foreground).await;
-        assert!(!remains(&secrets, "s").await);
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn orphaned_dependents_lose_their_owner() {
-    with_collector(|client| async move {
-        let accounts = Api::<ServiceAccount>::namespaced(client.clone(), "default");
-        let secrets = secrets(&client);
-        let account = create(&accounts, "a", &[], &[]).await;
-        create(
-            &secrets,
-            "s",
-            &[owner("v1", "ServiceAccount", "a", &account)],
-            &[],
-        )
-        .await;
-        tokio::time::sleep(PATIENCE).await;
-        delete_with(&accounts, "a", PropagationPolicy::Orphan).await;
-        assert!(!remains(&accounts, "a").await);
-        let secret = secrets.get("s").await.unwrap();
-        assert_eq!(secret.metadata.owner_references, None);
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn cycles_of_owners_are_deleted() {
-    with_collector(|client| async move {
-        let secrets = secrets(&client);
-        let first = create(&secrets, "s", &[], &[]).await;
-        let second = create(&secrets, "t", &[owner("v1", "Secret", "s", &first)], &[]).await;
-        let owners = [owner("v1", "Secret", "t", &second)];
-        let patch = Patch::Merge(json!({ "metadata": { "ownerReferences": owners } }));
-        secrets.patch("s", &PatchParams::default(), &patch).await.unwrap();
-        tokio::time::sleep(PATIENCE).await;
-        delete_with(&secrets, "s", PropagationPolicy::Foreground).await;
-        assert!(!remains(&secrets, "s").await);
-        assert!(!remains(&secrets, "t").await);
     })
     .await;
 }

@@ -89,11 +89,25 @@ impl Kubelet {
     pub(super) fn driver_event(&mut self, event: watcher::Result<Event<CSIDriver>>) {
         match event {
             Ok(Event::Init) => self.updater.listed = None,
-            Ok(Event::InitApply(driver)) => self.updater.listed = update_period(&driver),
+            Ok(Event::InitApply(driver)) => {
+                self.update_attachability(&driver);
+                self.updater.listed = update_period(&driver);
+            }
             Ok(Event::InitDone) => self.updater.set_period(self.updater.listed),
-            Ok(Event::Apply(driver)) => self.updater.set_period(update_period(&driver)),
+            Ok(Event::Apply(driver)) => {
+                self.update_attachability(&driver);
+                self.updater.set_period(update_period(&driver));
+            }
             Ok(Event::Delete(_)) => self.updater.set_period(None),
             Err(error) => tracing::debug!(node = self.config.name, %error, "watch of the CSIDriver failed"),
+        }
+    }
+
+    /// As upstream's populator: volumes may become non-attachable, and not the reverse.
+    fn update_attachability(&mut self, driver: &CSIDriver) {
+        if driver.spec.attach_required == Some(false) {
+            let name = driver.metadata.name.as_deref().unwrap_or_default();
+            self.volumes.mark_not_attachable(name);
         }
     }
 

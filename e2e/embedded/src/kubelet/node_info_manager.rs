@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, ensure};
 use csi_proto::v1;
 use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver, CSINodeSpec, VolumeNodeResources};
+use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver, VolumeNodeResources};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -138,7 +138,7 @@ impl NodeRegistration {
                 annotations: Some(BTreeMap::from([(key.to_owned(), plugins.to_owned())])),
                 ..ObjectMeta::default()
             },
-            spec: CSINodeSpec::default(),
+            ..CSINode::default()
         };
         csi_nodes.create(&PostParams::default(), &csi_node).await
     }

@@ -1,5 +1,7 @@
 //! Annotations and matching rules for binding claims and volumes.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
@@ -85,6 +87,28 @@ pub(crate) fn is_volume_bound_to_claim(volume: &PersistentVolume, claim: &Persis
             .uid
             .as_ref()
             .is_none_or(|uid| uid.is_empty() || Some(uid) == claim.metadata.uid.as_ref())
+}
+
+/// The PV controller's choice among all volumes: those with the fewest access modes that the claim asks for come first
+/// (`findByClaim`).
+pub(crate) fn find_by_claim<'a>(
+    claim: &PersistentVolumeClaim,
+    volumes: impl IntoIterator<Item = &'a PersistentVolume>,
+    only_prebound: bool,
+) -> Option<&'a PersistentVolume> {
+    let mut by_modes: BTreeMap<usize, Vec<&PersistentVolume>> = BTreeMap::new();
+    for volume in volumes {
+        if has_access_modes(claim, volume) {
+            let modes = volume.spec.as_ref().and_then(|spec| spec.access_modes.as_ref());
+            by_modes
+                .entry(modes.map_or(0, Vec::len))
+                .or_default()
+                .push(volume);
+        }
+    }
+    by_modes
+        .into_values()
+        .find_map(|volumes| find_matching_volume(claim, volumes, None, only_prebound))
 }
 
 /// The best volume for the claim: one pre-bound to it, even of another class, else the smallest that fits. With a node, only
@@ -308,6 +332,21 @@ mod tests {
         }));
         assert_eq!(found(&named, false).as_deref(), Some("named"));
         assert_eq!(found(&named, true).as_deref(), Some("named"));
+    }
+
+    #[test]
+    fn volume_with_the_fewest_access_modes_is_bound_even_if_a_smaller_one_fits() {
+        let volumes = [
+            mk_volume("shared", "1Gi", |v| {
+                v["spec"]["accessModes"] = json!(["ReadWriteOnce", "ReadWriteMany"])
+            }),
+            mk_volume("big", "10Gi", |_| {}),
+            mk_volume("fits", "2Gi", |_| {}),
+        ];
+        let name = |volume: Option<&PersistentVolume>| volume.unwrap().metadata.name.clone().unwrap();
+        assert_eq!(name(find_by_claim(&mk_claim(), &volumes, false)), "fits");
+        let of_scheduler = find_matching_volume(&mk_claim(), &volumes, None, false);
+        assert_eq!(name(of_scheduler), "shared", "the scheduler compares sizes only");
     }
 
     #[test]

@@ -7,8 +7,8 @@ use k8s_openapi::api::storage::v1::StorageClass;
 
 use super::claims::{
     ANN_BIND_COMPLETED, ANN_MIGRATED_TO, ANN_PROVISIONED_BY, ANN_SELECTED_NODE, NOT_SUPPORTED_PROVISIONER,
-    annotation, claim_phase, class_name, find_matching_volume, is_delay_binding_mode,
-    is_volume_bound_to_claim, mismatch, volume_phase,
+    annotation, claim_phase, class_name, find_by_claim, is_delay_binding_mode, is_volume_bound_to_claim,
+    mismatch, volume_phase,
 };
 use crate::event_recorder::EventType;
 
@@ -78,14 +78,11 @@ fn decide_unbound_claim(
     volumes: &[Arc<PersistentVolume>],
     class: Option<&StorageClass>,
 ) -> ClaimAction {
-    if claim.metadata.deletion_timestamp.is_some() {
-        return ClaimAction::Nothing;
-    }
     let is_delay_binding = class.is_some_and(is_delay_binding_mode);
     let is_delayed = is_delay_binding && annotation(claim, ANN_SELECTED_NODE).is_none();
     // With WaitForFirstConsumer the scheduler chooses the volume.
     let candidates = volumes.iter().map(|volume| &**volume);
-    if let Some(volume) = find_matching_volume(claim, candidates, None, is_delay_binding) {
+    if let Some(volume) = find_by_claim(claim, candidates, is_delay_binding) {
         return ClaimAction::Bind(volume.metadata.name.clone().unwrap_or_default());
     }
     if is_delayed {

@@ -14,9 +14,9 @@ use super::Item;
 use super::claims::volume_phase;
 use crate::informer::{Change, has_finalizer, key_of};
 use crate::informers::Informers;
-use crate::key_queue::KeyQueue;
 use crate::pod;
 use crate::volume::{CLAIM_FINALIZER, claim_name, claims_of};
+use crate::workqueue::WorkQueue;
 
 const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
 const FIRST_RETRY: Duration = Duration::from_millis(100);
@@ -46,7 +46,7 @@ impl ProtectionController {
         let mut pods = self.informers.pods.subscribe();
         async move {
             self.informers.wait_for_sync().await;
-            let mut queue = KeyQueue::new(FIRST_RETRY, MAX_RETRY);
+            let mut queue = WorkQueue::new(FIRST_RETRY, MAX_RETRY);
             loop {
                 let due = queue.next_due();
                 tokio::select! {
@@ -118,20 +118,20 @@ fn is_shut_down(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some() && pod.metadata.deletion_grace_period_seconds == Some(0)
 }
 
-fn claim_changed(queue: &mut KeyQueue<Item>, change: &Change<PersistentVolumeClaim>) {
+fn claim_changed(queue: &mut WorkQueue<Item>, change: &Change<PersistentVolumeClaim>) {
     if let Change::Applied { new, .. } = change {
         queue.add_unless_delayed(Item::Claim(key_of(&**new)));
     }
 }
 
-fn volume_changed(queue: &mut KeyQueue<Item>, change: &Change<PersistentVolume>) {
+fn volume_changed(queue: &mut WorkQueue<Item>, change: &Change<PersistentVolume>) {
     if let Change::Applied { new, .. } = change {
         queue.add_unless_delayed(Item::Volume(new.metadata.name.clone().unwrap_or_default()));
     }
 }
 
 /// Enqueues the claims of a deleted, unscheduled or terminated pod, which may be unused now (`podAddedDeletedUpdated`).
-fn pod_changed(queue: &mut KeyQueue<Item>, change: &Change<Pod>) {
+fn pod_changed(queue: &mut WorkQueue<Item>, change: &Change<Pod>) {
     match change {
         Change::Applied { new, .. } => {
             if pod::node_name(new).is_none() || pod::is_terminated(new) {
@@ -145,7 +145,7 @@ fn pod_changed(queue: &mut KeyQueue<Item>, change: &Change<Pod>) {
     }
 }
 
-fn enqueue_claims(queue: &mut KeyQueue<Item>, pod: &Pod) {
+fn enqueue_claims(queue: &mut WorkQueue<Item>, pod: &Pod) {
     for claim in claims_of(pod) {
         queue.add_unless_delayed(Item::Claim(claim));
     }
@@ -261,7 +261,7 @@ mod tests {
             (Some(first), mk_pod("uid-2", "second", Some("a")), Some("first")),
         ];
         for (old, new, expected) in cases {
-            let mut queue = KeyQueue::new(FIRST_RETRY, MAX_RETRY);
+            let mut queue = WorkQueue::new(FIRST_RETRY, MAX_RETRY);
             pod_changed(&mut queue, &Change::Applied { old, new });
             let expected = expected.map(|claim| Item::Claim(("default".to_owned(), claim.to_owned())));
             assert_eq!(queue.pop(Instant::now()), expected);

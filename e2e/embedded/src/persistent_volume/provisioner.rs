@@ -33,8 +33,8 @@ use crate::driver_connection::{DriverClient, DriverConnection, describe};
 use crate::event_recorder::{EventRecorder, EventType};
 use crate::informer::{Change, Key, key_of};
 use crate::informers::ProvisionerInformers;
-use crate::key_queue::KeyQueue;
 use crate::secret::get_credentials;
+use crate::workqueue::WorkQueue;
 
 const RETRY_START: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(300);
@@ -135,7 +135,7 @@ impl Provisioner {
         async move {
             self.informers.wait_for_sync().await;
             let worker = self.probe().await;
-            let mut queue: KeyQueue<Item> = KeyQueue::new(RETRY_START, RETRY_MAX);
+            let mut queue: WorkQueue<Item> = WorkQueue::new(RETRY_START, RETRY_MAX);
             let mut in_progress = BTreeMap::new();
             let mut working = BTreeSet::new();
             let mut again = BTreeSet::new();

@@ -1,20 +1,13 @@
-//! Requests to the embedded API server. Codes and texts are those of kube-apiserver 1.36.
+//! Requests to the embedded API server. Codes and reasons are those of kube-apiserver 1.37.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-mod annotations;
-mod ephemeral_containers;
 mod faults;
-mod patches;
-mod pod_status;
-mod pod_validation;
 mod pods;
 mod requests;
 mod subresources;
 mod throughput;
 mod validation;
-mod volumes;
-mod warnings;
 mod watches;
 
 use bytes::Bytes;
@@ -116,4 +109,12 @@ fn assert_fails(response: (u16, Value), code: u16, reason: &str, message: &str) 
     assert_eq!(response.0, code, "{}", response.1);
     assert_eq!(response.1["reason"], reason, "{}", response.1);
     assert_eq!(response.1["message"], message);
+}
+
+/// Checks code and reason of a failed request, and that its message says `why`.
+fn assert_refused(response: (u16, Value), code: u16, reason: &str, why: &str) {
+    assert_eq!(response.0, code, "{}", response.1);
+    assert_eq!(response.1["reason"], reason, "{}", response.1);
+    let message = response.1["message"].as_str().unwrap();
+    assert!(message.contains(why), "{message} must say: {why}");
 }

@@ -4,7 +4,9 @@ use http::{Method, Request};
 use http_body_util::Full;
 use serde_json::{Value, json};
 
-use super::{ATTACHMENTS, assert_fails, call, execute, mk_attachment, mk_server, patch, send, table};
+use super::{
+    ATTACHMENTS, assert_fails, assert_refused, call, execute, mk_attachment, mk_server, patch, send, table,
+};
 
 #[tokio::test(start_paused = true)]
 async fn refuses_requests_with_the_errors_of_kube_apiserver() {
@@ -22,29 +24,19 @@ async fn refuses_requests_with_the_errors_of_kube_apiserver() {
     );
     let mut empty = mk_attachment("b");
     empty["spec"]["source"] = json!({});
-    assert_fails(
-        create(empty).await,
-        422,
-        "Invalid",
-        "VolumeAttachment.storage.k8s.io \"b\" is invalid: spec.source: Required value: must specify exactly one of \
-         inlineVolumeSpec and persistentVolumeName",
-    );
+    assert_refused(create(empty).await, 422, "Invalid", "spec.source: Required value");
     let mut wrong = mk_attachment("b");
     wrong["spec"]["attacher"] = 5.into();
-    assert_fails(
-        create(wrong).await,
-        400,
-        "BadRequest",
-        "VolumeAttachment in version \"v1\" cannot be handled as a VolumeAttachment: json: cannot unmarshal number \
-         into Go struct field VolumeAttachmentSpec.spec.attacher of type string",
-    );
+    let why = "spec.attacher must be a string, but is 5";
+    assert_refused(create(wrong).await, 400, "BadRequest", why);
     let other = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n" } });
-    assert_fails(
-        create(other).await,
+    let why = "Node of v1 is not VolumeAttachment of storage.k8s.io/v1";
+    assert_refused(create(other).await, 400, "BadRequest", why);
+    assert_refused(
+        create(json!([])).await,
         400,
         "BadRequest",
-        "Node in version \"v1\" cannot be handled as a VolumeAttachment: converting (v1.Node) to \
-         (storage.VolumeAttachment): unknown conversion",
+        "it must be an object, but is an array",
     );
     let missing = call(&server, Method::GET, &format!("{ATTACHMENTS}/z"), &Value::Null).await;
     assert_fails(
@@ -74,83 +66,22 @@ async fn refuses_requests_with_the_errors_of_kube_apiserver() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refuses_invalid_fields_of_volumes() {
-    let server = mk_server(1);
-    let volume = |field: &str, value: Value| {
-        let mut volume = json!({
-            "metadata": {"name": "v"},
-            "spec": {
-                "accessModes": ["ReadWriteOnce"],
-                "capacity": {"storage": "1Gi"},
-                "hostPath": {"path": "/v"},
-            },
-        });
-        *volume.pointer_mut(field).unwrap() = value;
-        volume
-    };
-    let on_node = |requirement: Value| {
-        let terms = json!([{"matchFields": [requirement]}]);
-        json!({
-            "accessModes": ["ReadWriteOnce"],
-            "capacity": {"storage": "1Gi"},
-            "hostPath": {"path": "/v"},
-            "nodeAffinity": {"required": {"nodeSelectorTerms": terms}},
-        })
-    };
-    let requirement = "spec.nodeAffinity.required.nodeSelectorTerms[0].matchFields[0]";
-    let cases = [
-        (
-            volume("/spec/hostPath", json!({"path": "/v", "type": "Other"})),
-            "spec.hostPath.type: Unsupported value: \"Other\": supported values: \"\", \"BlockDevice\", \"CharDevice\", \
-             \"Directory\", \"DirectoryOrCreate\", \"File\", \"FileOrCreate\", \"Socket\""
-                .to_owned(),
-        ),
-        (
-            volume("/spec/hostPath", json!({"path": "/v/.."})),
-            "spec.hostPath.path: Invalid value: \"/v/..\": must not contain '..'".to_owned(),
-        ),
-        (
-            volume("/spec", on_node(json!({"key": "a", "operator": "In", "values": ["n"]}))),
-            format!("{requirement}.key: Invalid value: \"a\": not a valid field selector key"),
-        ),
-        (
-            volume("/spec", on_node(json!({"key": "metadata.name", "operator": "Exists"}))),
-            format!("{requirement}.operator: Invalid value: \"Exists\": not a valid selector operator"),
-        ),
-    ];
-    for (volume, message) in cases {
-        let response = call(&server, Method::POST, "/api/v1/persistentvolumes", &volume).await;
-        let message = format!("PersistentVolume \"v\" is invalid: {message}");
-        assert_fails(response, 422, "Invalid", &message);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn ignores_unknown_data_sources_of_claims() {
-    let server = mk_server(1);
-    let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
-    let resources = json!({"requests": {"storage": "1Gi"}});
-    let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": resources});
-    let claim = json!({"metadata": {"name": "c"}, "spec": spec});
-    assert_eq!(call(&server, Method::POST, claims, &claim).await.0, 201);
-    let unknown = json!({"spec": {"dataSource": {"kind": "Other", "name": "a"}}});
-    let (code, response) = patch(&server, &format!("{claims}/c"), "merge", &unknown).await;
-    assert_eq!((code, &response["spec"]["dataSource"]), (200, &Value::Null));
-}
-
-#[tokio::test(start_paused = true)]
 async fn refuses_json_patches_that_do_not_parse() {
     let server = mk_server(1);
     call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await;
-    for (validation, why) in [
-        ("Warn", "error decoding patch: unexpected end of JSON input"),
-        ("Ignore", "unexpected end of JSON input"),
+    for (body, why) in [
+        ("{", "the patch is not JSON"),
+        ("{}", "is not a JSON patch"),
+        ("[{}]", "is not a JSON patch"),
     ] {
-        let path = format!("{ATTACHMENTS}/a?fieldValidation={validation}");
         let json_patch = "application/json-patch+json";
-        let response = send(&server, Method::PATCH, &path, json_patch, b"{".to_vec()).await;
-        assert_fails(response, 400, "BadRequest", why);
+        let path = format!("{ATTACHMENTS}/a");
+        let response = send(&server, Method::PATCH, &path, json_patch, body.into()).await;
+        assert_refused(response, 400, "BadRequest", why);
     }
+    let missing = json!([{ "op": "remove", "path": "/metadata/labels/a" }]);
+    let (code, _) = patch(&server, &format!("{ATTACHMENTS}/a"), "json", &missing).await;
+    assert_eq!(code, 422);
 }
 
 #[tokio::test(start_paused = true)]
@@ -159,11 +90,11 @@ async fn refuses_a_patch_that_removes_the_version() {
     call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await;
     let path = format!("{ATTACHMENTS}/a");
     let response = patch(&server, &path, "merge", &json!({"apiVersion": null})).await;
-    assert_fails(
+    assert_refused(
         response,
-        400,
-        "BadRequest",
-        "the name of the object (a based on URL) was undeterminable: name must be provided",
+        422,
+        "Invalid",
+        "is not VolumeAttachment of storage.k8s.io/v1",
     );
 }
 
@@ -175,16 +106,6 @@ async fn checks_in_the_order_of_kube_apiserver() {
     let homeless = format!("{}/a", leases.replace("default", "nope"));
     let response = call(&server, Method::PUT, &homeless, &lease).await;
     assert_fails(response, 404, "NotFound", "namespaces \"nope\" not found");
-    for (metadata, name) in [(json!({"generateName": "p-"}), "p-"), (json!({}), "Unknown")] {
-        let container = json!({"name": "c", "image": "i"});
-        let spec = json!({"serviceAccountName": "none", "containers": [container]});
-        let pod = json!({"metadata": metadata, "spec": spec});
-        let response = call(&server, Method::POST, "/api/v1/namespaces/default/pods", &pod).await;
-        let message = format!(
-            "pods {name:?} is forbidden: error looking up service account default/none: serviceaccount \"none\" not found"
-        );
-        assert_fails(response, 403, "Forbidden", &message);
-    }
     let (code, _) = call(&server, Method::POST, leases, &json!({"metadata": {"name": "a"}})).await;
     assert_eq!(code, 201);
     let wrong = json!({
@@ -192,39 +113,14 @@ async fn checks_in_the_order_of_kube_apiserver() {
         "spec": {"renewTime": "now"},
     });
     let response = patch(&server, &format!("{leases}/a"), "strategic-merge", &wrong).await;
-    let message = " \"\" is invalid: patch: Invalid value: \"map[metadata:map[deletionGracePeriodSeconds:5 resourceVersion:7] \
-                   spec:map[renewTime:now]]\": cannot convert int64 to string";
-    assert_fails(response, 422, "Invalid", message);
-    let path = format!("{leases}/a?fieldValidation=Ignore");
-    let response = patch(&server, &path, "merge", &json!("text")).await;
-    assert_fails(response, 400, "BadRequest", "Invalid JSON Patch");
-}
-
-#[tokio::test(start_paused = true)]
-async fn accepts_unqualified_finalizers_of_leases_and_lists_of_bytes() {
-    let server = mk_server(1);
-    let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
-    call(&server, Method::POST, leases, &json!({"metadata": {"name": "a"}})).await;
-    let finalizers = json!({"metadata": {"finalizers": ["a"]}});
-    let (code, response) = patch(&server, &format!("{leases}/a"), "merge", &finalizers).await;
-    assert_eq!((code, &response["metadata"]["finalizers"]), (200, &json!(["a"])));
-    let secrets = "/api/v1/namespaces/default/secrets";
-    let secret = json!({"metadata": {"name": "a"}, "data": {"none": [], "some": [104, 105], "null": null}});
-    let (code, response) = call(&server, Method::POST, secrets, &secret).await;
-    assert_eq!(
-        (code, &response["data"]),
-        (201, &json!({"none": "", "some": "aGk=", "null": ""}))
+    assert_refused(
+        response,
+        422,
+        "Invalid",
+        "metadata.deletionGracePeriodSeconds must be a number",
     );
-    let response = patch(
-        &server,
-        &format!("{secrets}/a"),
-        "strategic-merge",
-        &json!({"data": {"none": "-"}}),
-    )
-    .await;
-    let message = " \"\" is invalid: patch: Invalid value: \"map[data:map[none:-]]\": error decoding from json: \
-                   illegal base64 data at input byte 0";
-    assert_fails(response, 422, "Invalid", message);
+    let response = patch(&server, &format!("{leases}/a"), "merge", &json!("text")).await;
+    assert_refused(response, 400, "BadRequest", "the patch must be an object");
 }
 
 #[tokio::test(start_paused = true)]
@@ -251,16 +147,11 @@ async fn returns_conflict_if_the_resource_version_is_stale() {
         (200, second.clone())
     );
     let revision = second["metadata"]["resourceVersion"].as_str().unwrap();
-    for (version, why) in [
-        (format!("+{revision}"), "invalid syntax"),
-        ("99999999999999999999".to_owned(), "value out of range"),
-    ] {
+    for version in [format!("+{revision}"), "99999999999999999999".to_owned()] {
         let mut third = second.clone();
         third["metadata"]["resourceVersion"] = version.as_str().into();
-        let (code, response) = call(&server, Method::PUT, &path, &third).await;
-        assert_eq!(code, 500);
-        let message = format!("strconv.ParseUint: parsing {version:?}: {why}");
-        assert_eq!(response["message"], message);
+        let (code, _) = call(&server, Method::PUT, &path, &third).await;
+        assert_eq!(code, 500, "{version}");
     }
     let other = json!({ "metadata": { "uid": "another" } });
     let (code, response) = patch(&server, &path, "merge", &other).await;
@@ -368,12 +259,8 @@ async fn lists_in_pages_of_one_version() {
         .map(|item| &item["metadata"]["name"]);
     assert_eq!(names.collect::<Vec<_>>(), ["d"], "the current rest");
     let path = format!("{ATTACHMENTS}?limit=99999999999999999999");
-    assert_fails(
-        call(&server, Method::GET, &path, &Value::Null).await,
-        400,
-        "BadRequest",
-        "strconv.ParseInt: parsing \"99999999999999999999\": value out of range",
-    );
+    let response = call(&server, Method::GET, &path, &Value::Null).await;
+    assert_refused(response, 400, "BadRequest", "is not a number");
 }
 
 #[tokio::test(start_paused = true)]
@@ -411,9 +298,8 @@ async fn decodes_objects_and_options_in_protobuf() {
     assert_eq!(code, 409);
     let (code, response) = send(&server, Method::POST, NAMESPACES, PROTOBUF, b"{}".to_vec()).await;
     assert_eq!(code, 400);
-    let why = "the object provided is unrecognized (must be of type Namespace): provided data does not appear to be a \
-               protobuf message, expected prefix [107 56 115 0] ({})";
-    assert_eq!(response["message"], why);
+    let why = "does not appear to be a protobuf message";
+    assert!(response["message"].as_str().unwrap().contains(why), "{response}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -437,6 +323,7 @@ async fn returns_501_for_unimplemented_features() {
     assert_eq!(code, 501);
     for path in [
         "/api/v1/namespaces/default/pods/p/log",
+        "/api/v1/namespaces/default/pods/p/ephemeralcontainers",
         "/api/v1/namespaces/default/configmaps",
         "/apis/apps/v1/deployments",
         "/apis/storage.k8s.io/v1/volumeattributesclasses/gold",
@@ -457,6 +344,20 @@ async fn returns_501_for_unimplemented_features() {
             "{path}"
         );
     }
+}
+
+/// The garbage collector only deletes dependents in the background.
+#[tokio::test(start_paused = true)]
+async fn returns_501_for_deletions_that_need_the_garbage_collector() {
+    let server = mk_server(1);
+    call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await;
+    for policy in ["Foreground", "Orphan"] {
+        let path = format!("{ATTACHMENTS}/a?propagationPolicy={policy}");
+        let (code, _) = call(&server, Method::DELETE, &path, &Value::Null).await;
+        assert_eq!(code, 501, "{policy}");
+    }
+    let path = format!("{ATTACHMENTS}/a?propagationPolicy=Background");
+    assert_eq!(call(&server, Method::DELETE, &path, &Value::Null).await.0, 200);
 }
 
 /// `kubectl describe namespace` reads both lists.

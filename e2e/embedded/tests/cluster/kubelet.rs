@@ -269,7 +269,7 @@ async fn node_has_addresses_a_version_and_the_node_id_of_the_driver() {
     let addresses = status.addresses.unwrap();
     let kinds: Vec<_> = addresses.iter().map(|address| &address.type_).collect();
     assert_eq!(kinds, ["InternalIP", "Hostname"]);
-    assert_eq!(status.node_info.unwrap().kubelet_version, "v1.36.3");
+    assert_eq!(status.node_info.unwrap().kubelet_version, "v1.37.2");
     let annotations = node.metadata.annotations.unwrap();
     let ids: Value = serde_json::from_str(&annotations["csi.volume.kubernetes.io/nodeid"]).unwrap();
     assert_eq!(ids, json!({DRIVER: "a"}));

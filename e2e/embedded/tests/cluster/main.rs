@@ -8,7 +8,6 @@ mod attacher;
 mod driver;
 mod kubelet;
 mod lost_node;
-mod namespaces;
 mod restart;
 mod scheduling;
 mod volumes;

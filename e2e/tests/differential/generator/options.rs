@@ -160,7 +160,7 @@ impl Generator {
     pub(super) fn not_implemented(&mut self, kind: &Kind) -> Request {
         let (path, name) = self.object_path(kind);
         let mut request = request(kind, "not implemented", Method::GET, path);
-        match self.rng.u8(..15) {
+        match self.rng.u8(..17) {
             0 => {
                 request.method = Method::PATCH;
                 request.content_type = "application/apply-patch+yaml";
@@ -186,6 +186,11 @@ impl Generator {
             10 => "/api/v1/namespaces/$ns/pods/a/proxy/metrics/cadvisor".clone_into(&mut request.path),
             11 => "/readyz/ping".clone_into(&mut request.path),
             12 => "/openid/v1/jwks".clone_into(&mut request.path),
+            14 => "/api/v1/namespaces/$ns/pods/a/ephemeralcontainers".clone_into(&mut request.path),
+            15 => {
+                request.method = Method::DELETE;
+                request.query.push(("propagationPolicy", "Orphan".to_owned()));
+            }
             13 => "/.well-known/openid-configuration".clone_into(&mut request.path),
             _ => "/apis/apps/v1/namespaces/$ns/deployments".clone_into(&mut request.path),
         }
@@ -279,7 +284,7 @@ impl Generator {
             0 => request.query.push(("gracePeriodSeconds", "0".to_owned())),
             1 => request.query.push(("dryRun", "All".to_owned())),
             2 => {
-                let policy = ["Background", "Foreground", "Orphan", "Other"][self.rng.usize(..4)];
+                let policy = ["Background", "Other"][self.rng.usize(..2)];
                 request.query.push(("propagationPolicy", policy.to_owned()));
             }
             3 => request.query.push(("gracePeriodSeconds", "x".to_owned())),
@@ -293,8 +298,7 @@ impl Generator {
                     json!({ "gracePeriodSeconds": 10 }),
                     json!({ "gracePeriodSeconds": -1 }),
                     json!({ "gracePeriodSeconds": "x" }),
-                    json!({ "propagationPolicy": "Foreground", "kind": "DeleteOptions", "apiVersion": "v1" }),
-                    json!({ "propagationPolicy": "Orphan" }),
+                    json!({ "propagationPolicy": "Background", "kind": "DeleteOptions", "apiVersion": "v1" }),
                     json!({ "propagationPolicy": "Other" }),
                     json!({ "propagationPolicy": "Orphan", "orphanDependents": true }),
                     json!({ "dryRun": ["All"] }),
@@ -349,7 +353,6 @@ impl Generator {
                 request.query.push(("fieldValidation", value.to_owned()));
             }
             8 => request.query.push(("fieldManager", "m".repeat(130))),
-            9 => request.query.push(("force", "true".to_owned())),
             10 => self.accept(request, METADATA),
             _ => {}
         }

@@ -1,19 +1,16 @@
-//! Generates requests for the subresources `binding`, `ephemeralcontainers`, `eviction`, `token` and `finalize`, and bodies in
-//! protobuf.
+//! Generates requests for the subresources `binding`, `eviction`, `token` and `finalize`, and bodies in protobuf.
 
 use http::Method;
 use serde_json::{Value, json};
 
 use super::super::kinds::Kind;
 use super::super::request::{Body, Edit, Protobuf, Request};
-use super::{Generator, JSON, merge_document, request, unique_name};
+use super::{Generator, JSON, request, unique_name};
 
 /// Actions of subresources by the resource that has them.
-pub(crate) const SUBRESOURCES: [(&str, &str); 6] = [
+pub(crate) const SUBRESOURCES: [(&str, &str); 4] = [
     ("pods", "POST binding"),
     ("pods", "POST eviction"),
-    ("pods", "PUT ephemeralcontainers"),
-    ("pods", "PATCH ephemeralcontainers"),
     ("serviceaccounts", "POST token"),
     ("namespaces", "PUT finalize"),
 ];
@@ -34,10 +31,6 @@ impl Generator {
         let method: Method = method.parse().ok()?;
         let mut request = request(kind, action, method.clone(), format!("{path}/{subresource}"));
         request.content_type = JSON;
-        if subresource == "ephemeralcontainers" {
-            self.ephemeral_containers(kind, &name, &mut request);
-            return Some(request);
-        }
         let mut document = match subresource {
             "binding" => self.binding(&path),
             "eviction" => self.eviction(&path),
@@ -64,51 +57,6 @@ impl Generator {
             request.query.push(("fieldValidation", validation.to_owned()));
         }
         Some(request)
-    }
-
-    /// Sets the ephemeral containers; also another field, whose change is ignored.
-    fn ephemeral_containers(&mut self, kind: &Kind, name: &str, request: &mut Request) {
-        let containers = [
-            json!([{ "name": "d", "image": "i" }]),
-            json!([{ "name": "d", "image": "i", "targetContainerName": "c" }]),
-            json!([{ "name": "d", "image": "i" }, { "name": "e", "image": "i:v1", "stdin": true, "tty": true }]),
-            json!([{ "name": "d", "image": "j" }]),
-            json!([{ "name": "e", "image": "i", "volumeMounts": [{ "name": "v", "mountPath": "/v" }] }]),
-            json!([{ "name": "e", "image": "i", "volumeMounts": [{ "name": "v", "mountPath": "/v", "subPath": "a" }] }]),
-            json!([{ "name": "c", "image": " i" }, { "name": "", "image": "" }]),
-            json!([{ "name": "d", "image": "i", "targetContainerName": "d" }]),
-            json!([{
-                "name": "d",
-                "image": "i",
-                "ports": [{ "containerPort": 1 }],
-                "lifecycle": { "preStop": { "sleep": { "seconds": 1 } } },
-                "resources": { "limits": { "cpu": "1" } },
-                "resizePolicy": [{ "resourceName": "cpu", "restartPolicy": "NotRequired" }],
-                "restartPolicy": "Always",
-                "livenessProbe": { "exec": { "command": ["a"] } },
-            }]),
-            json!([]),
-            json!(7),
-        ];
-        let chosen = self.rng.choice(containers).expect("the list must not be empty");
-        let mut edits = vec![Edit::set("/spec/ephemeralContainers", chosen)];
-        if self.chance(30) {
-            let label = Edit::set("/metadata/labels", json!({ "app": "ignored" }));
-            let image = Edit::set("/spec/containers/0/image", "ignored");
-            edits.push(if self.chance(50) { label } else { image });
-        }
-        request.body = if request.method == Method::PUT {
-            let mut fallback = kind.base.clone();
-            Edit::set("/metadata/name", name).apply(&mut fallback);
-            Body::Stored { fallback, edits }
-        } else {
-            request.content_type = if self.chance(50) {
-                "application/merge-patch+json"
-            } else {
-                "application/strategic-merge-patch+json"
-            };
-            Body::Json(merge_document(&edits))
-        };
     }
 
     /// Another type of the body, a field of the wrong type, or an unknown field.
@@ -164,14 +112,7 @@ impl Generator {
     }
 
     fn token(&mut self) -> Value {
-        let seconds = [
-            json!(null),
-            json!(600),
-            json!(599),
-            json!(7200),
-            json!(5_000_000_000_i64),
-            json!(-1),
-        ];
+        let seconds = [json!(null), json!(600), json!(7200)];
         json!({ "spec": { "audiences": ["a"], "expirationSeconds": self.rng.choice(seconds) } })
     }
 

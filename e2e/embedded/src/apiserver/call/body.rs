@@ -2,11 +2,9 @@
 
 use serde_json::Value;
 
-use super::super::go_format;
 use super::super::object::Object;
 use super::super::protobuf;
 use super::super::request;
-use super::super::schema::Codec;
 use super::super::status::Status;
 use super::super::type_meta::{self, ObjectType};
 use super::super::write::decode_object;
@@ -18,18 +16,18 @@ use super::Call;
 impl Call<'_> {
     /// The body as JSON.
     pub(crate) fn document(&self) -> Result<Value, String> {
-        go_format::parse_json(&self.body)
+        serde_json::from_slice(&self.body).map_err(|error| error.to_string())
     }
 
     /// The object in the body, in JSON or protobuf; a protobuf body without a type gets this one.
     ///
     /// # Errors
-    /// The error text of the step in which Kubernetes' decoder determines the type.
+    /// Why the type of the object is unknown.
     pub(crate) fn typed_document(&self, api_version: &str, kind: &str) -> Result<Object, String> {
         let document = if request::is_protobuf(self.headers) {
             protobuf::decode(&self.body, api_version, kind)?
         } else {
-            self.document().map_err(type_meta::not_determined)?
+            self.document()?
         };
         type_meta::object(document)
     }
@@ -38,7 +36,7 @@ impl Call<'_> {
     pub(crate) fn object(&mut self, validation: FieldValidation) -> Result<Object, Status> {
         let resource = self.location.resource;
         self.decode(&resource.into(), validation, |document| {
-            decode_object(resource, document, Codec::Json)
+            decode_object(resource, document)
         })
     }
 
@@ -51,15 +49,11 @@ impl Call<'_> {
     ) -> Result<Object, Status> {
         request::accepts_body(self.headers)?;
         let expected_version = expected.api_version();
-        let unrecognized = |why: String| {
-            Status::bad_request(format!(
-                "the object provided is unrecognized (must be of type {}): {why} ({})",
-                expected.kind,
-                summary(&self.body)
-            ))
-        };
         let document = self.typed_document(&expected_version, expected.kind);
-        let document = document.map_err(unrecognized)?;
+        let document = document.map_err(|why| {
+            let name = expected.kind;
+            Status::bad_request(format!("the body is not an object of type {name}: {why}"))
+        })?;
         let given = |name: &str, default: &str| {
             let text = document.get(name).and_then(Value::as_str).unwrap_or_default();
             if text.is_empty() { default } else { text }.to_owned()
@@ -73,7 +67,7 @@ impl Call<'_> {
                 "{kind} in version {short:?} cannot be handled as a {name}: {why}"
             ))
         };
-        if let Some(why) = type_meta::conversion_error(expected, &kind, &version, &document) {
+        if let Some(why) = type_meta::conversion_error(expected, &kind, &version) {
             return Err(mishandled(&why));
         }
         if !expected.accepts(&version) {
@@ -92,21 +86,6 @@ impl Call<'_> {
                 Ok(object)
             }
             FieldValidation::Strict | FieldValidation::Ignore => Ok(object),
-        }
-    }
-}
-
-/// The beginning of a body that is not a JSON object, as errors show it.
-fn summary(body: &[u8]) -> String {
-    const LIMIT: usize = 30;
-    let shown = &body[..body.len().min(LIMIT)];
-    let dots = if body.len() > LIMIT { " ..." } else { "" };
-    match body.first() {
-        None => "<empty>".to_owned(),
-        Some(b'{') => format!("{}{dots}", String::from_utf8_lossy(shown)),
-        Some(_) => {
-            let hex: String = shown.iter().map(|byte| format!("{byte:02x}")).collect();
-            format!("{hex}{dots}")
         }
     }
 }

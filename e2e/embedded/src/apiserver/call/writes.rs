@@ -1,5 +1,7 @@
 //! Executes writes.
 
+use std::time::Duration;
+
 use http::{StatusCode, header};
 
 use super::super::delete::Deleted;
@@ -13,7 +15,7 @@ use super::super::resource::Kind;
 use super::super::status::Status;
 use super::super::strategy::Part;
 use super::super::write::Writer;
-use super::super::write_options::{DeleteOptions, FieldValidation};
+use super::super::write_options::DeleteOptions;
 use super::Call;
 
 /// Limit of the lists with which kube-apiserver deletes a collection. Only its presence matters: a paginated list with a
@@ -24,13 +26,10 @@ const COLLECTION_PAGE: usize = 500;
 
 impl Call<'_> {
     /// Runs a write.
-    pub(crate) fn write<T>(&mut self, dry_run: bool, write: impl FnOnce(&mut Writer<'_>) -> T) -> T {
-        let Location {
-            resource, namespace, ..
-        } = self.location;
-        let (written, warnings) = self.server.write(resource, namespace, dry_run, write);
-        self.warnings.extend(warnings);
-        written
+    pub(crate) fn write<T>(&self, dry_run: bool, write: impl FnOnce(&mut Writer<'_>) -> T) -> T {
+        let location = self.location;
+        self.server
+            .write(location.resource, &location.namespace, dry_run, write)
     }
 
     pub(super) fn create(&mut self) -> Result<Reply, Status> {
@@ -80,16 +79,8 @@ impl Call<'_> {
                 if old.is_empty() {
                     return Err(Status::not_found(resource, name));
                 }
-                // Kubernetes decodes the patch first only if it validates unknown fields.
-                let document = document.map_err(|why| match (kind, validation) {
-                    (PatchType::Merge, FieldValidation::Ignore) => Status::bad_request("Invalid JSON Patch"),
-                    (PatchType::Strategic, _) | (PatchType::Json, FieldValidation::Ignore) => {
-                        Status::bad_request(why)
-                    }
-                    (PatchType::Merge | PatchType::Json, FieldValidation::Warn | FieldValidation::Strict) => {
-                        Status::bad_request(format!("error decoding patch: {why}"))
-                    }
-                })?;
+                let document =
+                    document.map_err(|why| Status::bad_request(format!("the patch is not JSON: {why}")))?;
                 let patch = Patch {
                     kind,
                     document,
@@ -114,19 +105,25 @@ impl Call<'_> {
             let document = self.typed_document("v1", "DeleteOptions");
             DeleteOptions::decode(document.map_err(Status::bad_request)?)?
         };
-        let errors = options.validate();
-        if errors.is_empty() {
-            Ok(options)
-        } else {
-            Err(Status::invalid_options("DeleteOptions", &errors))
-        }
+        options.validate()?;
+        Ok(options)
     }
 
-    pub(super) fn delete(&mut self) -> Result<Reply, Status> {
+    /// Deletes the object, with a delay from a decision by its state before the delay.
+    pub(super) async fn delete(&mut self, delay: Option<Duration>) -> Result<Reply, Status> {
         let encoder = self.encoder()?;
-        let options = self.delete_options()?;
+        let mut options = self.delete_options()?;
         let dry_run = !options.dry_run.is_empty();
-        let name = self.location.name.as_str();
+        let location = self.location;
+        let name = location.name.as_str();
+        if let Some(delay) = delay {
+            let existing = self
+                .server
+                .store()
+                .existing(location.resource, &location.namespace, name)?;
+            options.decided_by = Some(existing);
+            tokio::time::sleep(delay).await;
+        }
         match self.write(dry_run, |writer| writer.delete(name, options))? {
             Deleted::Object(object) => Ok(Reply::json(StatusCode::OK, encoder.object(&object))),
             Deleted::Status(status) => Ok(Reply::json(StatusCode::OK, status.to_string())),
@@ -155,8 +152,7 @@ impl Call<'_> {
             let object = stored.object();
             let (name, namespace) = (object::name(&object), object::namespace(&object));
             let delete = |writer: &mut Writer<'_>| writer.delete(name, options.clone());
-            let (deleted, _) = self.server.write(location.resource, namespace, dry_run, delete);
-            match deleted {
+            match self.server.write(location.resource, namespace, dry_run, delete) {
                 Err(status) if status.code != StatusCode::NOT_FOUND => return Err(status),
                 _ => {}
             }

@@ -1,4 +1,4 @@
-//! Decodes a JSON object like Go's decoder: it drops and reports unknown fields, and returns an error for a wrong type.
+//! Decodes a JSON object into the fields of a struct: drops and reports unknown fields, and refuses values of the wrong type.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,25 +6,11 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::super::clock::{format_micro_time, format_time};
-use super::super::go_format;
 use super::{FieldType, Presence, Shape, Struct, Type};
 use crate::quantity::{self, Quantity};
 
-/// The code of Kubernetes that decodes a document.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Codec {
-    /// Go's JSON decoder.
-    Json,
-    /// `runtime.DefaultUnstructuredConverter`, which strategic merge patches use.
-    Converter,
-}
-
+#[derive(Default)]
 struct Decoder {
-    root: &'static Struct,
-    codec: Codec,
-    /// The first field with a wrong type. Go's decoder still decodes the rest, and an error of a type with its own
-    /// decoder (times and quantities) takes precedence; the converter stops at the first error.
-    mismatch: Option<String>,
     /// Field names from the root to the current field.
     path: Vec<String>,
     unknown: Vec<String>,
@@ -34,27 +20,26 @@ struct Decoder {
 /// the strict decoding errors, such as `unknown field "spec.nodename"`.
 ///
 /// # Errors
-/// The codec's error text if a field has the wrong type.
+/// The path of a field with a value of the wrong type, and the type.
 pub(crate) fn decode(
     schema: &'static Struct,
-    object: Map<String, Value>,
-    codec: Codec,
+    mut object: Map<String, Value>,
 ) -> Result<(Map<String, Value>, Vec<String>), String> {
-    let fields = object.into_iter();
-    let object = fields
-        .filter(|(name, _)| !matches!(name.as_str(), "apiVersion" | "kind"))
-        .collect();
-    let mut decoder = Decoder {
-        root: schema,
-        codec,
-        mismatch: None,
-        path: Vec::new(),
-        unknown: Vec::new(),
-    };
+    object.retain(|name, _| !matches!(name.as_str(), "apiVersion" | "kind"));
+    let mut decoder = Decoder::default();
     let object = decoder.object(schema, object)?;
-    match decoder.mismatch {
-        None => Ok((object, decoder.unknown)),
-        Some(error) => Err(error),
+    Ok((object, decoder.unknown))
+}
+
+/// What a JSON value is, in errors.
+pub(crate) fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
     }
 }
 
@@ -69,15 +54,17 @@ impl Decoder {
         let mut decoded = Map::new();
         for (name, value) in object {
             let Some(field) = schema.fields.get(name.as_str()) else {
-                let path = self.path_to(&name);
-                self.unknown.push(format!("unknown field {path:?}"));
+                self.path.push(name);
+                self.unknown
+                    .push(format!("unknown field {:?}", self.path.join(".")));
+                self.path.pop();
                 continue;
             };
             if value.is_null() {
                 continue;
             }
             self.path.push(name.clone());
-            let value = self.value(schema.name, field.ty, value)?;
+            let value = self.value(field.ty, value)?;
             self.path.pop();
             // For a field that is not a pointer, the zero value means unset.
             let is_empty = field.ty.shape == Shape::One && field.ty.is_zero(&value);
@@ -88,7 +75,7 @@ impl Decoder {
         Ok(decoded)
     }
 
-    fn value(&mut self, owner: &'static str, ty: FieldType, value: Value) -> Result<Value, String> {
+    fn value(&mut self, ty: FieldType, value: Value) -> Result<Value, String> {
         match (ty.shape, ty.structure(), value) {
             (Shape::One, Some(schema), Value::Object(object)) => {
                 self.object(schema, object).map(Value::Object)
@@ -99,7 +86,7 @@ impl Decoder {
                 let mut decoded = Vec::with_capacity(items.len());
                 for (index, item) in items.into_iter().enumerate() {
                     self.path[at] = format!("{name}[{index}]");
-                    decoded.push(self.item(owner, ty.element(), item)?);
+                    decoded.push(self.item(ty.element(), item)?);
                 }
                 self.path[at] = name;
                 Ok(Value::Array(decoded))
@@ -107,245 +94,71 @@ impl Decoder {
             (Shape::Map, _, Value::Object(entries)) => {
                 let mut decoded = Map::new();
                 for (key, item) in entries {
-                    decoded.insert(key, self.item(owner, ty.element(), item)?);
+                    decoded.insert(key, self.item(ty.element(), item)?);
                 }
                 Ok(Value::Object(decoded))
             }
-            (Shape::One, _, value) => self.scalar(owner, ty, value),
-            (Shape::List | Shape::Map, _, value) => self.mismatch(owner, ty, &value),
+            (Shape::One, _, value) => self.scalar(ty, value),
+            (Shape::List, _, value) => Err(self.mismatch("an array", &value)),
+            (Shape::Map, _, value) => Err(self.mismatch("an object", &value)),
         }
     }
 
     /// An element of a list or a map; null decodes to the zero value.
-    fn item(&mut self, owner: &'static str, ty: FieldType, value: Value) -> Result<Value, String> {
+    fn item(&mut self, ty: FieldType, value: Value) -> Result<Value, String> {
         if value.is_null() {
             return Ok(ty.zero());
         }
-        self.value(owner, ty, value)
+        self.value(ty, value)
     }
 
-    fn scalar(&mut self, owner: &'static str, ty: FieldType, value: Value) -> Result<Value, String> {
-        let fits = match (ty.base, &value) {
-            (Type::Bool, Value::Bool(_)) | (Type::String, Value::String(_)) | (Type::Any, _) => true,
-            (Type::Int32, Value::Number(number)) if self.codec == Codec::Converter && number.is_i64() => {
-                return Ok(wrapped(number.as_i64().unwrap_or_default()).into());
-            }
-            (Type::Int32 | Type::IntOrString, Value::Number(number)) => {
-                number.as_i64().is_some_and(|n| i32::try_from(n).is_ok())
-            }
-            (Type::Int64, Value::Number(number)) => number.as_i64().is_some(),
-            (Type::IntOrString, Value::String(_)) => true,
-            (Type::Bytes, Value::String(text)) => {
-                if let Err(error) = decoded_bytes(text) {
-                    let prefix = match self.codec {
-                        Codec::Json => "",
-                        Codec::Converter => "error decoding from json: ",
-                    };
-                    self.fail(format!("{prefix}{error}"))?;
-                }
+    fn scalar(&self, ty: FieldType, value: Value) -> Result<Value, String> {
+        let expected = match (ty.base, &value) {
+            (Type::Bool, Value::Bool(_)) | (Type::String | Type::IntOrString, Value::String(_)) => {
                 return Ok(value);
             }
-            (Type::Bytes, Value::Array(items)) => match encoded_bytes(items) {
-                Some(encoded) => return Ok(encoded),
-                None => false,
+            (Type::Any, _) => return Ok(value),
+            (Type::Int32 | Type::IntOrString, Value::Number(number))
+                if number.as_i64().is_some_and(|n| i32::try_from(n).is_ok()) =>
+            {
+                return Ok(value);
+            }
+            (Type::Int64, Value::Number(number)) if number.as_i64().is_some() => return Ok(value),
+            (Type::Bytes, Value::String(text)) => match STANDARD.decode(text) {
+                Ok(_) => return Ok(value),
+                Err(_) => "base64",
             },
-            (Type::Time | Type::MicroTime, Value::String(text)) => return time(ty.base, text),
-            (Type::Quantity, Value::String(text)) => return quantity(text),
-            (Type::Quantity, Value::Number(number)) => return quantity(&number.to_string()),
-            (Type::Quantity, _) => return Err(quantity::SYNTAX.to_owned()),
-            _ => false,
+            (Type::Time, Value::String(text)) => match text.parse::<Timestamp>() {
+                Ok(time) => return Ok(format_time(time).into()),
+                Err(_) => "a time in RFC 3339",
+            },
+            (Type::MicroTime, Value::String(text)) => match text.parse::<Timestamp>() {
+                Ok(time) => return Ok(format_micro_time(time).into()),
+                Err(_) => "a time in RFC 3339",
+            },
+            (Type::Quantity, Value::String(text)) => match Quantity::parse(text.trim()) {
+                Some(quantity) => return Ok(quantity.to_string().into()),
+                None => quantity::SYNTAX,
+            },
+            (Type::Quantity, Value::Number(number)) => match Quantity::parse(&number.to_string()) {
+                Some(quantity) => return Ok(quantity.to_string().into()),
+                None => quantity::SYNTAX,
+            },
+            (Type::Bool, _) => "a boolean",
+            (Type::Int32 | Type::IntOrString, _) => "a number of 32 bits",
+            (Type::Int64, _) => "a number of 64 bits",
+            (Type::String | Type::Bytes | Type::Time | Type::MicroTime, _) => "a string",
+            (Type::Quantity, _) => "a quantity",
+            (Type::Struct(_), _) => "an object",
         };
-        if fits {
-            Ok(value)
-        } else {
-            self.mismatch(owner, ty, &value)
-        }
+        Err(self.mismatch(expected, &value))
     }
 
-    /// Reports a value of the wrong type, and returns the zero value.
-    fn mismatch(&mut self, owner: &'static str, ty: FieldType, value: &Value) -> Result<Value, String> {
-        let error = match self.codec {
-            Codec::Json => self.type_error(owner, ty, value),
-            Codec::Converter => converter_mismatch(ty, value),
+    fn mismatch(&self, expected: &str, value: &Value) -> String {
+        let shown = match value {
+            Value::String(_) | Value::Number(_) | Value::Bool(_) => value.to_string(),
+            Value::Null | Value::Array(_) | Value::Object(_) => kind(value).to_owned(),
         };
-        if ty.decodes_itself() {
-            return Err(error);
-        }
-        self.fail(error)?;
-        Ok(ty.zero())
+        format!("{} must be {expected}, but is {shown}", self.path.join("."))
     }
-
-    /// Keeps the first error, or returns it.
-    fn fail(&mut self, error: String) -> Result<(), String> {
-        if self.codec == Codec::Converter {
-            return Err(error);
-        }
-        self.mismatch.get_or_insert(error);
-        Ok(())
-    }
-
-    /// The text of `json.UnmarshalTypeError`.
-    fn type_error(&self, owner: &str, ty: FieldType, value: &Value) -> String {
-        let found = ty.found(value);
-        format!(
-            "json: cannot unmarshal {found} into Go struct field {owner}.{} of type {}",
-            self.go_path(),
-            ty.go_name()
-        )
-    }
-
-    /// The path of the current field, including embedded structs.
-    fn go_path(&self) -> String {
-        let mut path = Vec::new();
-        let mut current = Some(self.root);
-        for part in &self.path {
-            let name = part.split('[').next().unwrap_or_default();
-            let field = current.and_then(|found| found.fields.get(name));
-            path.extend(field.and_then(|field| field.embedded_in));
-            path.push(name);
-            current = field.and_then(|field| field.ty.structure());
-        }
-        path.join(".")
-    }
-
-    fn path_to(&self, name: &str) -> String {
-        let mut path = self.path.join(".");
-        if !path.is_empty() {
-            path.push('.');
-        }
-        path.push_str(name);
-        path
-    }
-}
-
-// === impl FieldType ===
-
-impl FieldType {
-    /// How errors of Go's decoder name a value of the wrong type.
-    fn found(self, value: &Value) -> String {
-        let integers = [Type::Int32, Type::Int64, Type::IntOrString];
-        if self.shape == Shape::One
-            && integers.contains(&self.base)
-            && let Value::Number(number) = value
-        {
-            return format!("number {number}");
-        }
-        go_format::kind(value).to_owned()
-    }
-
-    /// The name in errors of Go's decoder. Each package is a version of an API group.
-    fn go_name(self) -> String {
-        match (self.shape, self.base) {
-            (Shape::One, Type::Time | Type::MicroTime) => return "string".to_owned(),
-            (Shape::One, Type::IntOrString) => return "int32".to_owned(),
-            _ => {}
-        }
-        let name = self.name.replace("[]byte", "[]uint8");
-        let packages = [
-            "authentication.",
-            "coordination.",
-            "core.",
-            "events.",
-            "meta.",
-            "policy.",
-            "storage.",
-        ];
-        packages
-            .iter()
-            .fold(name, |name, package| name.replace(package, "v1."))
-    }
-}
-
-/// `parsing time` is the text of Go's `time.Parse`.
-fn time(ty: Type, text: &str) -> Result<Value, String> {
-    let fraction = if ty == Type::MicroTime { ".000000" } else { "" };
-    let parsed: Option<Timestamp> = text.parse().ok();
-    let why = go_format::time_error(text, fraction)
-        .or_else(|| parsed.is_none().then(|| ": day out of range".to_owned()));
-    let (Some(parsed), None) = (parsed, &why) else {
-        let layout = format!("2006-01-02T15:04:05{fraction}Z07:00");
-        let why = why.unwrap_or_default();
-        return Err(format!("parsing time {text:?} as {layout:?}{why}"));
-    };
-    Ok(if ty == Type::Time {
-        format_time(parsed).into()
-    } else {
-        format_micro_time(parsed).into()
-    })
-}
-
-fn quantity(text: &str) -> Result<Value, String> {
-    let text = text.trim();
-    let parsed = Quantity::parse(text);
-    parsed
-        .map(|quantity| quantity.to_string().into())
-        .ok_or_else(|| quantity::SYNTAX.to_owned())
-}
-
-fn decoded_bytes(text: &str) -> Result<(), String> {
-    STANDARD.decode(text).map(drop).map_err(|error| {
-        let at = go_format::base64_offset(&error, text);
-        format!("illegal base64 data at input byte {at}")
-    })
-}
-
-/// A number as Go converts it to `int32`.
-fn wrapped(number: i64) -> i32 {
-    let low = u32::try_from(number.rem_euclid(1 << 32)).unwrap_or_default();
-    low.cast_signed()
-}
-
-/// Go decodes a list of numbers into bytes, too.
-fn encoded_bytes(items: &[Value]) -> Option<Value> {
-    let bytes = items.iter().map(|item| u8::try_from(item.as_u64()?).ok());
-    let bytes: Option<Vec<u8>> = bytes.collect();
-    Some(STANDARD.encode(bytes?).into())
-}
-
-/// The text of `runtime.DefaultUnstructuredConverter`.
-fn converter_mismatch(ty: FieldType, value: &Value) -> String {
-    let found = match value {
-        Value::Null => "invalid",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_f64() => "float64",
-        Value::Number(_) => "int64",
-        Value::String(_) => "string",
-        Value::Array(_) => "slice",
-        Value::Object(_) => "map",
-    };
-    if ty.decodes_itself() {
-        let (found, wanted) = (ty.found(value), ty.go_name());
-        return format!("json: cannot unmarshal {found} into Go value of type {wanted}");
-    }
-    let wanted = match (ty.shape, ty.base) {
-        (Shape::Map, _) => return format!("cannot restore map from {found}"),
-        (Shape::List, _) | (_, Type::Bytes) => return format!("cannot restore slice from {found}"),
-        (Shape::One, Type::Struct(_)) => return format!("cannot restore struct from: {found}"),
-        (Shape::One, Type::Bool) => "bool",
-        (Shape::One, Type::Int32) => "int32",
-        (Shape::One, Type::Int64) => "int64",
-        (Shape::One, _) => "string",
-    };
-    // Go converts numbers among themselves, and integers to strings.
-    let converts = match found {
-        "float64" => matches!(wanted, "int32" | "int64"),
-        "int64" => wanted != "bool",
-        _ => false,
-    };
-    if converts {
-        format!("cannot convert {found} to {}", ty.go_name())
-    } else {
-        format!("unrecognized type: {wanted}")
-    }
-}
-
-/// The same error for a string field whose value is not a string.
-pub(crate) fn type_error_of_text(value: &Value) -> Option<String> {
-    let text = FieldType {
-        name: "string",
-        shape: Shape::One,
-        base: Type::String,
-    };
-    let is_text = value.is_string() || value.is_null();
-    (!is_text).then(|| converter_mismatch(text, value))
 }

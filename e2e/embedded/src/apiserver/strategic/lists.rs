@@ -2,13 +2,13 @@
 
 use serde_json::{Map, Value};
 
-use super::{DIRECTIVE, Error, bad_patch_type, bad_type, no_merge_key};
+use super::{DIRECTIVE, Error, bad_directive, no_merge_key};
 
 pub(super) fn list_of(object: &Map<String, Value>, name: &str) -> Result<Option<Vec<Value>>, Error> {
     match object.get(name) {
         None => Ok(None),
         Some(Value::Array(items)) => Ok(Some(items.clone())),
-        Some(other) => Err(bad_type("[]interface {}", other)),
+        Some(_) => Err(Error::Other(format!("{name} must be an array"))),
     }
 }
 
@@ -43,16 +43,12 @@ pub(super) fn special_elements(
             None => rest.push(item),
             Some((_, Some("delete"))) => {
                 let Some(value) = fields.get(key) else {
-                    return Err(no_merge_key(fields, key));
+                    return Err(no_merge_key(key));
                 };
                 original.retain(|found| found.get(key) != Some(value));
             }
             Some((_, Some("replace"))) => replace = true,
-            Some((_, Some("merge"))) => {
-                let why = "merging lists cannot yet be specified in the patch";
-                return Err(Error::Other(why.into()));
-            }
-            Some((directive, _)) => return Err(bad_patch_type(directive, fields)),
+            Some((directive, _)) => return Err(bad_directive(directive)),
         }
     }
     Ok(if replace {

@@ -312,7 +312,7 @@ mod tests {
 
     use super::*;
 
-    /// Kind, object, column, and the cell in kube-apiserver 1.36.
+    /// Kind, object, column, and the cell in kube-apiserver 1.37.
     #[tokio::test(start_paused = true)]
     async fn prints_objects_as_kube_apiserver_does() {
         let roles = json!({

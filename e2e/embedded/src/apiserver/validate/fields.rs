@@ -29,23 +29,6 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The same struct under another path.
-    pub(super) fn at_path(&self, path: Path) -> Self {
-        Self { path, ..self.clone() }
-    }
-
-    /// Another struct at the same path.
-    pub(super) fn of_object<'b>(&self, object: &'b Object) -> Fields<'b>
-    where
-        'a: 'b,
-    {
-        Fields {
-            object,
-            path: self.path.clone(),
-            errors: self.errors,
-        }
-    }
-
     /// A struct in a field; an empty one if the field is missing.
     pub(super) fn child(&self, name: &str) -> Self {
         Self {
@@ -120,11 +103,6 @@ impl<'a> Fields<'a> {
         self.get(name).as_object().into_iter().flatten()
     }
 
-    /// Number of errors.
-    pub(super) fn error_count(&self) -> usize {
-        self.errors.borrow().len()
-    }
-
     pub(super) fn push(&self, error: FieldError) {
         self.errors.borrow_mut().push(error);
     }
@@ -139,28 +117,6 @@ impl<'a> Fields<'a> {
 
     pub(super) fn invalid(&self, name: &str, value: impl Into<Value>, why: impl Into<String>) {
         self.push(FieldError::invalid(&self.path(name), value, why));
-    }
-
-    /// Checks that a list has at most one address of each IP family. `are_ipv6` is the family of each address, `None` for an
-    /// invalid one, and `error` is the text for such an address.
-    pub(super) fn check_dual_stack(
-        &self,
-        name: &str,
-        what: &str,
-        are_ipv6: &[Option<bool>],
-        shown: Value,
-        error: impl Fn(usize) -> String,
-    ) {
-        if are_ipv6.len() < 2 {
-            return;
-        }
-        if let Some(at) = are_ipv6.iter().position(Option::is_none) {
-            self.push(FieldError::internal(&self.path(name), &error(at)));
-        }
-        if !matches!(are_ipv6, [Some(first), Some(second)] if first != second) {
-            let why = format!("may specify no more than one {what} for each IP family");
-            self.invalid(name, shown, why);
-        }
     }
 
     pub(super) fn duplicate(&self, name: &str, value: &str) {

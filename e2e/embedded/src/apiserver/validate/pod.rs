@@ -1,161 +1,165 @@
-//! Validation of Pods.
+//! Validation of Pods: what scheduler, attach/detach controller, kubelet and taint eviction read.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
-use serde_json::json;
+use serde_json::Value;
 
 use super::super::field::FieldError;
 use super::super::names;
-use super::super::object::Object;
-use super::container;
+use super::super::object::{self, Object, at, list};
 use super::fields::Fields;
-use super::node::EFFECTS;
-use super::{
-    affinity, environment, metadata, pod_annotations, pod_network, pod_volume, resources, security_context,
-    windows,
-};
+use super::node::tolerations;
+use super::{claim, csi_driver_name, metadata, node_selector, volume};
 
-const DNS_POLICIES: [&str; 4] = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
+/// The names of a pod's volumes, and whether each can be a block device.
+type Volumes<'a> = BTreeMap<&'a str, bool>;
 
-/// Validates a pod; `old` is the one that it replaces.
-pub(super) fn metadata_and_spec(object: &Fields<'_>, old: Option<&Object>) {
-    metadata::validate(object, true, names::subdomain_name);
-    pod_annotations::validate(object, old);
-    let spec = &object.child("spec");
-    let volumes = pod_volume::volumes(object, spec);
-    resource_claims(spec);
-    container::containers(spec, &volumes);
-    resources::of_pod(spec);
-    container::host_network_ports(spec);
-    spec.one_of("restartPolicy", &["Always", "OnFailure", "Never"]);
-    spec.one_of("dnsPolicy", &DNS_POLICIES);
-    metadata::labels(spec, "nodeSelector");
-    security_context::of_pod(spec, old);
-    affinity::affinity(&spec.child("affinity"));
-    pod_network::dns_config(spec);
-    for gate in spec.structs("readinessGates") {
-        gate.check("conditionType", names::qualified);
-    }
-    scheduling_gates(spec);
-    affinity::topology_spread(spec);
-    windows::host_process(spec);
-    windows::host_users(spec);
-    pod_network::hostname_override(spec);
-    for name in ["serviceAccountName", "nodeName"] {
-        spec.check_given(name, names::dns1123_subdomain);
-    }
-    let why = "must be between 1 and 2147483647, inclusive";
-    spec.in_range("activeDeadlineSeconds", 1..=i64::from(i32::MAX), why);
-    for name in ["hostname", "subdomain"] {
-        spec.check_given(name, names::dns1123_label);
-    }
-    tolerations(spec, "tolerations");
-    pod_network::host_aliases(spec);
-    spec.check_given("priorityClassName", names::dns1123_subdomain);
-    if spec.has("runtimeClassName") {
-        spec.check("runtimeClassName", names::dns1123_subdomain);
-    }
-    if spec.has("preemptionPolicy") && !spec.require("preemptionPolicy").is_empty() {
-        spec.one_of("preemptionPolicy", &["PreemptLowerPriority", "Never"]);
-    }
-    resources::overhead(spec);
-    windows::operating_system(spec);
-    environment::file_key_ref_volumes(spec);
-    pod_volume::no_tokens_without_account(spec);
-    for container in ["containers", "initContainers"]
-        .into_iter()
-        .flat_map(|field| spec.structs(field))
-    {
-        container::trimmed_image(&container);
-    }
-}
-
-fn resource_claims(spec: &Fields<'_>) {
-    let mut seen = HashSet::new();
-    for claim in spec.structs("resourceClaims") {
-        let name = claim.text("name");
-        if name.is_empty() {
-            claim.required("name", "");
-        } else if !seen.insert(name) {
-            claim.duplicate("name", name);
-        } else {
-            claim.check("name", names::dns1123_label);
-        }
-        let sources = ["resourceClaimName", "resourceClaimTemplateName"];
-        let why = match sources.map(|source| claim.has(source)) {
-            [true, true] => {
-                Some("at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified")
-            }
-            [false, false] => Some("must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"),
-            _ => None,
-        };
-        if let Some(why) = why {
-            let [claim_name, template] = sources.map(|source| claim.get(source));
-            let shown = json!({ "Name": name, "ResourceClaimName": claim_name, "ResourceClaimTemplateName": template });
-            claim.push(FieldError::invalid(claim.own_path(), shown, why));
-        }
-        for source in sources.into_iter().filter(|source| claim.has(source)) {
-            claim.check(source, names::dns1123_subdomain);
-        }
-    }
-}
-
-fn scheduling_gates(spec: &Fields<'_>) {
-    let mut seen = HashSet::new();
-    for gate in spec.structs("schedulingGates") {
-        let name = gate.text("name");
-        for why in names::qualified(name) {
-            gate.push(FieldError::invalid(gate.own_path(), name, why));
-        }
-        if !seen.insert(name) {
-            gate.push(FieldError::duplicate(gate.own_path(), name));
-        }
-    }
-}
-
-pub(super) fn only_on_create(object: &Fields<'_>) {
+pub(super) fn create(object: &Fields<'_>) {
+    spec(object);
     let spec = object.child("spec");
-    if !spec.list("ephemeralContainers").is_empty() {
-        spec.forbidden("ephemeralContainers", "cannot be set on create");
-    }
     if !spec.text("nodeName").is_empty() && !spec.list("schedulingGates").is_empty() {
         let why = "cannot be set until all schedulingGates have been cleared";
         spec.forbidden("nodeName", why);
     }
-    pod_annotations::match_fields(object);
 }
 
-/// The tolerations in a field.
-pub(super) fn tolerations(owner: &Fields<'_>, field: &str) {
-    for toleration in owner.structs(field) {
-        let (key, value) = (toleration.text("key"), toleration.text("value"));
-        let (operator, effect) = (toleration.text("operator"), toleration.text("effect"));
-        toleration.check_given("key", names::qualified);
-        if key.is_empty() && operator != "Exists" {
-            let why =
-                "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
-            toleration.invalid("operator", operator, why);
-        }
-        if toleration.has("tolerationSeconds") && effect != "NoExecute" {
-            let why = "effect must be 'NoExecute' when `tolerationSeconds` is set";
-            toleration.invalid("effect", effect, why);
-        }
-        match operator {
-            "Equal" | "" => {
-                let found = names::label_value(value);
-                if !found.is_empty() {
-                    toleration.invalid("operator", value, found.join(";"));
-                }
-            }
-            "Exists" if value.is_empty() => {}
-            "Exists" => {
-                let why = "value must be empty when `operator` is 'Exists'";
-                toleration.invalid("operator", value, why);
-            }
-            _ => toleration.one_of("operator", &["Equal", "Exists"]),
-        }
-        if !effect.is_empty() {
-            toleration.one_of("effect", &EFFECTS);
+fn spec(object: &Fields<'_>) {
+    let spec = &object.child("spec");
+    let volumes = volumes(spec);
+    containers(spec, &volumes);
+    spec.one_of("restartPolicy", &["Always", "OnFailure", "Never"]);
+    metadata::labels(spec, "nodeSelector");
+    let affinity = spec.child("affinity").child("nodeAffinity");
+    if let Some(required) = affinity.given("requiredDuringSchedulingIgnoredDuringExecution") {
+        node_selector(&required);
+    }
+    let mut gates = HashSet::new();
+    for gate in spec.structs("schedulingGates") {
+        gate.check("name", names::qualified);
+        if !gates.insert(gate.text("name")) {
+            gate.duplicate("name", gate.text("name"));
         }
     }
+    spec.check_given("nodeName", names::dns1123_subdomain);
+    tolerations(spec);
+}
+
+fn volumes<'a>(spec: &Fields<'a>) -> Volumes<'a> {
+    let mut valid = Volumes::new();
+    for item in spec.structs("volumes") {
+        volume::only_one_source(&item, "VolumeSource");
+        item.check_required("name", names::dns1123_label);
+        let name = item.text("name");
+        if valid.contains_key(name) {
+            item.duplicate("name", name);
+        }
+        if let Some(claim) = item.given("persistentVolumeClaim") {
+            claim.require("claimName");
+        }
+        if let Some(source) = item.given("csi") {
+            csi_driver_name(&source, "driver");
+        }
+        if let Some(source) = item.given("ephemeral") {
+            match source.given("volumeClaimTemplate") {
+                Some(template) => claim::spec(&template.child("spec")),
+                None => source.required("volumeClaimTemplate", ""),
+            }
+        }
+        let is_claim = item.has("persistentVolumeClaim") || item.has("ephemeral");
+        valid.insert(name, is_claim);
+    }
+    valid
+}
+
+fn containers(spec: &Fields<'_>, volumes: &Volumes<'_>) {
+    if spec.list("containers").is_empty() {
+        spec.required("containers", "");
+    }
+    let mut names = HashSet::new();
+    let lists = ["containers", "initContainers"].into_iter();
+    for container in lists.flat_map(|list| spec.structs(list)) {
+        container.check_required("name", names::dns1123_label);
+        container.require("image");
+        if !names.insert(container.text("name")) {
+            container.duplicate("name", container.text("name"));
+        }
+        uses(&container, "volumeMounts", "mountPath", volumes);
+        uses(&container, "volumeDevices", "devicePath", volumes);
+        for device in container.structs("volumeDevices") {
+            if volumes.get(device.text("name")) == Some(&false) {
+                let why = "can only use a PersistentVolumeClaim or an ephemeral volume in block mode";
+                device.invalid("name", device.text("name"), why);
+            }
+        }
+    }
+}
+
+/// The mounts or devices of a container: each has a volume of the pod, and a path of its own.
+fn uses(container: &Fields<'_>, field: &str, path: &str, volumes: &Volumes<'_>) {
+    let mut paths = HashSet::new();
+    for used in container.structs(field) {
+        let name = used.require("name");
+        if !name.is_empty() && !volumes.contains_key(name) {
+            used.push(FieldError::not_found(&used.path("name"), name));
+        }
+        if !paths.insert(used.require(path)) {
+            used.invalid(path, used.text(path), "must be unique");
+        }
+    }
+}
+
+pub(super) fn update(object: &Fields<'_>, old: &Object) {
+    spec(object);
+    let spec = &object.child("spec");
+    for field in ["containers", "initContainers"] {
+        if spec.list(field).len() != list(old, &format!("/spec/{field}")).len() {
+            return spec.forbidden(field, "pod updates may not add or remove containers");
+        }
+    }
+    added_tolerations(spec, old);
+    let before = list(old, "/spec/schedulingGates");
+    for gate in spec.structs("schedulingGates") {
+        if !before.iter().any(|found| found["name"] == gate.text("name")) {
+            gate.forbidden("name", "only deletion of scheduling gates is allowed");
+        }
+    }
+    if Value::Object(fixed_spec(object.object, old)) != *at(old, "/spec") {
+        let why = "pod updates may not change fields other than `spec.containers[*].image`, \
+                   `spec.initContainers[*].image`, `spec.activeDeadlineSeconds`, `spec.tolerations` (only additions) and \
+                   `spec.schedulingGates` (only removals)";
+        object.forbidden("spec", why);
+    }
+}
+
+fn added_tolerations(spec: &Fields<'_>, old: &Object) {
+    let without_seconds = |tolerations: &[Value]| {
+        let mut tolerations = tolerations.to_vec();
+        for toleration in tolerations.iter_mut().filter_map(Value::as_object_mut) {
+            toleration.remove("tolerationSeconds");
+        }
+        tolerations
+    };
+    let after = without_seconds(spec.list("tolerations"));
+    let before = without_seconds(list(old, "/spec/tolerations"));
+    if !before.iter().all(|toleration| after.contains(toleration)) {
+        let why = "existing toleration can not be modified except its tolerationSeconds";
+        spec.forbidden("tolerations", why);
+    }
+}
+
+/// The new spec with all mutable fields reset to their old values.
+fn fixed_spec(object: &Object, old: &Object) -> Object {
+    let mut fixed = object::struct_at(object, "spec").clone();
+    for field in ["containers", "initContainers"] {
+        let before = list(old, &format!("/spec/{field}"));
+        let containers = fixed.get_mut(field).and_then(Value::as_array_mut);
+        for (container, old) in containers.into_iter().flatten().zip(before) {
+            container["image"] = old["image"].clone();
+        }
+    }
+    let old = object::struct_at(old, "spec");
+    for name in ["activeDeadlineSeconds", "schedulingGates", "tolerations"] {
+        object::copy(&mut fixed, old, &format!("/{name}"));
+    }
+    fixed
 }

@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::*;
 use crate::kubelet::mount_spec::tests::mk_spec;
 
@@ -270,4 +272,39 @@ fn failed_mount_of_a_reconstructed_volume_does_not_prove_that_it_is_unmounted() 
     node.manager.delete_pod(POD);
     node.after_backoff();
     assert_eq!(node.run(Outcome::Done), "unmount_device");
+}
+
+#[test]
+fn failed_unstage_of_a_reconstructed_volume_keeps_it_reconstructed() {
+    let mut node = Node::new();
+    node.manager.add_reconstructed(mk_spec(), Some(POD));
+    assert_eq!(node.run(Outcome::Failed), "volume_unmount");
+    assert_eq!(
+        node.manager.mount_state(&mk_spec().unique_name, POD),
+        Some(MountState::Reconstructed)
+    );
+    node.after_backoff();
+    assert_eq!(node.run(Outcome::Done), "volume_unmount");
+    assert_eq!(node.run(Outcome::Failed), "unmount_device");
+    node.manager.add_pod_to_volume("uid-2", mk_spec());
+    node.report_in_use();
+    node.after_backoff();
+    assert_eq!(node.run(Outcome::NotStaged), "volume_mount");
+    assert!(
+        node.manager.may_be_staged(&mk_spec().unique_name),
+        "the failed stage does not prove that the earlier one is undone"
+    );
+}
+
+#[test]
+fn volume_of_a_driver_that_stops_requiring_attach_is_mounted_without() {
+    let mut node = Node::new();
+    node.manager.add_pod_to_volume(POD, mk_spec());
+    assert_eq!(node.started(), [], "waits for its attach");
+    node.manager.mark_not_attachable("other");
+    assert_eq!(node.started(), []);
+    node.manager.mark_not_attachable(&mk_spec().driver);
+    assert!(node.manager.volumes_in_use().is_empty());
+    assert_eq!(node.run(Outcome::Done), Operation::VERIFY);
+    assert_eq!(node.run(Outcome::Done), "volume_mount");
 }

@@ -214,7 +214,7 @@ mod tests {
         json!({ "spec": { "containers": containers, "initContainers": init_containers }, "status": status })
     }
 
-    /// Pod, ready containers, status and restarts in kube-apiserver 1.36.
+    /// Pod, ready containers, status and restarts in kube-apiserver 1.37.
     #[tokio::test(start_paused = true)]
     async fn summarizes_container_statuses_as_kube_apiserver_does() {
         let completed = json!({ "state": { "terminated": { "exitCode": 0, "reason": "Completed" } } });

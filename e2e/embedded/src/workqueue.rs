@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 /// Keys that are due, and keys in backoff.
 #[derive(Debug)]
-pub(crate) struct KeyQueue<T> {
+pub(crate) struct WorkQueue<T> {
     ready: VecDeque<T>,
     queued: BTreeSet<T>,
     delayed: BTreeMap<T, Instant>,
@@ -17,9 +17,9 @@ pub(crate) struct KeyQueue<T> {
     max: Duration,
 }
 
-// === impl KeyQueue ===
+// === impl WorkQueue ===
 
-impl<T: Clone + Ord> KeyQueue<T> {
+impl<T: Clone + Ord> WorkQueue<T> {
     /// A queue that requeues failed keys after `base`, doubled up to `max`.
     pub(crate) fn new(base: Duration, max: Duration) -> Self {
         Self {
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn failed_keys_are_requeued_with_exponential_backoff() {
-        let mut queue = KeyQueue::new(Duration::from_secs(1), Duration::from_secs(3));
+        let mut queue = WorkQueue::new(Duration::from_secs(1), Duration::from_secs(3));
         let mut now = Instant::now();
         queue.add("a");
         queue.add("a");

@@ -14,7 +14,7 @@ use tokio::time::{Instant, interval, sleep_until};
 use super::Item;
 use super::claims::{
     ANN_BETA_STORAGE_PROVISIONER, ANN_BIND_COMPLETED, ANN_BOUND_BY_CONTROLLER, ANN_MIGRATED_TO,
-    ANN_PROVISIONED_BY, ANN_STORAGE_PROVISIONER, annotation, claim_phase, class_name, find_matching_volume,
+    ANN_PROVISIONED_BY, ANN_STORAGE_PROVISIONER, annotation, claim_phase, class_name, find_by_claim,
     volume_phase,
 };
 use super::decision::{ClaimAction, VolumeAction, decide_claim, decide_volume};
@@ -22,8 +22,8 @@ use super::waiting_claims::{consumers_text, default_class_for};
 use crate::event_recorder::{EventRecorder, EventType};
 use crate::informer::{Change, Key, key_of};
 use crate::informers::Informers;
-use crate::key_queue::KeyQueue;
 use crate::migration::migrated_driver;
+use crate::workqueue::WorkQueue;
 
 /// Resync period of unbound claims and volumes.
 const RESYNC_PERIOD: Duration = Duration::from_secs(15);
@@ -46,7 +46,7 @@ impl PersistentVolumeController {
         let mut volumes = self.informers.volumes.subscribe();
         async move {
             self.informers.wait_for_sync().await;
-            let mut queue = KeyQueue::new(FIRST_RETRY, MAX_RETRY);
+            let mut queue = WorkQueue::new(FIRST_RETRY, MAX_RETRY);
             let mut resync = interval(RESYNC_PERIOD);
             loop {
                 tokio::select! {
@@ -71,7 +71,7 @@ impl PersistentVolumeController {
     }
 
     /// What is bound needs no resync: its changes enqueue it.
-    fn enqueue_unbound(&self, queue: &mut KeyQueue<Item>) {
+    fn enqueue_unbound(&self, queue: &mut WorkQueue<Item>) {
         let volumes = self.informers.volumes.list().into_iter();
         for volume in volumes.filter(|volume| volume_phase(volume) != "Bound") {
             queue.add_unless_delayed(Item::Volume(volume.metadata.name.clone().unwrap_or_default()));
@@ -82,7 +82,7 @@ impl PersistentVolumeController {
         }
     }
 
-    async fn sync(&self, item: &Item, queue: &mut KeyQueue<Item>) -> kube::Result<()> {
+    async fn sync(&self, item: &Item, queue: &mut WorkQueue<Item>) -> kube::Result<()> {
         match item {
             Item::Claim((namespace, name)) => match self.informers.claims.get(namespace, name) {
                 Some(claim) => self.sync_claim(&claim).await,
@@ -96,6 +96,10 @@ impl PersistentVolumeController {
     }
 
     async fn sync_claim(&self, claim: &PersistentVolumeClaim) -> kube::Result<()> {
+        if let Some(migrated) = migration_annotation(claim) {
+            // The change enqueues the item again.
+            return self.patch_claim(claim, migrated).await.map(drop);
+        }
         let wanted = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
         let volumes = match wanted.filter(|name| !name.is_empty()) {
             Some(name) => self.informers.volumes.get("", name).into_iter().collect(),
@@ -103,7 +107,7 @@ impl PersistentVolumeController {
         };
         let class = self.informers.classes.get("", class_name(claim));
         if let Some(default) = default_class_for(claim, &self.informers) {
-            let bound = find_matching_volume(claim, volumes.iter().map(|volume| &**volume), None, false);
+            let bound = find_by_claim(claim, volumes.iter().map(|volume| &**volume), false);
             if bound.is_none() {
                 let patch = json!({"spec": {"storageClassName": default.metadata.name}});
                 // The change enqueues the item again.
@@ -143,6 +147,8 @@ impl PersistentVolumeController {
         claim: &PersistentVolumeClaim,
         provisioner: &str,
     ) -> kube::Result<()> {
+        // The driver that replaced an in-tree plugin provisions its classes, too.
+        let provisioner = migrated_driver(provisioner).unwrap_or(provisioner);
         if annotation(claim, ANN_STORAGE_PROVISIONER) != Some(provisioner) {
             let annotations = json!({
                 ANN_STORAGE_PROVISIONER: provisioner,
@@ -220,7 +226,7 @@ impl PersistentVolumeController {
         Ok(true)
     }
 
-    async fn sync_volume(&self, volume: &PersistentVolume, queue: &mut KeyQueue<Item>) -> kube::Result<()> {
+    async fn sync_volume(&self, volume: &PersistentVolume, queue: &mut WorkQueue<Item>) -> kube::Result<()> {
         if self.mark_as_migrated(volume).await? {
             // The change enqueues the item again.
             return Ok(());
@@ -342,7 +348,7 @@ impl PersistentVolumeController {
 
 // === functions ===
 
-fn claim_changed(queue: &mut KeyQueue<Item>, change: &Change<PersistentVolumeClaim>) {
+fn claim_changed(queue: &mut WorkQueue<Item>, change: &Change<PersistentVolumeClaim>) {
     let claim = change.object();
     queue.add_unless_delayed(Item::Claim(key_of(&**claim)));
     if let Some(volume) = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()) {
@@ -350,12 +356,21 @@ fn claim_changed(queue: &mut KeyQueue<Item>, change: &Change<PersistentVolumeCla
     }
 }
 
-fn volume_changed(queue: &mut KeyQueue<Item>, change: &Change<PersistentVolume>) {
+fn volume_changed(queue: &mut WorkQueue<Item>, change: &Change<PersistentVolume>) {
     let volume = change.object();
     queue.add_unless_delayed(Item::Volume(volume.metadata.name.clone().unwrap_or_default()));
     if let Some(claim) = claim_key(volume) {
         queue.add_unless_delayed(Item::Claim(claim));
     }
+}
+
+/// A patch of a claim whose annotation with the migrated provisioner is outdated (`updateMigrationAnnotations`).
+fn migration_annotation(claim: &PersistentVolumeClaim) -> Option<Value> {
+    let provisioner = annotation(claim, ANN_STORAGE_PROVISIONER)
+        .or_else(|| annotation(claim, ANN_BETA_STORAGE_PROVISIONER))?;
+    let driver = migrated_driver(provisioner);
+    (driver != annotation(claim, ANN_MIGRATED_TO))
+        .then(|| json!({"metadata": {"annotations": {ANN_MIGRATED_TO: driver}}}))
 }
 
 /// The claim in the volume's claimRef.

@@ -31,7 +31,7 @@ pub(crate) enum NotStarted {
 
 /// The running operations, and the failed ones in backoff.
 #[derive(Debug, Default)]
-pub(crate) struct PendingOperations {
+pub(crate) struct NestedPendingOperations {
     by_volume: BTreeMap<String, Vec<Operation>>,
 }
 
@@ -84,9 +84,9 @@ impl OperationKey {
     }
 }
 
-// === impl PendingOperations ===
+// === impl NestedPendingOperations ===
 
-impl PendingOperations {
+impl NestedPendingOperations {
     /// Whether an operation is running that excludes another one on the volume, for the pod and on the node.
     pub(crate) fn is_operation_pending(&self, volume: &str, pod: &str, node: &str) -> bool {
         let mut operations = self.by_volume.get(volume).into_iter().flatten();
@@ -130,14 +130,14 @@ impl PendingOperations {
         if operation.pending {
             return Err(NotStarted::AlreadyExists);
         }
-        if operation.name == name {
-            if !operation.backoff.is_over(now) {
+        // As upstream, another operation takes the name and resets the backoff only while the backoff runs.
+        if !operation.backoff.is_over(now) {
+            if operation.name == name {
                 return Err(NotStarted::Backoff);
             }
-        } else {
+            operation.name = name;
             operation.backoff = Backoff::default();
         }
-        operation.name = name;
         operation.key = key.clone();
         operation.pending = true;
         Ok(())
@@ -275,7 +275,7 @@ mod tests {
             (OperationKey::of_volume("v"), OperationKey::of_volume("w"), false),
         ];
         for (running, next, refused) in cases {
-            let mut operations = PendingOperations::default();
+            let mut operations = NestedPendingOperations::default();
             operations.start(&running, ATTACH, now).unwrap();
             assert_eq!(
                 operations.is_operation_pending(&next.volume, &next.pod, &next.node),
@@ -295,7 +295,7 @@ mod tests {
     fn backoff_doubles_to_its_limit_and_ends_with_success() {
         let mut now = Instant::now();
         let key = OperationKey::of_volume("v");
-        let mut operations = PendingOperations::default();
+        let mut operations = NestedPendingOperations::default();
         let mut delays = Vec::new();
         for _ in 0..10 {
             operations.start(&key, ATTACH, now).unwrap();
@@ -318,10 +318,28 @@ mod tests {
     }
 
     #[test]
+    fn another_operation_after_the_backoff_keeps_its_growth_and_the_name() {
+        let mut now = Instant::now();
+        let key = OperationKey::of_volume("v");
+        let mut operations = NestedPendingOperations::default();
+        operations.start(&key, ATTACH, now).unwrap();
+        operations.finish(&key, false, now);
+        now = operations.next_retry(now).unwrap();
+        operations.start(&key, DETACH, now).unwrap();
+        operations.finish(&key, false, now);
+        assert_eq!(
+            operations.next_retry(now),
+            Some(now + 2 * INITIAL_DURATION_BEFORE_RETRY)
+        );
+        assert_eq!(operations.start(&key, ATTACH, now), Err(NotStarted::Backoff));
+        operations.start(&key, DETACH, now).unwrap();
+    }
+
+    #[test]
     fn another_operation_does_not_wait_for_the_backoff_of_the_failed_one() {
         let now = Instant::now();
         let key = OperationKey::of_volume("v");
-        let mut operations = PendingOperations::default();
+        let mut operations = NestedPendingOperations::default();
         operations.start(&key, ATTACH, now).unwrap();
         operations.finish(&key, false, now);
         assert!(operations.is_operation_safe_to_retry("v", "", "", DETACH, now));
