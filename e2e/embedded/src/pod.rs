@@ -94,18 +94,22 @@ pub(crate) fn restarts_containers(pod: &Pod, exit_code: i32) -> bool {
     }
 }
 
+/// Whether a container of any type has neither ended nor still to start.
 fn has_running_container(pod: &Pod) -> bool {
-    pod.status
-        .as_ref()
-        .and_then(|status| status.container_statuses.as_ref())
-        .into_iter()
-        .flatten()
-        .any(|container| {
-            container
-                .state
-                .as_ref()
-                .is_none_or(|state| state.terminated.is_none() && state.waiting.is_none())
-        })
+    let Some(status) = &pod.status else {
+        return false;
+    };
+    let lists = [
+        &status.init_container_statuses,
+        &status.container_statuses,
+        &status.ephemeral_container_statuses,
+    ];
+    lists.into_iter().flatten().flatten().any(|container| {
+        container
+            .state
+            .as_ref()
+            .is_none_or(|state| state.terminated.is_none() && state.waiting.is_none())
+    })
 }
 
 /// Whether the pod is the controller of an object, such as the claim of its ephemeral volume.
@@ -178,7 +182,13 @@ mod tests {
                 true,
             ),
             ("failed", serde_json::json!({}), "Failed", running.clone(), true),
-            ("deleting, running", deleting.clone(), "Running", running, false),
+            (
+                "deleting, running",
+                deleting.clone(),
+                "Running",
+                running.clone(),
+                false,
+            ),
             ("deleting, ended", deleting.clone(), "Running", ended, true),
             (
                 "deleting, never started",
@@ -195,6 +205,14 @@ mod tests {
             }))
             .unwrap();
             assert_eq!(is_terminated(&pod), terminated, "{case}");
+        }
+        for list in ["initContainerStatuses", "ephemeralContainerStatuses"] {
+            let pod: Pod = serde_json::from_value(serde_json::json!({
+                "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"},
+                "status": {"phase": "Pending", list: running},
+            }))
+            .unwrap();
+            assert!(!is_terminated(&pod), "{list}");
         }
     }
 }
