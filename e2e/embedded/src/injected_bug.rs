@@ -8,10 +8,10 @@ pub enum InjectedBug {
     ///
     /// [kubernetes#81078]: https://github.com/kubernetes/kubernetes/issues/81078
     DeletedPodStaysDesired,
-    /// [kubernetes#101791]: a restarted kubelet does not reconstruct staged volumes, so it reports them as not in use.
+    /// [kubernetes#101791]: a restarted kubelet that fails to reconstruct a mounted volume reports it as not in use.
     ///
     /// [kubernetes#101791]: https://github.com/kubernetes/kubernetes/issues/101791
-    StagedVolumeNotReconstructed,
+    FailedReconstruction,
     /// [kubernetes#106710]: the attach/detach controller detaches a mounted volume after six minutes from a healthy
     /// node, too.
     ///

@@ -132,7 +132,7 @@ async fn run(config: KubeletConfig, recorder: EventRecorder, commands: Unbounded
     };
     let mut volumes = VolumeManager::default();
     for volume in config.disk.volumes() {
-        if volume.pod.is_none() && config.injected_bug == Some(InjectedBug::StagedVolumeNotReconstructed) {
+        if config.injected_bug == Some(InjectedBug::FailedReconstruction) {
             continue;
         }
         volumes.add_reconstructed(volume.spec, volume.pod.as_deref());

@@ -60,6 +60,8 @@ pub(crate) struct World {
     pub invariants: Invariants,
     client: Client,
     present_ids: Arc<Mutex<BTreeMap<String, String>>>,
+    /// Whether a restarted kubelet finds volumes that are staged only.
+    reconstructs_staged: bool,
     /// The external-provisioner; empty while it is down.
     provisioner: JoinSet<()>,
     tasks: JoinSet<()>,
@@ -127,6 +129,7 @@ impl World {
             invariants,
             client,
             present_ids,
+            reconstructs_staged: bug != Some(Bug::StagedVolumeNotReconstructed),
             provisioner: JoinSet::new(),
             tasks,
         };
@@ -227,8 +230,13 @@ impl World {
         let process = DriverProcess::new(&id, driver, self.invariants.clone(), self.timeline.clone());
         self.invariants.machine_on(&id, node);
         self.timeline.note(node, None, format!("machine {id} is on"));
+        let disk = NodeDisk::in_memory(Path::new("/var/lib/kubelet"));
         self.cluster.add_node(NodeOptions {
-            disk: NodeDisk::in_memory(Path::new("/var/lib/kubelet")),
+            disk: if self.reconstructs_staged {
+                disk.with_staged_reconstruction()
+            } else {
+                disk
+            },
             ..NodeOptions::new(node, Some(DriverConnection::new(process.clone())))
         });
         let machine = Machine {

@@ -14,6 +14,9 @@ pub struct NodeDisk {
     root: PathBuf,
     /// Whether directories are created in the filesystem, for a driver that mounts.
     real: bool,
+    /// Whether a restarted kubelet finds volumes that are staged and not published. Upstream's finds only those in pods'
+    /// directories (kubernetes#85476, #121937).
+    reconstructs_staged: bool,
     entries: Arc<Mutex<BTreeMap<PathBuf, VolumeData>>>,
 }
 
@@ -33,6 +36,7 @@ impl NodeDisk {
         Self {
             root: root.to_owned(),
             real: false,
+            reconstructs_staged: false,
             entries: Arc::default(),
         }
     }
@@ -42,6 +46,15 @@ impl NodeDisk {
         Self {
             real: true,
             ..Self::in_memory(root)
+        }
+    }
+
+    /// A restarted kubelet also finds volumes that are staged and not published.
+    #[must_use]
+    pub fn with_staged_reconstruction(self) -> Self {
+        Self {
+            reconstructs_staged: true,
+            ..self
         }
     }
 
@@ -121,9 +134,13 @@ impl NodeDisk {
         }
     }
 
-    /// All volumes that may be mounted.
+    /// The volumes that a restarted kubelet reconstructs (`getVolumesFromPodDir`).
     pub(crate) fn volumes(&self) -> Vec<VolumeData> {
-        self.lock().values().cloned().collect()
+        let entries = self.lock();
+        let found = entries
+            .values()
+            .filter(|volume| volume.pod.is_some() || self.reconstructs_staged);
+        found.cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<PathBuf, VolumeData>> {
