@@ -132,6 +132,7 @@ pub fn mk_csi_node(prefix: &str, node: &Node, driver: &str, node_id: &str) -> CS
                 ..CSINodeDriver::default()
             }],
         },
+        ..CSINode::default()
     }
 }
 

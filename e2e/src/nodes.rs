@@ -171,7 +171,7 @@ impl RealNodes {
             "the attacher's pod",
             |found| {
                 let status = found.and_then(|found| found.status.clone()).unwrap_or_default();
-                let wanted = found.and_then(|found| found.spec.as_ref()?.replicas);
+                let wanted = found.and_then(|found| found.spec.replicas);
                 let ready = wanted.is_some() && status.ready_replicas == wanted;
                 Progress::of(ready, || format!("{status:?}"))
             },

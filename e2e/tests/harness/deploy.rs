@@ -142,7 +142,7 @@ async fn every_kustomization_is_accepted(harness: Arc<Harness>) -> Result<()> {
 }
 
 async fn pods_are_created(cluster: &Cluster, namespace: &str, deployment: &Deployment) -> Result<()> {
-    let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas);
+    let wanted = deployment.spec.replicas;
     let deployments = Api::<Deployment>::namespaced(cluster.client(), namespace);
     let created = |deployment: Option<&Deployment>| {
         let status = deployment
@@ -174,7 +174,7 @@ async fn permissions_arrive(
     deployment: &Deployment,
     secrets: bool,
 ) -> Result<()> {
-    let spec = template(deployment)?
+    let spec = template(deployment)
         .spec
         .context("a pod template must have a spec")?;
     let account = spec
@@ -302,9 +302,8 @@ async fn selectors_match_pods(harness: Arc<Harness>) -> Result<()> {
 
 // === reading ===
 
-fn template(deployment: &Deployment) -> Result<PodTemplateSpec> {
-    let spec = deployment.spec.clone().context("a Deployment must have a spec")?;
-    Ok(spec.template)
+fn template(deployment: &Deployment) -> PodTemplateSpec {
+    deployment.spec.template.clone()
 }
 
 /// The container whose image has this name, with any registry and version.

@@ -154,7 +154,7 @@ async fn address_selects_the_sidecar(harness: Arc<Harness>) -> Result<()> {
         deployment.namespace() == made.secret.namespace(),
         "the Secret is in another namespace"
     );
-    let template = template(deployment)?;
+    let template = template(deployment);
     let selector = LabelSelector {
         match_labels: spec.selector,
         ..LabelSelector::default()

@@ -163,7 +163,7 @@ async fn service_monitor_selects_the_attacher(harness: Arc<Harness>) -> Result<(
     let [deployment] = deployments.as_slice() else {
         anyhow::bail!("the base must hold one Deployment")
     };
-    let template = template(deployment)?;
+    let template = template(deployment);
     ensure!(selects(&selector, &template), "the Service selects no pod");
     let spec = template.spec.context("a pod template must have a spec")?;
     let mut ports = spec

@@ -189,14 +189,14 @@ pub(crate) fn workloads(objects: &[DynamicObject]) -> Result<Vec<Workload>> {
         found.push(Workload {
             name: format!("Deployment {}", deployment.name_any()),
             is_on_each_node: false,
-            template: deployment.spec.context("a Deployment must have a spec")?.template,
+            template: deployment.spec.template,
         });
     }
     for set in of_kind::<DaemonSet>(objects, "DaemonSet")? {
         found.push(Workload {
             name: format!("DaemonSet {}", set.name_any()),
             is_on_each_node: true,
-            template: set.spec.context("a DaemonSet must have a spec")?.template,
+            template: set.spec.template,
         });
     }
     Ok(found)
