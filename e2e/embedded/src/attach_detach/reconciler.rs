@@ -254,6 +254,10 @@ impl Reconciler {
         let (name, node) = (&volume.volume_name, &volume.node_name);
         let of_node = key_node(volume.spec.as_deref(), node);
         let mut state = self.state.lock();
+        // A pod may need the volume again since the list was built: an earlier detach has waited for its node's status.
+        if state.desired.volume_exists(name, node) {
+            return None;
+        }
         let pending = &state.pending;
         if !pending.is_operation_safe_to_retry(name, "", of_node, DETACH_OPERATION, now) {
             return None;

@@ -1,5 +1,6 @@
 //! Attach and detach for pods that are created, moved and deleted, and failed attaches.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use embedded_cluster::apiserver::{Fault, Rule};
@@ -181,6 +182,55 @@ async fn failed_node_status_patch_does_not_delay_other_nodes() {
     world.until_running("web").await;
 }
 
+/// The UIDs of the VolumeAttachments.
+async fn attachment_uids(world: &World) -> BTreeSet<Option<String>> {
+    let attachments = world.all::<VolumeAttachment>();
+    let attachments = attachments.list(&ListParams::default()).await.unwrap();
+    attachments
+        .into_iter()
+        .map(|attachment| attachment.metadata.uid)
+        .collect()
+}
+
+/// Both detaches are planned together, and the first one waits for its node's status: the second one is planned anew.
+#[tokio::test(start_paused = true)]
+async fn volume_that_is_needed_again_before_its_detach_stays_attached() {
+    let mut world = World::start().await;
+    for claim in ["one", "two"] {
+        world.claim(claim, "now", "ReadWriteOnce").await;
+        world.pod(&format!("old-{claim}"), Some("a"), &[claim]).await;
+        world.until_running(&format!("old-{claim}")).await;
+    }
+    let before = attachment_uids(&world).await;
+    world.cluster.crash_controllers();
+    for pod in ["old-one", "old-two"] {
+        world.delete_pod(pod).await;
+        world.until_gone(pod).await;
+    }
+    sleep(Duration::from_secs(60)).await;
+    let slow = Rule::always(Fault::Latency(Duration::from_secs(30)))
+        .verbs(&["patch"])
+        .resource("nodes/status")
+        .user_agent(CONTROLLERS)
+        .times(1);
+    world.cluster.api_server().set_faults(vec![slow]);
+    world.cluster.restart_controllers();
+    sleep(Duration::from_secs(10)).await;
+    // The kubelet does not report the volumes as in use, which would prevent both detaches.
+    world.cluster.crash_node("a");
+    for claim in ["one", "two"] {
+        world.pod(&format!("new-{claim}"), Some("a"), &[claim]).await;
+    }
+    sleep(Duration::from_secs(25)).await;
+    world.cluster.start_node("a");
+    for pod in ["new-one", "new-two"] {
+        world.until_running(pod).await;
+    }
+    let after = attachment_uids(&world).await;
+    assert_eq!(before.intersection(&after).count(), 1, "{before:?} {after:?}");
+    world.assert_no_violations();
+}
+
 #[tokio::test(start_paused = true)]
 async fn pod_with_an_unbound_claim_on_its_node_gets_an_event() {
     let world = World::start().await;
@@ -221,7 +271,7 @@ async fn events_are_written_after_a_reconnect() {
     world.cluster.api_server().set_faults(vec![rule]);
     world.pod("web", Some("a"), &[]).await;
     world.until_running("web").await;
-    tokio::time::sleep(Duration::from_secs(30)).await;
+    sleep(Duration::from_secs(30)).await;
     world.cluster.api_server().set_faults(Vec::new());
     world
         .until_event("web", "Scheduled", "Successfully assigned default/web to a")
