@@ -18,12 +18,6 @@ pub(crate) enum Bug {
     Kubernetes(InjectedBug),
     /// In the attacher, by a wrapper around its API server.
     Sidecar(SidecarBug),
-    /// Present behaviour of Kubernetes ([kubernetes#85476], [kubernetes#121937]): a restarted kubelet does not find a volume that is
-    /// staged and not published, and reports it as not in use. All other histories reconstruct such volumes.
-    ///
-    /// [kubernetes#85476]: https://github.com/kubernetes/kubernetes/issues/85476
-    /// [kubernetes#121937]: https://github.com/kubernetes/kubernetes/issues/121937
-    StagedVolumeNotReconstructed,
 }
 
 /// A known issue of the Go sidecar (docs/go-sidecar.md).
@@ -43,13 +37,13 @@ impl Bug {
     pub(crate) fn of_kubernetes(self) -> Option<InjectedBug> {
         match self {
             Self::Kubernetes(bug) => Some(bug),
-            Self::Sidecar(_) | Self::StagedVolumeNotReconstructed => None,
+            Self::Sidecar(_) => None,
         }
     }
 
     pub(crate) fn of_sidecar(self) -> Option<SidecarBug> {
         match self {
-            Self::Kubernetes(_) | Self::StagedVolumeNotReconstructed => None,
+            Self::Kubernetes(_) => None,
             Self::Sidecar(bug) => Some(bug),
         }
     }

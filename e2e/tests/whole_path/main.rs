@@ -160,7 +160,6 @@ macro_rules! injected_bugs {
 
 injected_bugs! {
     finds_kubernetes_101791: Bug::Kubernetes(InjectedBug::FailedReconstruction), from 0;
-    finds_kubernetes_85476: Bug::StagedVolumeNotReconstructed, from 0;
     finds_kubernetes_115297: Bug::Kubernetes(InjectedBug::MigratedVolumeNotRecognized), from 0;
     finds_sidecar_issue_12: Bug::Sidecar(SidecarBug::UnpublishesFromPresentNodeId), from 1_880, needs InjectedBugs;
     finds_kubernetes_81078: Bug::Kubernetes(InjectedBug::DeletedPodStaysDesired), from 0, needs InjectedBugs;

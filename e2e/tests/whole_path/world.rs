@@ -60,8 +60,6 @@ pub(crate) struct World {
     pub invariants: Invariants,
     client: Client,
     present_ids: Arc<Mutex<BTreeMap<String, String>>>,
-    /// Whether a restarted kubelet finds volumes that are staged only.
-    reconstructs_staged: bool,
     /// The external-provisioner; empty while it is down.
     provisioner: JoinSet<()>,
     tasks: JoinSet<()>,
@@ -129,7 +127,6 @@ impl World {
             invariants,
             client,
             present_ids,
-            reconstructs_staged: bug != Some(Bug::StagedVolumeNotReconstructed),
             provisioner: JoinSet::new(),
             tasks,
         };
@@ -230,13 +227,8 @@ impl World {
         let process = DriverProcess::new(&id, driver, self.invariants.clone(), self.timeline.clone());
         self.invariants.machine_on(&id, node);
         self.timeline.note(node, None, format!("machine {id} is on"));
-        let disk = NodeDisk::in_memory(Path::new("/var/lib/kubelet"));
         self.cluster.add_node(NodeOptions {
-            disk: if self.reconstructs_staged {
-                disk.with_staged_reconstruction()
-            } else {
-                disk
-            },
+            disk: NodeDisk::in_memory(Path::new("/var/lib/kubelet")),
             ..NodeOptions::new(node, Some(DriverConnection::new(process.clone())))
         });
         let machine = Machine {

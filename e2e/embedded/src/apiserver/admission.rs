@@ -50,14 +50,12 @@ pub(crate) fn create(
     Ok(())
 }
 
-/// Runs the mutating admission of an update.
 pub(crate) fn mutate_update(resource: &Resource, object: &mut Object) {
     if resource.kind == Kind::Pod {
         default_tolerations(object);
     }
 }
 
-/// Runs the validating admission of an update.
 pub(crate) fn validate_update(
     store: &Store,
     resource: &Resource,
@@ -71,7 +69,6 @@ pub(crate) fn validate_update(
     Ok(())
 }
 
-/// Admits the deletion of an object.
 pub(crate) fn delete(resource: &Resource, name: &str) -> Result<(), Status> {
     if resource.kind == Kind::Namespace && IMMORTAL.contains(&name) {
         let why = "this namespace may not be deleted";

@@ -95,7 +95,6 @@ fn csi_driver_name(owner: &Fields<'_>, field: &str) {
     owner.found(field, name, names::dns1123_subdomain(&name.to_ascii_lowercase()));
 }
 
-/// A label selector in a spec.
 fn label_selector(selector: &Fields<'_>) {
     metadata::labels(selector, "matchLabels");
     for expression in selector.structs("matchExpressions") {
@@ -104,7 +103,6 @@ fn label_selector(selector: &Fields<'_>) {
     }
 }
 
-/// A node selector in a spec.
 fn node_selector(selector: &Fields<'_>) {
     if selector.list("nodeSelectorTerms").is_empty() {
         selector.required("nodeSelectorTerms", "must have at least one node selector term");

@@ -147,3 +147,25 @@ impl NodeDisk {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::mount_spec::tests::mk_spec;
+    use super::*;
+
+    #[test]
+    fn restarted_kubelet_finds_staged_volumes_only_on_request() {
+        let disk = NodeDisk::in_memory(Path::new("/k"));
+        let spec = mk_spec();
+        let data = |pod: Option<&str>| VolumeData {
+            spec: spec.clone(),
+            pod: pod.map(str::to_owned),
+        };
+        disk.save(&disk.staging_path(&spec), data(None)).unwrap();
+        assert_eq!(disk.volumes().len(), 0);
+        disk.save(&disk.target_path(&spec, "uid"), data(Some("uid")))
+            .unwrap();
+        assert_eq!(disk.volumes().len(), 1);
+        assert_eq!(disk.with_staged_reconstruction().volumes().len(), 2);
+    }
+}
