@@ -1,0 +1,143 @@
+//! Clauses about the end of an attachment.
+
+use super::{Deferred, Findings, Now};
+use crate::observation::{Attachment, Method, Observation, Target};
+use crate::world::{AttachmentState, World};
+
+/// The last version before the attachment lost its finalizer, or before it was deleted without one. `bool`: it had the finalizer.
+fn unguarded<'a>(now: Now<'a>, seen: &Observation) -> Option<(&'a AttachmentState, bool)> {
+    let (name, keeps) = match seen {
+        Observation::Attachment(version) => (&version.name, version.finalizer),
+        Observation::AttachmentGone(name) => (name, false),
+        _ => return None,
+    };
+    let state = now.world.attachments.get(name)?;
+    let before = &state.version;
+    let is_gone = match seen {
+        Observation::Attachment(version) => version.uid != before.uid,
+        _ => true,
+    };
+    if now.world.taken.contains(&before.uid) {
+        return None;
+    }
+    let loses = before.finalizer && (is_gone || !keeps);
+    (loses || is_gone).then_some((state, before.finalizer))
+}
+
+/// The finalizer is the only thing that keeps a published volume from being forgotten. NOT_FOUND, a restarted driver and an empty
+/// list of capabilities prove nothing.
+pub(super) fn finalizer_with_proof(
+    now: Now<'_>,
+    seen: &Observation,
+    _: &mut Deferred,
+    findings: &mut Findings<'_>,
+) {
+    let Some((state, true)) = unguarded(now, seen) else {
+        return;
+    };
+    let attachment = &state.version;
+    for target in now.world.targets_of(attachment) {
+        let known = now.world.targets.get(&target);
+        let published_for = known.and_then(|known| known.published_for.as_ref());
+        if published_for != Some(&attachment.uid) || now.world.proof(attachment, &target, now.at).is_some() {
+            continue;
+        }
+        let published = known.and_then(|known| known.publish_began);
+        let refused = known.and_then(|known| known.failures.1.as_ref());
+        let last = refused.map_or_else(String::new, |answer| {
+            format!("; the last unpublish answered {}", answer.code)
+        });
+        let text = format!("it lost the finalizer without a proof that {target} is released{last}");
+        findings.add(
+            &attachment.name,
+            text,
+            published.into_iter().chain([state.seen.1]),
+        );
+    }
+}
+
+/// Only the array's truth counts: it does not matter who published the volume, and when.
+pub(super) fn nothing_forgotten(
+    now: Now<'_>,
+    seen: &Observation,
+    _: &mut Deferred,
+    findings: &mut Findings<'_>,
+) {
+    let Some((state, _)) = unguarded(now, seen) else {
+        return;
+    };
+    let attachment = &state.version;
+    for target in now.world.targets_of(attachment) {
+        let Some(&published) = now.world.published.get(&target) else {
+            continue;
+        };
+        let known = now.world.targets.get(&target);
+        // The driver denied it, or the volume is published for a later attachment.
+        let is_denied = known.is_some_and(|known| known.publish_began.is_some())
+            && now.world.proof(attachment, &target, now.at).is_some();
+        let is_others = known
+            .and_then(|known| known.published_for.as_ref())
+            .is_some_and(|uid| *uid != attachment.uid)
+            || now.world.proof(attachment, &target, now.at) == Some(crate::world::Proof::OtherAttachment);
+        if !is_denied && !is_others {
+            let text = format!("the array has published {target}, and nothing remembers it");
+            findings.add(&attachment.name, text, [published, state.seen.1]);
+        }
+    }
+}
+
+/// The attachments that are attached and not deleting, and whose target an unpublish names.
+pub(super) fn attached_under<'a>(
+    world: &'a World,
+    target: &'a Target,
+) -> impl Iterator<Item = &'a AttachmentState> {
+    let is_under = |attachment: &Attachment| {
+        let handle = world.handle(attachment);
+        let all = target.node.is_empty() && handle.as_ref() == Some(&target.volume);
+        attachment.attached
+            && attachment.deleting.is_none()
+            && (all || world.is_target_of(attachment, target))
+    };
+    let attachments = world.attachments.values();
+    attachments.filter(move |state| is_under(&state.version))
+}
+
+/// A pod uses the volume: only a request for the VolumeAttachment's deletion allows the detach.
+pub(super) fn no_detach_under_attachment(
+    now: Now<'_>,
+    seen: &Observation,
+    deferred: &mut Deferred,
+    findings: &mut Findings<'_>,
+) {
+    let text = "it is attached and not being deleted, and its volume was unpublished";
+    match seen {
+        Observation::CallBegan(call) if call.method == Method::Unpublish && now.is_exact() => {
+            for state in attached_under(now.world, &call.target) {
+                findings.add(&state.version.name, text, [state.seen.1]);
+            }
+        }
+        // The watch shows when the deletion was requested.
+        Observation::Attachment(version) if version.deleting.is_some() => {
+            deferred.unpublishes.retain(|(_, uid), (number, at)| {
+                let is_it = *uid == version.uid;
+                if is_it && version.deleting.is_some_and(|since| since > *at) {
+                    findings.add(&version.name, text, [*number]);
+                }
+                !is_it
+            });
+        }
+        Observation::Settled | Observation::CleanedUp => {
+            for ((target, uid), (number, _)) in std::mem::take(&mut deferred.unpublishes) {
+                let mut attachments = now.world.attachments.values();
+                let state = attachments.find(|state| state.version.uid == uid);
+                if let Some(state) = state.filter(|state| state.deleting.is_none()) {
+                    findings.add(&state.version.name, text, [number]);
+                } else if state.is_none() {
+                    // Its deletion was never seen: the record has a gap, or the object had no finalizer.
+                    drop(target);
+                }
+            }
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,150 @@
+//! Clauses about the end of an operation or of a history.
+
+use super::{Deferred, Findings, Now};
+use crate::observation::{Attachment, Observation};
+use crate::world::AttachmentState;
+
+/// Whether something disturbed the attachment's operation that began with this observation.
+fn is_undisturbed(now: Now<'_>, since: usize) -> bool {
+    now.world.disturbed.is_none_or(|disturbed| disturbed < since)
+}
+
+/// Cost at the API server and the array counts as the attacher's.
+pub(super) fn uneventful(now: Now<'_>, seen: &Observation, _: &mut Deferred, findings: &mut Findings<'_>) {
+    let (name, attached) = match seen {
+        Observation::Attachment(version) if version.attached => (&version.name, Some(version)),
+        Observation::AttachmentGone(name) => (name, None),
+        _ => return,
+    };
+    let Some(state) = now.world.attachments.get(name) else {
+        return;
+    };
+    let bounds = now.settings.bounds;
+    let attachment = &state.version;
+    let (mut publishes, mut unpublishes) = (0, 0);
+    for target in now.world.targets_of(attachment) {
+        let known = now.world.targets.get(&target);
+        let known = known.filter(|known| known.published_for.as_ref() == Some(&attachment.uid));
+        let calls = known.map_or((0, 0), |known| known.calls);
+        publishes += calls.0;
+        unpublishes += calls.1;
+    }
+    let begins = |state: &AttachmentState| state.deleting.unwrap_or(state.seen.0);
+    if !is_undisturbed(now, state.seen.0) || !is_undisturbed(now, begins(state)) {
+        return;
+    }
+    let counts = match attached {
+        Some(version)
+            if version.uid == attachment.uid && !attachment.attached && version.deleting.is_none() =>
+        {
+            [
+                ("publishes", publishes, bounds.publishes),
+                ("writes", state.attach_writes + 1, bounds.attach_writes),
+            ]
+        }
+        None if attachment.finalizer => [
+            ("unpublishes", unpublishes, bounds.unpublishes),
+            ("writes", state.writes - state.attach_writes, bounds.detach_writes),
+        ],
+        Some(_) | None => return,
+    };
+    for (what, count, bound) in counts {
+        if count > bound {
+            let operation = if attached.is_some() { "attach" } else { "detach" };
+            let text = format!("an uneventful {operation} took {count} {what}, at most {bound} are in order");
+            findings.add(name, text, [state.seen.0]);
+        }
+    }
+}
+
+/// Why an attachment has not settled.
+fn unsettled(attachment: &Attachment) -> Option<&'static str> {
+    let names_cause = |error: &Option<String>| error.as_ref().is_some_and(|error| !error.is_empty());
+    if attachment.deleting.is_some() {
+        let waits = attachment.finalizer && !names_cause(&attachment.detach_error);
+        return waits.then_some("it is being deleted and has no detachError");
+    }
+    let waits = !attachment.attached && !names_cause(&attachment.attach_error);
+    waits.then_some("it is not attached and has no attachError")
+}
+
+/// A controller that waits for the status waits for ever.
+pub(super) fn settles(now: Now<'_>, seen: &Observation, _: &mut Deferred, findings: &mut Findings<'_>) {
+    let Observation::Settled = seen else { return };
+    for state in now.world.attachments.values() {
+        if let Some(text) = unsettled(&state.version) {
+            findings.add(&state.version.name, text, [state.seen.1]);
+        }
+    }
+}
+
+/// Both directions: an attachment without its volume, and a volume without an attachment.
+pub(super) fn array_agrees(now: Now<'_>, seen: &Observation, _: &mut Deferred, findings: &mut Findings<'_>) {
+    let Observation::Settled = seen else { return };
+    if !now.world.publishes {
+        return;
+    }
+    for state in now.world.attachments.values() {
+        let attachment = &state.version;
+        let is_published = now
+            .world
+            .targets_of(attachment)
+            .iter()
+            .any(|target| now.world.published.contains_key(target));
+        let is_known = now.world.handle(attachment).is_some();
+        if is_known && attachment.attached && attachment.deleting.is_none() && !is_published {
+            let text = "it says attached, and the array has not published its volume";
+            findings.add(&attachment.name, text, [state.seen.1]);
+        }
+    }
+    for (target, since) in &now.world.published {
+        let mut attachments = now.world.attachments.values();
+        let is_wanted = attachments.any(|state| {
+            let attachment = &state.version;
+            now.world.targets_of(attachment).contains(target)
+        });
+        let is_known = now.world.volume_of(&target.volume).is_some();
+        if is_known && !is_wanted {
+            findings.add(target, "it is published without a VolumeAttachment", [*since]);
+        }
+    }
+}
+
+/// What is left now stays for ever.
+pub(super) fn nothing_left(now: Now<'_>, seen: &Observation, _: &mut Deferred, findings: &mut Findings<'_>) {
+    let Observation::CleanedUp = seen else { return };
+    for state in now.world.attachments.values() {
+        findings.add(&state.version.name, "it is left", [state.seen.1]);
+    }
+    for (target, since) in &now.world.published {
+        findings.add(target, "it is still published", [*since]);
+    }
+    for (target, since) in &now.world.mounted {
+        // The node is gone or cannot unmount.
+        if now.world.forced(target).is_none() {
+            findings.add(target, "it is still mounted", [*since]);
+        }
+    }
+    for volume in now.world.volumes.values().filter(|volume| volume.finalizers > 0) {
+        findings.add(
+            format!("PersistentVolume {}", volume.name),
+            "it still has the finalizer",
+            [],
+        );
+    }
+}
+
+/// What nobody saw is not proven.
+pub(super) fn record_complete(
+    now: Now<'_>,
+    seen: &Observation,
+    _: &mut Deferred,
+    findings: &mut Findings<'_>,
+) {
+    if !matches!(seen, Observation::Settled | Observation::CleanedUp) {
+        return;
+    }
+    for (what, since) in &now.world.gaps {
+        findings.add(what, "states are missing, and no list followed", [*since]);
+    }
+}

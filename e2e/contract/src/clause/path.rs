@@ -1,0 +1,75 @@
+//! Clauses about the whole path.
+
+use super::{Deferred, Findings, Now};
+use crate::observation::{Method, Observation, Target};
+
+fn is_single_node(now: Now<'_>, volume: &str) -> bool {
+    now.world
+        .volume_of(volume)
+        .is_some_and(|volume| volume.single_node)
+}
+
+/// Two nodes that write to one filesystem destroy it.
+pub(super) fn one_node(now: Now<'_>, seen: &Observation, _: &mut Deferred, findings: &mut Findings<'_>) {
+    let Observation::Array(target, true) = seen else {
+        return;
+    };
+    let published = now.world.published.iter();
+    let mut elsewhere =
+        published.filter(|(other, _)| other.volume == target.volume && other.node != target.node);
+    if let Some((other, since)) = elsewhere.next().filter(|_| is_single_node(now, &target.volume)) {
+        let text = format!("it was published to {} and {} at once", other.node, target.node);
+        findings.add(format!("volume {}", target.volume), text, [*since]);
+    }
+}
+
+/// A node from which the volume was force-detached cannot unmount it.
+pub(super) fn one_mount(now: Now<'_>, seen: &Observation, _: &mut Deferred, findings: &mut Findings<'_>) {
+    let Observation::Mounted(target, true) = seen else {
+        return;
+    };
+    let mounted = now.world.mounted.iter();
+    let mut elsewhere = mounted.filter(|(other, _)| {
+        other.volume == target.volume && other.node != target.node && now.world.forced(other).is_none()
+    });
+    if let Some((other, since)) = elsewhere.next().filter(|_| is_single_node(now, &target.volume)) {
+        let text = format!("it was mounted on {} and {} at once", other.node, target.node);
+        findings.add(format!("volume {}", target.volume), text, [*since]);
+    }
+}
+
+/// The device vanishes under the filesystem. A force that begins later does not excuse it.
+pub(super) fn no_detach_while_mounted(
+    now: Now<'_>,
+    seen: &Observation,
+    _: &mut Deferred,
+    findings: &mut Findings<'_>,
+) {
+    let mounted: Vec<(&Target, usize)> = match seen {
+        Observation::CallBegan(call) if call.method == Method::Unpublish => {
+            let mounted = now.world.mounted.iter();
+            let mounted = mounted.filter(|(mount, _)| call.target.includes(mount));
+            mounted.map(|(mount, &since)| (mount, since)).collect()
+        }
+        Observation::Array(target, false) if now.world.published.contains_key(target) => {
+            let mounted = now.world.mounted.get_key_value(target);
+            mounted
+                .map(|(mount, &since)| (mount, since))
+                .into_iter()
+                .collect()
+        }
+        _ => return,
+    };
+    for (mount, since) in mounted {
+        if now.world.forced(mount).is_none() {
+            findings.add(mount, "it was unpublished while it is mounted there", [since]);
+        }
+    }
+}
+
+/// A panic is a bug, whatever else holds.
+pub(super) fn no_panic(_: Now<'_>, seen: &Observation, _: &mut Deferred, findings: &mut Findings<'_>) {
+    if let Observation::Panicked(component) = seen {
+        findings.add(component, "it panicked", []);
+    }
+}

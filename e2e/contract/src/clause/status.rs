@@ -1,0 +1,124 @@
+//! Clauses about the status of VolumeAttachments.
+
+use super::{Deferred, Findings, Now};
+use crate::observation::{Answer, Attachment, Observation, Target};
+
+/// The version that first says `attached: true`.
+fn becomes_attached<'a>(now: Now<'_>, seen: &'a Observation) -> Option<&'a Attachment> {
+    let Observation::Attachment(version) = seen else {
+        return None;
+    };
+    let before = now.world.attachments.get(&version.name);
+    let was = before.is_some_and(|state| state.version.uid == version.uid && state.version.attached);
+    (version.attached && !was && now.world.publishes).then_some(version)
+}
+
+/// kubelet mounts the volume as soon as the status says so.
+pub(super) fn attached_while_published(
+    now: Now<'_>,
+    seen: &Observation,
+    _: &mut Deferred,
+    findings: &mut Findings<'_>,
+) {
+    let Some(attachment) = becomes_attached(now, seen) else {
+        return;
+    };
+    if now.world.handle(attachment).is_none() {
+        return;
+    }
+    let targets = now.world.targets_of(attachment);
+    let is_confirmed = |target: &Target| {
+        let state = now.world.targets.get(target);
+        now.world.published.contains_key(target) || state.is_some_and(|state| state.publish_ok.is_some())
+    };
+    if !targets.iter().any(is_confirmed) {
+        let began = targets
+            .iter()
+            .filter_map(|target| now.world.targets.get(target)?.publish_began);
+        let text = "it says attached, and the driver has not confirmed a publish";
+        findings.add(&attachment.name, text, began.collect::<Vec<_>>());
+    }
+}
+
+/// kubelet passes it to NodeStageVolume and NodePublishVolume.
+pub(super) fn context_reported(
+    now: Now<'_>,
+    seen: &Observation,
+    _: &mut Deferred,
+    findings: &mut Findings<'_>,
+) {
+    let Some(attachment) = becomes_attached(now, seen) else {
+        return;
+    };
+    let answers: Vec<_> = now
+        .world
+        .targets_of(attachment)
+        .iter()
+        .filter_map(|target| now.world.targets.get(target)?.publish_ok.clone())
+        .collect();
+    let is_reported = answers
+        .iter()
+        .any(|(_, answer)| answer.context == attachment.metadata);
+    if !answers.is_empty() && !is_reported {
+        let text = format!("its attachmentMetadata is {:?}", attachment.metadata);
+        findings.add(&attachment.name, text, answers.iter().map(|(number, _)| *number));
+    }
+}
+
+/// The message of an error may be cut, and quoted.
+fn tells(error: Option<&String>, answer: &Answer) -> bool {
+    const BEGINNING: usize = 40;
+    let beginning: String = answer.message.chars().take(BEGINNING).collect();
+    error.is_some_and(|error| error.contains(&beginning))
+}
+
+/// Users find the cause in the pod's Events, which the attach/detach controller fills from here.
+pub(super) fn error_reported(
+    now: Now<'_>,
+    seen: &Observation,
+    _: &mut Deferred,
+    findings: &mut Findings<'_>,
+) {
+    let Observation::Settled = seen else { return };
+    for state in now.world.attachments.values() {
+        let attachment = &state.version;
+        let is_deleting = attachment.deleting.is_some();
+        for target in now.world.targets_of(attachment) {
+            let Some(known) = now.world.targets.get(&target) else {
+                continue;
+            };
+            if known.published_for.as_ref() != Some(&attachment.uid) {
+                continue;
+            }
+            let (failed, error, field) = match is_deleting {
+                true => (&known.failures.1, &attachment.detach_error, "detachError"),
+                false => (&known.failures.0, &attachment.attach_error, "attachError"),
+            };
+            // A repeated publish may fail under an attachment that stays attached.
+            let is_open = is_deleting || !attachment.attached;
+            if let Some(answer) = failed
+                && is_open
+                && error.is_some()
+                && !tells(error.as_ref(), answer)
+            {
+                let text = format!(
+                    "the driver answered {} {:?}, and its {field} does not say so",
+                    answer.code, answer.message
+                );
+                findings.add(&attachment.name, text, [state.seen.1]);
+            }
+        }
+    }
+}
+
+/// An error of the past sends users the wrong way.
+pub(super) fn error_cleared(now: Now<'_>, seen: &Observation, _: &mut Deferred, findings: &mut Findings<'_>) {
+    let Observation::Settled = seen else { return };
+    for state in now.world.attachments.values() {
+        let attachment = &state.version;
+        if attachment.attached && attachment.deleting.is_none() && attachment.attach_error.is_some() {
+            let text = "it is attached and still has an attachError";
+            findings.add(&attachment.name, text, [state.seen.1]);
+        }
+    }
+}

@@ -1,0 +1,381 @@
+//! The state that follows from the observations so far.
+
+mod target;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use target::{Proof, Refusals, TargetState};
+
+use crate::observation::{Attachment, Call, Method, Name, Observation, Registration, Target, Volume};
+
+/// The state before an observation. Numbers (`usize`) are numbers of observations.
+#[derive(Debug)]
+pub struct World {
+    /// The VolumeAttachments by name.
+    pub attachments: BTreeMap<Name, AttachmentState>,
+    /// The PersistentVolumes by name, deleted ones too.
+    pub volumes: BTreeMap<Name, Arc<Volume>>,
+    /// The nodes by name, deleted ones too.
+    pub nodes: BTreeMap<Name, NodeState>,
+    /// What is known about each target that a call or the array named.
+    pub targets: BTreeMap<Target, TargetState>,
+    /// The calls without an answer.
+    pub running: BTreeMap<u64, (usize, Arc<Call>)>,
+    /// What the array has published, and since when.
+    pub published: BTreeMap<Target, usize>,
+    /// What is mounted, and since when.
+    pub mounted: BTreeMap<Target, usize>,
+    /// Volumes (the driver's ID) and nodes (name) that the controller force-detached, and since when.
+    pub forced: BTreeMap<(Name, Name), usize>,
+    /// Whether the driver has PUBLISH_UNPUBLISH_VOLUME.
+    pub publishes: bool,
+    /// The holder of the lease, and since when; `None`: unknown.
+    pub leader: Option<(usize, Option<Name>)>,
+    /// Gaps in the record that have not ended.
+    pub gaps: BTreeMap<String, usize>,
+    /// UIDs whose finalizer another client removed.
+    pub taken: BTreeSet<Name>,
+    /// The latest disturbance.
+    pub disturbed: Option<usize>,
+    lists: BTreeMap<u64, usize>,
+    operator: Option<Duration>,
+}
+
+/// A VolumeAttachment.
+#[derive(Debug)]
+pub struct AttachmentState {
+    /// The latest version.
+    pub version: Arc<Attachment>,
+    /// Its first and its latest version.
+    pub seen: (usize, usize),
+    /// When it was first deleting.
+    pub deleting: Option<usize>,
+    /// Changes so far that are not a request for its deletion.
+    pub writes: usize,
+    /// Those before its deletion was requested.
+    pub attach_writes: usize,
+}
+
+/// A node.
+#[derive(Debug, Default)]
+pub struct NodeState {
+    /// Whether it is ready and in service; `None`: unknown.
+    pub healthy: Option<bool>,
+    /// The driver's present registration, and since when.
+    pub registration: Option<(Registration, usize)>,
+    /// All node IDs that the driver ever registered for it.
+    pub ids: BTreeSet<Name>,
+}
+
+// === impl World ===
+
+impl World {
+    /// Nothing exists yet. `operator`: the attacher's flag `--assume-unpublished-after`.
+    pub(crate) fn new(operator: Option<Duration>) -> Self {
+        Self {
+            attachments: BTreeMap::new(),
+            volumes: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            targets: BTreeMap::new(),
+            running: BTreeMap::new(),
+            published: BTreeMap::new(),
+            mounted: BTreeMap::new(),
+            forced: BTreeMap::new(),
+            publishes: true,
+            leader: None,
+            gaps: BTreeMap::new(),
+            taken: BTreeSet::new(),
+            disturbed: None,
+            lists: BTreeMap::new(),
+            operator,
+        }
+    }
+
+    /// The driver's ID of an attachment's volume.
+    pub fn handle(&self, attachment: &Attachment) -> Option<Name> {
+        let volume = self.volumes.get(&attachment.volume);
+        volume
+            .map(|volume| volume.handle.clone())
+            .or_else(|| attachment.handle.clone())
+    }
+
+    /// The PersistentVolume of a handle.
+    pub fn volume_of(&self, handle: &str) -> Option<&Arc<Volume>> {
+        self.volumes.values().find(|volume| &*volume.handle == handle)
+    }
+
+    /// Whether the target is the attachment's: its recorded node ID, or, without one, any ID of its node.
+    pub fn is_target_of(&self, attachment: &Attachment, target: &Target) -> bool {
+        self.handle(attachment)
+            .is_some_and(|handle| handle == target.volume)
+            && match &attachment.node_id {
+                Some(id) => *id == target.node,
+                None => self.is_id_of(&attachment.node, &target.node),
+            }
+    }
+
+    /// Whether the driver ever registered this node ID for the node.
+    pub fn is_id_of(&self, node: &str, id: &str) -> bool {
+        self.nodes.get(node).is_some_and(|node| node.ids.contains(id))
+    }
+
+    /// The attachments of the target's volume to its node, under any ID of the node.
+    pub fn attachments_of<'a>(&'a self, target: &'a Target) -> impl Iterator<Item = &'a AttachmentState> {
+        self.attachments.values().filter(|state| {
+            let attachment = &state.version;
+            self.handle(attachment)
+                .is_some_and(|handle| handle == target.volume)
+                && (attachment.node_id.as_ref() == Some(&target.node)
+                    || self.is_id_of(&attachment.node, &target.node))
+        })
+    }
+
+    /// The targets on which the attachment's volume may be: those of publishes for it, the recorded one, and those under any ID
+    /// of its node that the array has published.
+    pub fn targets_of(&self, attachment: &Attachment) -> BTreeSet<Target> {
+        let Some(handle) = self.handle(attachment) else {
+            return BTreeSet::new();
+        };
+        let of_volume = self.targets.iter().filter(|(target, _)| target.volume == handle);
+        of_volume
+            .filter(|(target, state)| {
+                state.published_for.as_ref() == Some(&attachment.uid)
+                    || attachment.node_id.as_ref() == Some(&target.node)
+                    || (state.published_for.is_none() && self.is_id_of(&attachment.node, &target.node))
+            })
+            .map(|(target, _)| target.clone())
+            .collect()
+    }
+
+    /// The proof that the target is released, from the view of this attachment.
+    pub fn proof(&self, attachment: &Attachment, target: &Target, now: Duration) -> Option<Proof> {
+        let others = self.attachments.values().map(|state| &state.version);
+        let mut others = others.filter(|other| other.uid != attachment.uid && other.finalizer);
+        if others.any(|other| self.is_target_of(other, target)) {
+            return Some(Proof::OtherAttachment);
+        }
+        let state = self.targets.get(target)?;
+        if let Some(proof) = state.proof() {
+            return Some(proof);
+        }
+        let registration = self
+            .nodes
+            .get(&attachment.node)
+            .and_then(|node| node.registration.as_ref())
+            .map(|(registration, _)| registration);
+        let present = match registration {
+            Some(Registration::Id(id)) if *id != target.node => Some(Target {
+                volume: target.volume.clone(),
+                node: id.clone(),
+            }),
+            Some(Registration::Id(_) | Registration::NoDriver | Registration::NoCsiNode) | None => None,
+        };
+        // No CSINode of this node registers the recorded ID any more, and the volume is off the machine that has the name.
+        if let Some(present) = present
+            && state.refusals.last_for(Refusals::MINUTE)
+            && self.is_released(attachment, &present)
+        {
+            return Some(Proof::Renamed);
+        }
+        let operator = self.operator?;
+        let has_no_node = registration == Some(&Registration::NoCsiNode);
+        let refused = state.refusals.last_for(operator) && (has_no_node || state.unlisted >= 2);
+        (refused && now >= operator).then_some(Proof::Operator)
+    }
+
+    fn is_released(&self, attachment: &Attachment, target: &Target) -> bool {
+        let others = self.attachments.values().map(|state| &state.version);
+        let mut others = others.filter(|other| other.uid != attachment.uid && other.finalizer);
+        others.any(|other| self.is_target_of(other, target))
+            || self
+                .targets
+                .get(target)
+                .is_some_and(|state| state.proof().is_some())
+    }
+
+    /// Whether the controller force-detached the volume from the node with this node ID, and since when.
+    pub fn forced(&self, target: &Target) -> Option<usize> {
+        let mut forced = self.forced.iter();
+        forced
+            .find(|((volume, node), _)| *volume == target.volume && self.is_id_of(node, &target.node))
+            .map(|(_, &since)| since)
+    }
+
+    /// Whether an attacher process that is known to run without the lease sent this.
+    pub(crate) fn lacks_lease(&self, by: Option<&Name>) -> Option<usize> {
+        let (since, holder) = self.leader.as_ref()?;
+        (by.is_some() && holder.as_ref() != by).then_some(*since)
+    }
+
+    pub(crate) fn apply(&mut self, number: usize, at: Duration, seen: &Observation) {
+        match seen {
+            Observation::Attachment(attachment) => self.attachment(number, attachment),
+            Observation::AttachmentGone(name) => {
+                self.attachments.remove(name);
+            }
+            Observation::FinalizerTaken(uid) => {
+                self.taken.insert(uid.clone());
+            }
+            Observation::Volume(volume) => {
+                self.volumes.insert(volume.name.clone(), volume.clone());
+            }
+            Observation::Node { node, healthy } => {
+                self.nodes.entry(node.clone()).or_default().healthy = Some(*healthy);
+            }
+            Observation::CsiNode(node, registration) => self.register(number, node, registration),
+            Observation::Forced(volume, node) => {
+                let force = (volume.clone(), node.clone());
+                self.forced.entry(force).or_insert(number);
+            }
+            Observation::PublishCapability(has) => self.publishes = *has,
+            Observation::CallBegan(call) => self.call(number, call),
+            Observation::CallEnded(call, answer) => {
+                let Some((began, call)) = self.running.remove(call) else {
+                    return;
+                };
+                if &*answer.code != "OK" {
+                    self.disturbed = Some(number);
+                }
+                for state in self.concerned(&call.target) {
+                    state.answered(number, at, (began, &call), answer);
+                }
+            }
+            Observation::ListBegan(round) => {
+                self.lists.insert(*round, number);
+            }
+            Observation::ListEnded(round, list) => {
+                let Some(began) = self.lists.remove(round) else {
+                    return;
+                };
+                for (target, state) in &mut self.targets {
+                    state.listed(began, list, target);
+                }
+            }
+            Observation::Array(target, published) => {
+                self.targets.entry(target.clone()).or_default();
+                set(&mut self.published, target, *published, number);
+            }
+            Observation::Mounted(target, mounted) => set(&mut self.mounted, target, *mounted, number),
+            Observation::Lease(holder) => self.leader = Some((number, holder.clone())),
+            Observation::ProcessEnded(process) => {
+                self.disturbed = Some(number);
+                let is_its = |call: &Call| call.by.as_ref().is_none_or(|by| by == process);
+                let ended = self.running.extract_if(.., |_, (_, call)| is_its(call));
+                for (_, (_, call)) in ended.collect::<Vec<_>>() {
+                    let state = self.targets.get_mut(&call.target);
+                    if let Some(state) = state.filter(|_| call.method == Method::Publish) {
+                        state.publish_cut_off(number);
+                    }
+                }
+            }
+            Observation::Disturbed(_) => self.disturbed = Some(number),
+            Observation::GapBegan(what) => {
+                self.disturbed = Some(number);
+                self.gaps.insert(what.clone(), number);
+            }
+            Observation::GapEnded(what) => {
+                self.gaps.remove(what);
+            }
+            Observation::VolumeGone(name) => {
+                // The handle is still needed.
+                if let Some(volume) = self.volumes.get_mut(name) {
+                    Arc::make_mut(volume).finalizers = 0;
+                }
+            }
+            Observation::Write(_)
+            | Observation::Panicked(_)
+            | Observation::Text(..)
+            | Observation::Settled
+            | Observation::CleanedUp => {}
+        }
+    }
+
+    fn attachment(&mut self, number: usize, version: &Arc<Attachment>) {
+        let key = || self.handle(version).map(|handle| (handle, version.node.clone()));
+        let is_deleting = version.deleting.is_some();
+        let known = self.attachments.get(&version.name);
+        let known = known.filter(|state| state.version.uid == version.uid);
+        let begins_deletion = is_deleting && known.is_none_or(|state| state.deleting.is_none());
+        let forced = key();
+        let healthy = self.nodes.get(&version.node).and_then(|node| node.healthy);
+        match forced {
+            // Only the begin of the deletion counts: a node that fails later does not excuse it.
+            Some(force) if begins_deletion && healthy == Some(false) => {
+                self.forced.entry(force).or_insert(number);
+            }
+            Some(force) if known.is_none() && !is_deleting => {
+                self.forced.remove(&force);
+            }
+            Some(_) | None => {}
+        }
+        let known = self.attachments.get_mut(&version.name);
+        if let Some(state) = known.filter(|state| state.version.uid == version.uid) {
+            let is_write = state.version.deleting.is_some() == is_deleting && state.version != *version;
+            state.writes += usize::from(is_write);
+            state.attach_writes += usize::from(is_write && !is_deleting);
+            state.deleting = state.deleting.or(is_deleting.then_some(number));
+            state.version = version.clone();
+            state.seen.1 = number;
+            return;
+        }
+        let state = AttachmentState {
+            version: version.clone(),
+            seen: (number, number),
+            deleting: is_deleting.then_some(number),
+            writes: 0,
+            attach_writes: 0,
+        };
+        self.attachments.insert(version.name.clone(), state);
+    }
+
+    fn register(&mut self, number: usize, node: &Name, registration: &Registration) {
+        let node = self.nodes.entry(node.clone()).or_default();
+        if let Registration::Id(id) = registration {
+            node.ids.insert(id.clone());
+        }
+        node.registration = Some((registration.clone(), number));
+        for (target, state) in &mut self.targets {
+            if node.ids.contains(&target.node) {
+                state.refusals = Refusals::default();
+            }
+        }
+    }
+
+    fn call(&mut self, number: usize, call: &Arc<Call>) {
+        self.running.insert(call.number, (number, call.clone()));
+        if call.method == Method::Publish {
+            // Several attachments of one volume and node: the one with the finalizer.
+            let owner = self.attachments_of(&call.target).max_by_key(|state| {
+                let attachment = &state.version;
+                (attachment.finalizer, attachment.deleting.is_none(), state.seen.0)
+            });
+            let owner = owner.map(|state| state.version.uid.clone());
+            let state = self.targets.entry(call.target.clone()).or_default();
+            state.publish_began(number, owner);
+        } else {
+            self.targets.entry(call.target.clone()).or_default();
+            for state in self.concerned(&call.target) {
+                state.unpublish_began();
+            }
+        }
+    }
+
+    fn concerned(&mut self, target: &Target) -> impl Iterator<Item = &mut TargetState> {
+        self.targets
+            .iter_mut()
+            .filter(move |(known, _)| target.includes(known))
+            .map(|(_, state)| state)
+    }
+}
+
+// === functions ===
+
+fn set(of: &mut BTreeMap<Target, usize>, target: &Target, is_in: bool, number: usize) {
+    if is_in {
+        of.entry(target.clone()).or_insert(number);
+    } else {
+        of.remove(target);
+    }
+}
