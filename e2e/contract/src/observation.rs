@@ -241,6 +241,19 @@ impl fmt::Display for Method {
 
 // === impl Attachment ===
 
+impl Attachment {
+    /// Why it has not settled: neither attached or gone, nor with an error that names a cause.
+    pub fn unsettled(&self) -> Option<&'static str> {
+        let names_cause = |error: &Option<String>| error.as_ref().is_some_and(|error| !error.is_empty());
+        if self.deleting.is_some() {
+            let waits = self.finalizer && !names_cause(&self.detach_error);
+            return waits.then_some("it is being deleted and has no detachError");
+        }
+        let waits = !self.attached && !names_cause(&self.attach_error);
+        waits.then_some("it is not attached and has no attachError")
+    }
+}
+
 impl fmt::Display for Attachment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(

@@ -840,6 +840,18 @@ fn late_watch_is_no_violation() {
     assert_eq!(chain.broken(), BTreeSet::from([Clause::RecordBeforePublish]));
 }
 
+/// The next attachment of the same name is published before the watch shows that the first one is gone.
+#[test]
+fn late_end_of_an_attachment_is_no_violation() {
+    let again = |history: History| {
+        let history = history.attach("a").unpublish("a", OK).publish("a", OK);
+        let requested = history.now.as_secs() - 6;
+        history.va(deleting(attached("a"), requested)).gone("a")
+    };
+    assert_eq!(again(history().watched()).broken(), BTreeSet::new());
+    assert!(again(history()).broken().contains(&Clause::NothingForgotten));
+}
+
 #[test]
 fn process_that_ends_takes_its_calls_along() {
     let ended = history()

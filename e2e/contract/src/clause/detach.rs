@@ -24,6 +24,12 @@ fn unguarded<'a>(now: Now<'a>, seen: &Observation) -> Option<(&'a AttachmentStat
     (loses || is_gone).then_some((state, before.finalizer))
 }
 
+/// Whether a watch shows the attachment's end late: its volume was unpublished, and may be published for the next one.
+fn was_released(now: Now<'_>, attachment: &Attachment, target: &Target) -> bool {
+    let known = now.world.targets.get(target);
+    !now.is_exact() && known.is_some_and(|known| known.released_for.contains(&attachment.uid))
+}
+
 /// The finalizer is the only thing that keeps a published volume from being forgotten. NOT_FOUND, a restarted driver and an empty
 /// list of capabilities prove nothing.
 pub(super) fn finalizer_with_proof(
@@ -39,7 +45,11 @@ pub(super) fn finalizer_with_proof(
     for target in now.world.targets_of(attachment) {
         let known = now.world.targets.get(&target);
         let published_for = known.and_then(|known| known.published_for.as_ref());
-        if published_for != Some(&attachment.uid) || now.world.proof(attachment, &target, now.at).is_some() {
+        let is_others = published_for.is_some_and(|uid| *uid != attachment.uid);
+        if is_others
+            || was_released(now, attachment, &target)
+            || now.world.proof(attachment, &target, now.at).is_some()
+        {
             continue;
         }
         let published = known.and_then(|known| known.publish_began);
@@ -79,7 +89,7 @@ pub(super) fn nothing_forgotten(
             .and_then(|known| known.published_for.as_ref())
             .is_some_and(|uid| *uid != attachment.uid)
             || now.world.proof(attachment, &target, now.at) == Some(crate::world::Proof::OtherAttachment);
-        if !is_denied && !is_others {
+        if !is_denied && !is_others && !was_released(now, attachment, &target) {
             let text = format!("the array has published {target}, and nothing remembers it");
             findings.add(&attachment.name, text, [published, state.seen.1]);
         }

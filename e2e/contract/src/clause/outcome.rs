@@ -1,7 +1,7 @@
 //! Clauses about the end of an operation or of a history.
 
 use super::{Deferred, Findings, Now};
-use crate::observation::{Attachment, Observation};
+use crate::observation::Observation;
 use crate::world::AttachmentState;
 
 /// Whether something disturbed the attachment's operation that began with this observation.
@@ -57,22 +57,11 @@ pub(super) fn uneventful(now: Now<'_>, seen: &Observation, _: &mut Deferred, fin
     }
 }
 
-/// Why an attachment has not settled.
-fn unsettled(attachment: &Attachment) -> Option<&'static str> {
-    let names_cause = |error: &Option<String>| error.as_ref().is_some_and(|error| !error.is_empty());
-    if attachment.deleting.is_some() {
-        let waits = attachment.finalizer && !names_cause(&attachment.detach_error);
-        return waits.then_some("it is being deleted and has no detachError");
-    }
-    let waits = !attachment.attached && !names_cause(&attachment.attach_error);
-    waits.then_some("it is not attached and has no attachError")
-}
-
 /// A controller that waits for the status waits for ever.
 pub(super) fn settles(now: Now<'_>, seen: &Observation, _: &mut Deferred, findings: &mut Findings<'_>) {
     let Observation::Settled = seen else { return };
     for state in now.world.attachments.values() {
-        if let Some(text) = unsettled(&state.version) {
+        if let Some(text) = state.version.unsettled() {
             findings.add(&state.version.name, text, [state.seen.1]);
         }
     }
@@ -98,11 +87,7 @@ pub(super) fn array_agrees(now: Now<'_>, seen: &Observation, _: &mut Deferred, f
         }
     }
     for (target, since) in &now.world.published {
-        let mut attachments = now.world.attachments.values();
-        let is_wanted = attachments.any(|state| {
-            let attachment = &state.version;
-            now.world.targets_of(attachment).contains(target)
-        });
+        let is_wanted = now.world.attachments_of(target).next().is_some();
         let is_known = now.world.volume_of(&target.volume).is_some();
         if is_known && !is_wanted {
             findings.add(target, "it is published without a VolumeAttachment", [*since]);

@@ -51,7 +51,8 @@ pub(super) fn no_detach_while_mounted(
             let mounted = mounted.filter(|(mount, _)| call.target.includes(mount));
             mounted.map(|(mount, &since)| (mount, since)).collect()
         }
-        Observation::Array(target, false) if now.world.published.contains_key(target) => {
+        // The effect of a call that the client has cancelled. Other changes are made out of band.
+        Observation::Array(target, false) if is_cut_off(now, target) => {
             let mounted = now.world.mounted.get_key_value(target);
             mounted
                 .map(|(mount, &since)| (mount, since))
@@ -65,6 +66,13 @@ pub(super) fn no_detach_while_mounted(
             findings.add(mount, "it was unpublished while it is mounted there", [since]);
         }
     }
+}
+
+/// Whether the last unpublish was cancelled, so that it may take effect at any time.
+fn is_cut_off(now: Now<'_>, target: &Target) -> bool {
+    let known = now.world.targets.get(target);
+    let failed = known.and_then(|known| known.failures.1.as_ref());
+    failed.is_some_and(|answer| &*answer.code == "CANCELLED")
 }
 
 /// A panic is a bug, whatever else holds.

@@ -68,6 +68,10 @@ pub(super) fn context_reported(
 /// The message of an error may be cut, and quoted.
 fn tells(error: Option<&String>, answer: &Answer) -> bool {
     const BEGINNING: usize = 40;
+    // The client did not get the message.
+    if &*answer.code == "CANCELLED" {
+        return true;
+    }
     let beginning: String = answer.message.chars().take(BEGINNING).collect();
     error.is_some_and(|error| error.contains(&beginning))
 }

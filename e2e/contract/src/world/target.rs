@@ -1,5 +1,6 @@
 //! What the calls and lists so far say about one target.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -36,6 +37,8 @@ pub struct Refusals {
 pub struct TargetState {
     /// The UID of the attachment for which the last publish was sent.
     pub published_for: Option<Name>,
+    /// The UIDs for which an unpublish answered OK.
+    pub released_for: BTreeSet<Name>,
     /// When the last publish began.
     pub publish_began: Option<usize>,
     /// When a publish last answered OK, with its `publish_context`, unless an unpublish began later.
@@ -134,7 +137,10 @@ impl TargetState {
                     return;
                 }
                 match &*answer.code {
-                    "OK" => self.unpublished = true,
+                    "OK" => {
+                        self.unpublished = true;
+                        self.released_for.extend(self.published_for.clone());
+                    }
                     "NOT_FOUND" | "INVALID_ARGUMENT" if call.secret != Some(false) => self.refusals.add(at),
                     "NOT_FOUND" | "INVALID_ARGUMENT" => {}
                     _ => self.refusals = Refusals::default(),
