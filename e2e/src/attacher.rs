@@ -277,10 +277,7 @@ impl AttacherProcess {
     pub fn ensure_no_unexpected_exits(&self) -> Result<()> {
         let unexpected_exits = self.shared.unexpected_exits.borrow();
         if self.kind == Kind::Ours && !unexpected_exits.is_empty() {
-            let tail = self
-                .process()
-                .map(|process| process.log_tail(20))
-                .unwrap_or_default();
+            let tail = self.log_tail(20);
             bail!(
                 "our attacher ended by itself {} times, first with {}\n{tail}",
                 unexpected_exits.len(),
@@ -316,6 +313,28 @@ impl AttacherProcess {
         let program = format!("the {} attacher", self.kind);
         let process = self.process()?;
         wait_for_lines(&program, process.log(), 0, words, 1, within).await
+    }
+
+    /// Kills the attacher if it runs, without a restart.
+    pub async fn kill_if_running(&mut self) -> Result<()> {
+        self.supervisor.shutdown().await;
+        let process = self.process()?;
+        if process.try_exit().is_none() {
+            process.kill().await?;
+        }
+        Ok(())
+    }
+
+    /// Process ID of the present process.
+    pub fn pid(&self) -> Result<u32> {
+        Ok(self.process()?.pid())
+    }
+
+    /// The last lines of its log.
+    pub fn log_tail(&self, lines: usize) -> String {
+        self.process()
+            .map(|process| process.log_tail(lines))
+            .unwrap_or_default()
     }
 
     fn process(&self) -> Result<Arc<Process>> {

@@ -1,53 +1,55 @@
-//! Invariants of every scenario.
+//! The contract of an attacher, checked at the end of every scenario.
 //!
-//! 1. A single-node volume is never published to two nodes at the same time, and never unpublished from a node that uses it,
-//!    unless the attach/detach controller force-detached it.
-//! 2. The volume of an attachment with `attached: true` is published to the node at the driver.
-//! 3. No leaks: no published volume without an attachment, no remaining finalizer of the attacher, no remaining process.
-//! 4. Every attachment converges: attached, deleted, or with an error that names the cause.
-//! 5. No log, journal, event or object contains a Secret's value.
-//!
-//! The checkers are pure: a [`VaRecorder`](va_recorder::VaRecorder) collects [`Observations`] during the scenario, and each
-//! checker derives [`Violation`]s from them. The code that stops attacher and driver checks for remaining processes.
+//! A [`VaRecorder`](va_recorder::VaRecorder) collects [`Observations`] during the scenario. From them and the driver's journal
+//! follows one stream, which the [contract](attacher_contract) judges. A call counts as late as possible for a publish, from its
+//! answer on, and as early as possible for an unpublish, from its arrival on, so that an overlap of two nodes is certain.
 
-pub mod attached;
-pub mod exclusive;
-pub mod leak;
 pub mod observations;
-pub mod secret;
-pub mod settled;
 pub mod va_recorder;
 
-use std::fmt;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
+use attacher_contract::observation::{
+    Answer, Call as Begin, Method, Name, Observation, Registration, Target, Volume,
+};
+use attacher_contract::{Clause, Contract, Settings, Violation};
+use jiff::Timestamp;
 
 pub use observations::Observations;
 
-/// A violation of an invariant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
-    /// Number of the invariant.
-    pub invariant: u8,
-    /// Description.
-    pub seen: String,
+use crate::driver::journal::{Call, Effect, PUBLISH, UNPUBLISH};
+use crate::fixture::Access;
+use crate::observe;
+
+/// The observations of a scenario, by time, and, at one time, in this order.
+struct Stream<'a> {
+    observations: &'a Observations,
+    start: Timestamp,
+    seen: Vec<(Timestamp, Rank, Observation)>,
 }
 
-// === impl Violation ===
-
-impl Violation {
-    pub(crate) fn new(invariant: u8, seen: String) -> Self {
-        Self { invariant, seen }
-    }
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Setup,
+    Mount,
+    Begin,
+    Effect,
+    End,
+    /// A watch event follows the write of its state.
+    Watch,
 }
 
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "invariant {}: {}", self.invariant, self.seen)
-    }
-}
+/// Clauses that do not hold while the scenario makes a status wrong.
+const EXEMPT: [Clause; 3] = [
+    Clause::AttachedWhilePublished,
+    Clause::ContextReported,
+    Clause::NoDetachUnderAttachment,
+];
 
-/// Fails with all violations, one per line.
+/// Fails with all violations and their evidence.
 pub fn enforce(violations: &[Violation]) -> Result<()> {
     if violations.is_empty() {
         return Ok(());
@@ -56,21 +58,201 @@ pub fn enforce(violations: &[Violation]) -> Result<()> {
     bail!("{}", lines.join("\n"))
 }
 
-/// Checks the invariants that hold while attachments exist.
+/// Checks the contract while attachments exist and no fault is active.
 pub fn check_running(observations: &Observations) -> Vec<Violation> {
-    let mut violations = exclusive::check(observations);
-    violations.extend(attached::check(observations));
-    violations.extend(settled::check(observations));
-    violations.extend(leak::check_running(observations));
-    violations.extend(secret::check(observations));
-    violations
+    check(observations, Observation::Settled)
 }
 
-/// Checks the invariants that hold after all objects were deleted.
+/// Checks the contract after all objects were deleted.
 pub fn check_cleaned_up(observations: &Observations) -> Vec<Violation> {
-    let mut violations = exclusive::check(observations);
-    violations.extend(attached::check(observations));
-    violations.extend(leak::check_cleaned_up(observations));
-    violations.extend(secret::check(observations));
-    violations
+    check(observations, Observation::CleanedUp)
 }
+
+fn check(observations: &Observations, end: Observation) -> Vec<Violation> {
+    let mut settings = Settings {
+        secrets: observations.secrets.clone(),
+        ..Settings::watched()
+    };
+    if !observations.makes_promises {
+        settings = settings.without_promises();
+    }
+    // Neither journal nor watch shows what disturbs an operation.
+    let mut contract = Contract::new(settings.without(Clause::Uneventful));
+    let mut stream = Stream {
+        observations,
+        start: observations.start(),
+        seen: Vec::new(),
+    };
+    stream.collect();
+    stream.seen.sort_by_key(|(at, rank, _)| (*at, *rank));
+    let start = stream.start;
+    let mut last = Duration::ZERO;
+    for (at, _, seen) in stream.seen {
+        last = last.max(Duration::try_from(at.duration_since(start)).unwrap_or_default());
+        contract.observe(last, seen);
+    }
+    for seen in final_state(observations, &contract, start) {
+        contract.observe(last, seen);
+    }
+    contract.observe(last, end);
+    let violations = contract.violations().iter();
+    let is_exempt = |violation: &&Violation| {
+        EXEMPT.contains(&violation.clause) && observations.is_exempt(&violation.subject)
+    };
+    violations
+        .filter(|violation| !is_exempt(violation))
+        .cloned()
+        .collect()
+}
+
+// === impl Stream ===
+
+impl Stream<'_> {
+    fn add(&mut self, at: Timestamp, rank: Rank, seen: Observation) {
+        self.seen.push((at, rank, seen));
+    }
+
+    fn collect(&mut self) {
+        let observations = self.observations;
+        for (node, id) in &observations.node_ids {
+            let registered = Registration::Id(id.as_str().into());
+            self.add(
+                self.start,
+                Rank::Setup,
+                Observation::CsiNode(node.as_str().into(), registered),
+            );
+        }
+        for (pv, volume) in &observations.volumes {
+            let volume = Volume {
+                name: pv.as_str().into(),
+                handle: volume.handle.as_str().into(),
+                single_node: matches!(volume.access, Access::OnePod | Access::OneNode),
+                ..Volume::default()
+            };
+            self.add(self.start, Rank::Setup, Observation::Volume(Arc::new(volume)));
+        }
+        for (number, call) in observations.calls.iter().enumerate() {
+            self.call(number as u64, call);
+        }
+        for event in &observations.mounts {
+            if let Some(id) = observations.node_ids.get(&event.node) {
+                let seen = Observation::Mounted(Target::new(&event.volume, id), event.mounted);
+                self.add(event.at, Rank::Mount, seen);
+            }
+        }
+        for ((volume, node), at) in &observations.force_detached {
+            let seen = Observation::Forced(volume.as_str().into(), node.as_str().into());
+            self.add(*at, Rank::Setup, seen);
+        }
+        for event in &observations.watch_events {
+            let version = observe::attachment(&event.attachment, &observations.finalizer, self.start);
+            let name = version.name.clone();
+            self.add(event.at, Rank::Watch, Observation::Attachment(version));
+            if event.gone {
+                self.add(event.at, Rank::Watch, Observation::AttachmentGone(name));
+            }
+        }
+        for (at, what) in &observations.gaps {
+            self.add(*at, Rank::Watch, Observation::GapBegan(what.clone()));
+        }
+    }
+
+    fn call(&mut self, number: u64, call: &Call) {
+        let method = match call.method.as_str() {
+            PUBLISH => Method::Publish,
+            UNPUBLISH => Method::Unpublish,
+            _ => return,
+        };
+        let target = Target::new(&call.volume, &call.node);
+        let begin = Begin {
+            number,
+            by: None,
+            method,
+            target: target.clone(),
+            secret: None,
+            request: None,
+        };
+        self.add(call.start, Rank::Begin, Observation::CallBegan(Arc::new(begin)));
+        match (method, call.effect) {
+            (Method::Publish, Effect::Done) => {
+                let at = call.effect_by.unwrap_or(call.start);
+                self.add(at, Rank::Effect, Observation::Array(target, true));
+            }
+            (Method::Unpublish, Effect::Done | Effect::Unknown) => {
+                let ids = self.observations.node_ids.values();
+                let ids: BTreeSet<_> = ids
+                    .filter(|id| call.node.is_empty() || **id == call.node)
+                    .collect();
+                let targets = ids.into_iter().map(|id| Target::new(&call.volume, id));
+                let targets: BTreeSet<_> = targets.chain([target]).collect();
+                for target in targets {
+                    self.add(call.start, Rank::Effect, Observation::Array(target, false));
+                }
+            }
+            (Method::Publish, Effect::Nothing | Effect::Unknown) | (Method::Unpublish, Effect::Nothing) => {}
+        }
+        if let Some(end) = &call.end {
+            let answer = Answer {
+                code: end.code.as_str().into(),
+                message: end.message.clone(),
+                context: end.context.clone(),
+            };
+            self.add(end.at, Rank::End, Observation::CallEnded(number, answer));
+        }
+    }
+}
+
+// === functions ===
+
+/// What was read at the end: objects, the array's list, and texts. It closes gaps of the watch.
+fn final_state(observations: &Observations, contract: &Contract, start: Timestamp) -> Vec<Observation> {
+    let mut seen = Vec::new();
+    let attachments = observations.attachments.iter();
+    let attachments =
+        attachments.map(|attachment| observe::attachment(attachment, &observations.finalizer, start));
+    let attachments: Vec<_> = attachments.collect();
+    seen.extend(attachments.iter().cloned().map(Observation::Attachment));
+    let left: BTreeSet<&Name> = attachments.iter().map(|attachment| &attachment.name).collect();
+    let known = contract.world().attachments.keys();
+    let gone = known.filter(|name| !left.contains(name));
+    seen.extend(gone.cloned().map(Observation::AttachmentGone));
+    for volume in &observations.persistent_volumes {
+        let volume = observe::volume(volume, &observations.driver, &observations.finalizer);
+        seen.extend(volume.map(|volume| Observation::Volume(Arc::new(volume))));
+    }
+    for (_, what) in &observations.gaps {
+        seen.push(Observation::GapEnded(what.clone()));
+    }
+    let listed: BTreeSet<Target> = observations
+        .published
+        .iter()
+        .flat_map(|(volume, nodes)| nodes.iter().map(move |node| Target::new(volume, node)))
+        .collect();
+    // An attach or detach was under way between the two lists: what the attachment says is right.
+    let changing: BTreeMap<Target, bool> = observations
+        .changing
+        .iter()
+        .map(|(volume, node)| {
+            let is_attached = observations.attachments.iter().any(|attachment| {
+                let status = attachment.status.as_ref();
+                let target = observations.publish_target(attachment);
+                status.is_some_and(|status| status.attached) && target == Some((volume, node))
+            });
+            (Target::new(volume, node), is_attached)
+        })
+        .collect();
+    let is_published = |target: &Target| changing.get(target).copied().unwrap_or(listed.contains(target));
+    let published = &contract.world().published;
+    let lost = published.keys().filter(|target| !is_published(target));
+    seen.extend(lost.map(|target| Observation::Array(target.clone(), false)));
+    let found = listed.iter().chain(changing.keys());
+    let found = found.filter(|target| is_published(target) && !published.contains_key(*target));
+    seen.extend(found.map(|target| Observation::Array(target.clone(), true)));
+    for (source, text) in &observations.texts {
+        seen.push(Observation::Text(source.clone(), text.as_str().into()));
+    }
+    seen
+}
+
+#[cfg(test)]
+mod tests;

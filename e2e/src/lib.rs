@@ -2,6 +2,7 @@
 
 pub mod attacher;
 pub mod cluster;
+pub mod conform;
 pub mod control_plane;
 pub mod document;
 pub mod driver;
@@ -11,6 +12,7 @@ pub mod kubeconfig;
 pub mod narrate;
 pub mod node;
 pub mod nodes;
+pub mod observe;
 pub mod permissions;
 pub mod playground;
 pub mod process;

@@ -73,7 +73,7 @@ pub(crate) struct Findings<'a> {
 }
 
 /// Checks that later observations decide, because watches show states late.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Deferred {
     /// Unpublishes of attachments that were not seen as deleting: number, time, and UID.
     pub unpublishes: BTreeMap<(Target, Name), (usize, Duration)>,

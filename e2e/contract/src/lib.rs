@@ -174,6 +174,30 @@ impl Contract {
     /// Adds an observation; returns the violations that it proves. `at`: the time since the history's start, which never decreases.
     pub fn observe(&mut self, at: Duration, seen: Observation) -> &[Violation] {
         let (number, known) = (self.history.len(), self.violations.len());
+        let mut deferred = std::mem::take(&mut self.deferred);
+        let found = self.check(at, &seen, &mut deferred);
+        self.deferred = deferred;
+        self.deferred
+            .note(number, at, &seen, &self.world, self.settings.order);
+        self.world.apply(number, at, &seen);
+        self.history.push((at, seen));
+        for finding in found {
+            self.report(number, at, finding);
+        }
+        &self.violations[known..]
+    }
+
+    /// Whether the observation would prove a violation, such as that the attacher has not settled yet.
+    pub fn would_break(&self, at: Duration, seen: &Observation) -> bool {
+        !self.check(at, seen, &mut self.deferred.clone()).is_empty()
+    }
+
+    fn check(
+        &self,
+        at: Duration,
+        seen: &Observation,
+        deferred: &mut clause::Deferred,
+    ) -> Vec<clause::Finding> {
         let mut found = Vec::new();
         for rule in CLAUSES {
             if self.settings.off.contains(&rule.clause) {
@@ -185,16 +209,9 @@ impl Contract {
                 settings: &self.settings,
                 at,
             };
-            (rule.check)(now, &seen, &mut self.deferred, &mut findings);
+            (rule.check)(now, seen, deferred, &mut findings);
         }
-        self.deferred
-            .note(number, at, &seen, &self.world, self.settings.order);
-        self.world.apply(number, at, &seen);
-        self.history.push((at, seen));
-        for finding in found {
-            self.report(number, at, finding);
-        }
-        &self.violations[known..]
+        found
     }
 
     /// All violations so far.

@@ -863,6 +863,16 @@ fn process_that_ends_takes_its_calls_along() {
 }
 
 #[test]
+fn checks_ahead_without_a_trace() {
+    let mut contract = history().va(va("a")).judge();
+    let now = Duration::from_secs(60);
+    assert!(contract.would_break(now, &Observation::Settled));
+    assert_eq!(contract.violations(), []);
+    contract.observe(now, Observation::Settled);
+    assert_eq!(contract.violations().len(), 1);
+}
+
+#[test]
 fn violation_shows_its_evidence_and_source() {
     let contract = history()
         .attach("a")

@@ -181,7 +181,7 @@ impl EmbeddedCluster {
         );
     }
 
-    /// Becomes true when a controller panics.
+    /// Becomes true when a controller or a kubelet panics.
     pub fn panicked(&self) -> watch::Receiver<bool> {
         self.panicked.subscribe()
     }
@@ -212,7 +212,7 @@ impl EmbeddedCluster {
             return;
         };
         node.kubelet = None;
-        node.kubelet = Some(KubeletProcess::start(KubeletConfig {
+        let config = KubeletConfig {
             client: self.kubelets_client.clone(),
             clock: self.options.clock.clone(),
             name: name.to_owned(),
@@ -221,7 +221,8 @@ impl EmbeddedCluster {
             disk: node.options.disk.clone(),
             node_status_report_frequency: self.options.node_status_report_frequency,
             injected_bug: self.options.attach_detach.injected_bug,
-        }));
+        };
+        node.kubelet = Some(KubeletProcess::start(config, &self.panicked));
     }
 
     /// Removes a node whose Node object was or will be deleted.

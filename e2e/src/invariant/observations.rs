@@ -13,8 +13,12 @@ use crate::fixture::Access;
 /// All observations of a scenario.
 #[derive(Clone, Debug, Default)]
 pub struct Observations {
+    /// Name of the driver.
+    pub driver: String,
     /// The finalizer of the driver's attacher.
     pub finalizer: String,
+    /// Whether the attacher makes csi-attacher's promises.
+    pub makes_promises: bool,
     /// The scenario's volumes by the name of their PersistentVolume.
     pub volumes: BTreeMap<String, VolumeSpec>,
     /// The driver's ids of the nodes, by node name.
@@ -33,9 +37,12 @@ pub struct Observations {
     pub attachments: Vec<VolumeAttachment>,
     /// The PersistentVolumes at the end.
     pub persistent_volumes: Vec<PersistentVolume>,
-    /// Volumes (by handle) and nodes (by name) that the controller force-detached, or that the scenario unpublished itself.
-    pub force_detached: BTreeSet<(String, String)>,
-    /// Volumes (by handle) and nodes (by the driver's id) that are exempt from the invariant: the scenario detached
+    /// Volumes (by handle) and nodes (by name) that the controller may force-detach, or that the scenario unpublished itself,
+    /// with the time from which on.
+    pub force_detached: BTreeMap<(String, String), Timestamp>,
+    /// When watch events may have been lost, and which.
+    pub gaps: Vec<(Timestamp, String)>,
+    /// Volumes (by handle) and nodes (by the driver's id) that are exempt from three clauses: the scenario detached
     /// them out of band, or the driver lost calls.
     pub exempt: BTreeSet<(String, String)>,
     /// Values that must not be written anywhere.
@@ -75,20 +82,23 @@ impl Observations {
         Some((&volume.handle, node))
     }
 
-    /// The calls about each volume, in the order they arrived.
-    pub(super) fn calls_by_volume(&self) -> BTreeMap<&str, Vec<&Call>> {
-        let mut calls: BTreeMap<&str, Vec<&Call>> = BTreeMap::new();
-        for call in &self.calls {
-            calls.entry(&call.volume).or_default().push(call);
-        }
-        calls
+    /// Whether this is the name of an attachment of an exempt volume and node.
+    pub(super) fn is_exempt(&self, name: &str) -> bool {
+        let seen = self.watch_events.iter().map(|event| &event.attachment);
+        let mut attachments = seen.chain(&self.attachments);
+        let attachment = attachments.find(|attachment| attachment.metadata.name.as_deref() == Some(name));
+        let target = attachment.and_then(|attachment| self.publish_target(attachment));
+        target.is_some_and(|(volume, node)| self.exempt.contains(&(volume.to_owned(), node.to_owned())))
     }
 
-    /// Whether the volume may be on one node only.
-    pub fn is_exclusive(&self, handle: &str) -> bool {
-        self.volumes.values().any(|volume| {
-            volume.handle == handle && matches!(volume.access, Access::OnePod | Access::OneNode)
-        })
+    /// A time before all observations.
+    pub(super) fn start(&self) -> Timestamp {
+        let calls = self.calls.iter().map(|call| call.start);
+        let mounts = self.mounts.iter().map(|event| event.at);
+        let watched = self.watch_events.iter().map(|event| event.at);
+        let forced = self.force_detached.values().copied();
+        let first = calls.chain(mounts).chain(watched).chain(forced).min();
+        first.unwrap_or(Timestamp::UNIX_EPOCH)
     }
 }
 
@@ -114,7 +124,7 @@ pub(crate) fn compare_lists(
 /// Small pieces of observations for the tests of the checkers: volumes `vol` and `shared`, nodes `a` and `b`.
 #[cfg(test)]
 pub(super) mod samples {
-    use k8s_openapi::api::core::v1::PersistentVolume;
+    use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, PersistentVolume, PersistentVolumeSpec};
     use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeAttachmentStatus, VolumeError};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -133,7 +143,9 @@ pub(super) mod samples {
             access,
         };
         Observations {
+            driver: "d".to_owned(),
             finalizer: attacher_finalizer("d"),
+            makes_promises: true,
             volumes: BTreeMap::from([
                 ("pv-vol".to_owned(), facts("vol", Access::OneNode)),
                 ("pv-shared".to_owned(), facts("shared", Access::ManyNodes)),
@@ -193,6 +205,13 @@ pub(super) mod samples {
     pub(in crate::invariant) fn attachment() -> VolumeAttachment {
         let mut attachment = mk_attachment("s", "va", "d", "pv-vol", "a");
         attachment.metadata.uid = Some("uid-1".to_owned());
+        attachment.metadata.finalizers = Some(vec![attacher_finalizer("d")]);
+        let annotations = [
+            ("csi.alpha.kubernetes.io/node-id", "id-a"),
+            ("external-attacher/volume-handle", "vol"),
+        ];
+        let own = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+        attachment.metadata.annotations = Some(annotations.map(own).into());
         attachment
     }
 
@@ -240,8 +259,19 @@ pub(super) mod samples {
     pub(in crate::invariant) fn persistent_volume(finalizers: &[&str]) -> PersistentVolume {
         let mut metadata = mk_meta("s", "pv-vol");
         metadata.finalizers = Some(finalizers.iter().map(|&finalizer| finalizer.to_owned()).collect());
+        let csi = CSIPersistentVolumeSource {
+            driver: "d".to_owned(),
+            volume_handle: "vol".to_owned(),
+            ..CSIPersistentVolumeSource::default()
+        };
+        let spec = PersistentVolumeSpec {
+            access_modes: Some(vec!["ReadWriteOnce".to_owned()]),
+            csi: Some(csi),
+            ..PersistentVolumeSpec::default()
+        };
         PersistentVolume {
             metadata,
+            spec: Some(spec),
             ..PersistentVolume::default()
         }
     }

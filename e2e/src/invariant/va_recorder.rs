@@ -1,7 +1,7 @@
 //! Watches the driver's attachments during a scenario and records all their states.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -24,13 +24,18 @@ const FIRST_LISTING: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct VaRecorder {
     watch_events: Arc<watch::Sender<Vec<WatchEvent>>>,
+    gaps: Gaps,
     task: JoinSet<()>,
 }
+
+/// When events may have been lost, and why.
+type Gaps = Arc<Mutex<Vec<(Timestamp, String)>>>;
 
 /// Converts kube-rs' watch events.
 struct Record {
     driver: String,
     watch_events: Arc<watch::Sender<Vec<WatchEvent>>>,
+    gaps: Gaps,
     seen: Seen<VolumeAttachment>,
     listed: BTreeSet<Key>,
 }
@@ -41,10 +46,12 @@ impl VaRecorder {
     /// Starts the watch; returns after the first list, so that no later state is missed.
     pub async fn start(client: Client, driver: &str) -> Result<Self> {
         let watch_events = Arc::new(watch::Sender::new(Vec::new()));
+        let gaps = Gaps::default();
         let (ready_tx, mut ready_rx) = watch::channel(false);
         let mut record = Record {
             driver: driver.to_owned(),
             watch_events: watch_events.clone(),
+            gaps: gaps.clone(),
             seen: Seen::new(),
             listed: BTreeSet::new(),
         };
@@ -70,12 +77,21 @@ impl VaRecorder {
             .await
             .context("the first listing of VolumeAttachments took too long")?
             .context("the attachment watch ended")?;
-        Ok(Self { watch_events, task })
+        Ok(Self {
+            watch_events,
+            gaps,
+            task,
+        })
     }
 
     /// All states so far, oldest first.
     pub fn watch_events(&self) -> Vec<WatchEvent> {
         self.watch_events.borrow().clone()
+    }
+
+    /// When watch events may have been lost. The API server sent all objects afterwards, but not the states in between.
+    pub fn gaps(&self) -> Vec<(Timestamp, String)> {
+        self.gaps.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// A receiver that is notified of each new watch event.
@@ -103,7 +119,11 @@ impl Record {
         match &event {
             Event::Init => {
                 // During a relist the old state is kept until the list is complete; then objects that are not
-                // in the list count as deleted.
+                // in the list count as deleted. A watch that resumes where it ended needs no list.
+                if !self.seen.is_empty() {
+                    let gap = (Timestamp::now(), "watch of VolumeAttachments".to_owned());
+                    self.gaps.lock().unwrap_or_else(PoisonError::into_inner).push(gap);
+                }
                 self.listed.clear();
                 return;
             }
@@ -148,20 +168,22 @@ mod tests {
     use super::*;
     use crate::fixture::mk_attachment;
 
-    fn seen_by(events: Vec<Event<VolumeAttachment>>) -> Vec<(String, bool)> {
+    fn seen_by(events: Vec<Event<VolumeAttachment>>) -> (Vec<(String, bool)>, usize) {
         let watch_events = Arc::new(watch::Sender::new(Vec::new()));
         let mut record = Record {
             driver: "d".to_owned(),
             watch_events: watch_events.clone(),
+            gaps: Gaps::default(),
             seen: Seen::new(),
             listed: BTreeSet::new(),
         };
         events.into_iter().for_each(|event| record.handle(event));
         let watch_events = watch_events.borrow();
-        watch_events
+        let noted = watch_events
             .iter()
-            .map(|seen| (seen.attachment.spec.node_name.clone(), seen.gone))
-            .collect()
+            .map(|seen| (seen.attachment.spec.node_name.clone(), seen.gone));
+        let gaps = record.gaps.lock().expect("no holder panics").len();
+        (noted.collect(), gaps)
     }
 
     fn attachment(name: &str, driver: &str) -> VolumeAttachment {
@@ -174,7 +196,7 @@ mod tests {
             Event::Apply(attachment("a", "d")),
             Event::Apply(attachment("b", "other")),
         ];
-        assert_eq!(seen_by(events), [("a".to_owned(), false)]);
+        assert_eq!(seen_by(events), (vec![("a".to_owned(), false)], 0));
     }
 
     #[test]
@@ -186,7 +208,8 @@ mod tests {
             Event::InitApply(attachment("b", "d")),
             Event::InitDone,
         ];
-        let noted = seen_by(events);
+        let (noted, gaps) = seen_by(events);
+        assert_eq!(gaps, 1, "states between watch and list are lost");
         assert_eq!(noted.last(), Some(&("a".to_owned(), true)), "{noted:?}");
     }
 }

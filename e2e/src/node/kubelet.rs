@@ -11,6 +11,7 @@ use embedded_cluster::kubelet::{
     DEFAULT_NODE_STATUS_REPORT_FREQUENCY, KubeletConfig, KubeletProcess, NodeDisk,
 };
 use kube::Client;
+use tokio::sync::watch;
 
 use super::NodeSpec;
 use super::mountless_driver::driver_without_mounts;
@@ -58,7 +59,7 @@ impl Kubelet {
             injected_bug: None,
         };
         Self::Simulated {
-            process: Some(KubeletProcess::start(config.clone())),
+            process: Some(start(config.clone())),
             config: Box::new(config),
         }
     }
@@ -93,10 +94,10 @@ impl Kubelet {
     /// Stops it without a shutdown: it no longer unmounts, reports or sends heartbeats.
     pub(super) async fn crash(&mut self) -> Result<()> {
         match self {
-            Self::Simulated { process, .. } => {
-                *process = None;
-                Ok(())
-            }
+            Self::Simulated { process, .. } => match process.take() {
+                Some(process) => process.stop().await.context("the simulated kubelet panicked"),
+                None => Ok(()),
+            },
             Self::Real(node) => node.kill_kubelet().await,
         }
     }
@@ -105,10 +106,17 @@ impl Kubelet {
     pub(super) fn recover(&mut self) -> Result<()> {
         match self {
             Self::Simulated { config, process } => {
-                *process = Some(KubeletProcess::start(KubeletConfig::clone(config)));
+                *process = Some(start(KubeletConfig::clone(config)));
                 Ok(())
             }
             Self::Real(node) => node.start_kubelet(),
         }
     }
+}
+
+// === functions ===
+
+/// Its panic is reported when it is stopped.
+fn start(config: KubeletConfig) -> KubeletProcess {
+    KubeletProcess::start(config, &watch::Sender::new(false))
 }

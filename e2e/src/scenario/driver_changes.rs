@@ -29,7 +29,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let early = env.volume("early", Access::OneNode).await?;
     let late = env.volume("late", Access::OneNode).await?;
-    env.exempt_from_invariant_2(&late, B);
+    env.exempt_from_attached(&late, B);
     env.pod("early", A, &[&early]).await?;
     env.wait_until_running("early", STEP_TIMEOUT).await?;
     wait_for_finalizer(env, &early, A, true).await?;

@@ -23,7 +23,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let volume = env.volume("data", Access::ManyNodes).await?;
     for node in [A, B] {
-        env.exempt_from_invariant_2(&volume, node);
+        env.exempt_from_attached(&volume, node);
     }
     env.pod("web-a", A, &[&volume]).await?;
     env.pod("web-b", B, &[&volume]).await?;

@@ -56,7 +56,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let lost = lost.metadata.uid.context("an object has a UID")?;
     env.expect_lost_attachment(&lost);
     // The VolumeAttachment is restored with attached=true.
-    env.exempt_from_invariant_2(&detached, A);
+    env.exempt_from_attached(&detached, A);
 
     env.ctx().cluster().restore_snapshot(&snapshot).await?;
     env.wait_until_published(&detached, A, true).await?;

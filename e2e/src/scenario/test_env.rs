@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolume, Secret};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use kube::api::{ListParams, PostParams};
@@ -38,9 +39,9 @@ use crate::driver::{Driver, DriverSpec};
 use crate::fixture::{self, SCENARIO_LABEL, mk_csi_driver, mk_secret};
 use crate::invariant::Observations;
 use crate::invariant::observations::{VolumeSpec, compare_lists};
-use crate::invariant::settled::unsettled;
 use crate::invariant::va_recorder::VaRecorder;
 use crate::node::Node;
+use crate::observe;
 use crate::process::Process;
 use crate::wait::{self, Progress};
 
@@ -111,7 +112,7 @@ pub struct TestEnv<'ctx> {
     /// Sidecars besides the attacher.
     sidecars: Vec<Process>,
     provisioners: JoinSet<()>,
-    force_detached: BTreeSet<(String, String)>,
+    force_detached: BTreeMap<(String, String), Timestamp>,
     _driver_name_guard: Option<OwnedMutexGuard<()>>,
     exempt: BTreeSet<(String, String)>,
     /// UIDs.
@@ -227,7 +228,7 @@ impl<'ctx> TestEnv<'ctx> {
             recorder,
             sidecars: Vec::new(),
             provisioners: JoinSet::new(),
-            force_detached: BTreeSet::new(),
+            force_detached: BTreeMap::new(),
             _driver_name_guard: driver_name_guard,
             exempt: BTreeSet::new(),
             lost_attachments: BTreeSet::new(),
@@ -287,7 +288,13 @@ impl<'ctx> TestEnv<'ctx> {
 
     /// Waits until every attachment of the driver has converged and matches the array.
     pub async fn settle(&self) -> Result<()> {
-        let attacher = self.driver.name().to_owned();
+        let (attacher, finalizer) = (self.driver.name().to_owned(), self.finalizer());
+        let problem = |attachment: &VolumeAttachment| {
+            let version = observe::attachment(attachment, &finalizer, Timestamp::UNIX_EPOCH);
+            let has_error = version.attached && version.deleting.is_none() && version.attach_error.is_some();
+            let problem = version.unsettled();
+            problem.or(has_error.then_some("it is attached and still has an attachError"))
+        };
         wait::for_objects(
             &Api::<VolumeAttachment>::all(self.client()),
             kube::runtime::watcher::Config::default(),
@@ -297,7 +304,7 @@ impl<'ctx> TestEnv<'ctx> {
                 let open: Vec<_> = seen
                     .values()
                     .filter(|va| va.spec.attacher == attacher)
-                    .filter_map(|va| Some(format!("{}: {}", va.metadata.name.as_deref()?, unsettled(va)?)))
+                    .filter_map(|va| Some(format!("{}: {}", va.metadata.name.as_deref()?, problem(va)?)))
                     .collect();
                 Progress::of(open.is_empty(), || open.join("; "))
             },
@@ -329,8 +336,15 @@ impl<'ctx> TestEnv<'ctx> {
         let before = self.driver.published().await?;
         let attachments = self.attachments().await?;
         let (published, changing) = compare_lists(&before, &self.driver.published().await?);
+        let gaps = self.recorder.gaps();
+        for (at, what) in &gaps {
+            tracing::warn!(%at, what, "the record has a gap: states before the next list were not checked");
+        }
         Ok(Observations {
+            driver: self.driver.name().to_owned(),
             finalizer: self.finalizer(),
+            makes_promises: self.attacher.kind() == Kind::Ours,
+            gaps,
             volumes: facts.collect(),
             node_ids: self
                 .nodes

@@ -2,13 +2,15 @@
 //!
 //! - A single-node volume is published to at most one node.
 //! - A volume is not unpublished from a node that has it mounted, unless the detach began while the node was unhealthy or
-//!   out of service: then it was forced.
+//!   out of service: then it was forced. A node that fails after the begin of the detach excuses nothing.
 //! - A volume is not deleted while it is published.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use csi_mock_driver::driver::Driver;
+use tokio::time::Instant;
 use tonic::Code;
 
 use crate::driver::{Mounts, VolumeCall};
@@ -31,11 +33,17 @@ struct State {
     published: BTreeSet<(String, String)>,
     /// The running machines, by node id.
     machines: BTreeMap<String, Machine>,
-    /// The nodes that are ready and in service in the API server.
-    healthy: BTreeSet<String>,
+    /// Since when the nodes are ready and in service in the API server, as far as the watch shows it.
+    healthy: BTreeMap<String, Instant>,
+    /// The begin of the latest detach of a volume from a node.
+    deleting: BTreeMap<(String, String), Instant>,
     /// Volume and node of the detaches that began while the node was unhealthy.
     forced: BTreeSet<(String, String)>,
 }
+
+/// Longer than the watches of the controllers and of the observer lag behind: how far the begin of a detach and a change of the
+/// node's health may seem apart.
+const LAG: Duration = Duration::from_secs(30);
 
 struct Machine {
     node: String,
@@ -58,7 +66,8 @@ impl Invariants {
             provisioned: BTreeSet::new(),
             published: BTreeSet::new(),
             machines: BTreeMap::new(),
-            healthy: BTreeSet::new(),
+            healthy: BTreeMap::new(),
+            deleting: BTreeMap::new(),
             forced: BTreeSet::new(),
         })))
     }
@@ -80,7 +89,7 @@ impl Invariants {
     pub(crate) fn node_changed(&self, node: &str, is_healthy: bool) {
         let healthy = &mut self.lock().healthy;
         if is_healthy {
-            healthy.insert(node.to_owned());
+            healthy.entry(node.to_owned()).or_insert_with(Instant::now);
         } else {
             healthy.remove(node);
         }
@@ -92,7 +101,12 @@ impl Invariants {
         let key = (volume.to_owned(), node.to_owned());
         if !deleting {
             state.forced.remove(&key);
-        } else if !state.healthy.contains(node) {
+            state.deleting.remove(&key);
+            return;
+        }
+        let began = *state.deleting.entry(key.clone()).or_insert_with(Instant::now);
+        let is_healthy = state.healthy.get(node).is_some_and(|since| since.elapsed() > LAG);
+        if !is_healthy && began.elapsed() <= LAG {
             state.forced.insert(key);
         }
     }

@@ -1,10 +1,13 @@
 //! A kubelet as a task that can crash.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use kube::Client;
 use tokio::sync::mpsc::{self, UnboundedSender};
+use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 
 use super::{Command, NodeDisk, run};
@@ -44,14 +47,21 @@ pub struct KubeletProcess {
 // === impl KubeletProcess ===
 
 impl KubeletProcess {
-    /// Starts a kubelet. Must be called in a tokio runtime.
-    pub fn start(config: KubeletConfig) -> Self {
+    /// Starts a kubelet. Must be called in a tokio runtime. A panic sets `panicked`, also if nothing stops the kubelet.
+    pub fn start(config: KubeletConfig, panicked: &watch::Sender<bool>) -> Self {
+        let panicked = panicked.clone();
         let (commands, requests) = mpsc::unbounded_channel();
         let events = EventBroadcaster::new(config.client.clone(), config.clock.clone());
         let recorder = events.recorder("kubelet", &config.name);
         let mut task = JoinSet::new();
         task.spawn(async move {
-            futures::join!(events.run(), run(config, recorder, requests));
+            let running = async {
+                futures::join!(events.run(), run(config, recorder, requests));
+            };
+            if let Err(panic) = AssertUnwindSafe(running).catch_unwind().await {
+                panicked.send_replace(true);
+                resume_unwind(panic);
+            }
         });
         Self { commands, task }
     }
@@ -86,5 +96,43 @@ impl KubeletProcess {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::path::Path;
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use tower::service_fn;
+
+    use super::*;
+
+    /// A crash of the node, which drops the process, must not hide an earlier panic.
+    #[tokio::test]
+    async fn panic_is_reported_without_stop() {
+        let client = service_fn(|_: Request<Body>| async {
+            let response: Result<Response<Body>, Infallible> = panic!("injected");
+            response
+        });
+        let config = KubeletConfig {
+            client: Client::new(client, "default"),
+            clock: Clock::system(),
+            name: "a".to_owned(),
+            labels: BTreeMap::new(),
+            driver: None,
+            disk: NodeDisk::in_memory(Path::new("/var/lib/kubelet")),
+            node_status_report_frequency: Duration::from_secs(60),
+            injected_bug: None,
+        };
+        let panicked = watch::Sender::new(false);
+        let kubelet = KubeletProcess::start(config, &panicked);
+        let mut reported = panicked.subscribe();
+        let reported = reported.wait_for(|panicked| *panicked);
+        let reported = tokio::time::timeout(Duration::from_secs(10), reported).await;
+        assert!(reported.is_ok(), "the panic was not reported");
+        drop(kubelet);
     }
 }

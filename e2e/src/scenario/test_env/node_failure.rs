@@ -17,14 +17,13 @@ impl TestEnv<'_> {
     /// Unpublishes the volume at the array, without the attacher.
     pub async fn unpublish_out_of_band(&mut self, volume: &TestVolume, node: usize) -> Result<()> {
         let node_id = self.node(node).node_id().to_owned();
-        self.force_detached
-            .insert((volume.handle.clone(), self.node(node).name().to_owned()));
-        self.exempt_from_invariant_2(volume, node);
+        self.allow_force_detach(volume, node);
+        self.exempt_from_attached(volume, node);
         self.driver.unpublish_out_of_band(&volume.handle, &node_id).await
     }
 
-    /// Exempts this volume and node from invariant 2, because the scenario makes a status temporarily wrong.
-    pub fn exempt_from_invariant_2(&mut self, volume: &TestVolume, node: usize) {
+    /// Exempts this volume and node from the clauses about `attached: true`, because the scenario makes a status temporarily wrong.
+    pub fn exempt_from_attached(&mut self, volume: &TestVolume, node: usize) {
         let node_id = self.node(node).node_id().to_owned();
         self.exempt.insert((volume.handle.clone(), node_id));
     }
@@ -79,7 +78,7 @@ impl TestEnv<'_> {
     /// volume is detached from it although it was not unmounted.
     pub async fn remove_node(&mut self, node: usize, volume: &TestVolume) -> Result<()> {
         let name = self.node(node).name().to_owned();
-        self.force_detached.insert((volume.handle.clone(), name.clone()));
+        self.allow_force_detach(volume, node);
         let nodes = Api::<Node>::all(self.client());
         // The attach/detach controller uses the last status of a deleted node, and would wait six minutes for the
         // unmount.
@@ -123,10 +122,11 @@ impl TestEnv<'_> {
         Ok(())
     }
 
-    /// Expects the volume to be detached from the node although it is mounted there.
+    /// Expects the volume to be detached from the node although it is mounted there, from now on.
     pub fn allow_force_detach(&mut self, volume: &TestVolume, node: usize) {
         let node = self.node(node).name().to_owned();
-        self.force_detached.insert((volume.handle.clone(), node));
+        let force = (volume.handle.clone(), node);
+        self.force_detached.entry(force).or_insert_with(Timestamp::now);
     }
 
     /// Handles a node that is down as an administrator does: adds the out-of-service taint and deletes the node's pod.

@@ -1,0 +1,470 @@
+//! The API server as one attacher process sees it: a proxy that observes each write in the order of execution and may inject
+//! faults.
+
+use std::convert::Infallible;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use attacher_contract::Observation;
+use attacher_contract::observation::{Name, Write};
+use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tower::BoxError;
+
+use super::observer::Observer;
+use crate::{kubeconfig, observe};
+
+/// Headers that belong to one connection or to the attacher's credentials.
+const OWN_HEADERS: [HeaderName; 5] = [HOST, AUTHORIZATION, CONNECTION, TRANSFER_ENCODING, CONTENT_LENGTH];
+/// Maximum bytes of watch events that are kept.
+const KEPT: usize = 1 << 20;
+
+type Body = UnsyncBoxBody<Bytes, BoxError>;
+
+/// A fault of the API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ApiFault {
+    /// The request is not executed; the answer has this code and a Status.
+    Status(u16),
+    /// The request is not executed; the answer has this code and a text, as from a proxy.
+    Foreign(u16),
+    /// The request is executed, and the connection breaks before the answer.
+    LostAnswer,
+    /// The connection breaks before the request is executed.
+    LostRequest,
+}
+
+/// The requests to which a fault applies.
+#[derive(Clone, Debug)]
+pub(super) struct ApiScript {
+    /// Part of the path.
+    pub path: &'static str,
+    /// Part of the body; empty: every body.
+    pub body: &'static str,
+    /// The verb.
+    pub method: Method,
+    pub fault: ApiFault,
+    pub times: usize,
+}
+
+/// What all proxies of a case share.
+pub(super) struct Cluster {
+    pub client: Client,
+    pub observer: Observer,
+    pub driver: String,
+    pub finalizer: String,
+    /// Held while a write is executed and observed.
+    pub write: Arc<tokio::sync::Mutex<()>>,
+    scripts: Mutex<Vec<ApiScript>>,
+    /// The watch events that the attachers got, newest last.
+    delivered: watch::Sender<Vec<u8>>,
+}
+
+/// A proxy for one attacher process. Dropping it breaks its connections.
+pub(super) struct ApiProxy {
+    _tasks: JoinSet<()>,
+}
+
+/// An object whose writes are observed.
+enum Object {
+    Attachment(String),
+    Volume(String),
+    Lease { namespace: String, name: String },
+    Other(String),
+}
+
+// === impl Cluster ===
+
+impl Cluster {
+    pub(super) fn new(client: Client, observer: Observer, driver: &str, finalizer: String) -> Self {
+        Self {
+            client,
+            observer,
+            driver: driver.to_owned(),
+            finalizer,
+            write: Arc::default(),
+            scripts: Mutex::default(),
+            delivered: watch::Sender::new(Vec::new()),
+        }
+    }
+
+    /// Adds a fault.
+    pub(super) fn script(&self, script: ApiScript) {
+        let text = format!(
+            "the API server answers {} {} with {:?}",
+            script.method, script.path, script.fault
+        );
+        self.observer.observe(Observation::Disturbed(text));
+        lock(&self.scripts).push(script);
+    }
+
+    /// Ends all faults.
+    pub(super) fn behave(&self) {
+        lock(&self.scripts).clear();
+    }
+
+    /// Waits until an attacher got a watch event with this text.
+    pub(super) async fn wait_until_delivered(&self, text: &str, within: Duration) -> bool {
+        let mut delivered = self.delivered.subscribe();
+        let has = |events: &Vec<u8>| events.windows(text.len()).any(|window| window == text.as_bytes());
+        let seen = delivered.wait_for(has);
+        tokio::time::timeout(within, seen)
+            .await
+            .is_ok_and(|seen| seen.is_ok())
+    }
+
+    fn fault(&self, method: &Method, path: &str, body: &[u8]) -> Option<ApiFault> {
+        let body = String::from_utf8_lossy(body);
+        let mut scripts = lock(&self.scripts);
+        let script = scripts.iter_mut().find(|script| {
+            script.times > 0
+                && script.method == *method
+                && path.contains(script.path)
+                && body.contains(script.body)
+        })?;
+        script.times -= 1;
+        Some(script.fault)
+    }
+
+    /// The present state of an object, with its resource version; `None` if it does not exist.
+    async fn state(&self, object: &Object) -> kube::Result<Option<(String, Observation)>> {
+        let version = |version: Option<String>| version.unwrap_or_default();
+        Ok(match object {
+            Object::Attachment(name) => {
+                let found = Api::<VolumeAttachment>::all(self.client.clone())
+                    .get_opt(name)
+                    .await?;
+                found.map(|found| {
+                    let seen = observe::attachment(&found, &self.finalizer, self.observer.start);
+                    (version(found.resource_version()), Observation::Attachment(seen))
+                })
+            }
+            Object::Volume(name) => {
+                let found = Api::<PersistentVolume>::all(self.client.clone())
+                    .get_opt(name)
+                    .await?;
+                found.and_then(|found| {
+                    let seen = observe::volume(&found, &self.driver, &self.finalizer)?;
+                    let known = self.observer.contract();
+                    let known = known.world().volumes.get(&seen.name);
+                    let request = known.and_then(|known| known.request.clone());
+                    let seen = attacher_contract::observation::Volume { request, ..seen };
+                    Some((
+                        version(found.resource_version()),
+                        Observation::Volume(Arc::new(seen)),
+                    ))
+                })
+            }
+            Object::Lease { namespace, name } => {
+                let api = Api::<Lease>::namespaced(self.client.clone(), namespace);
+                let found = api.get_opt(name).await?;
+                found.map(|found| {
+                    let holder = found
+                        .spec
+                        .as_ref()
+                        .and_then(|spec| spec.holder_identity.as_deref());
+                    let holder = holder.filter(|holder| !holder.is_empty()).map(Name::from);
+                    (version(found.resource_version()), Observation::Lease(holder))
+                })
+            }
+            Object::Other(_) => None,
+        })
+    }
+
+    /// Observes the present state of an object. Called with the lock for writes.
+    async fn observe(&self, object: &Object) -> kube::Result<String> {
+        match self.state(object).await? {
+            Some((version, seen)) => {
+                self.observer.observe(seen);
+                Ok(version)
+            }
+            None => {
+                match object {
+                    Object::Attachment(name) => {
+                        let is_known = self
+                            .observer
+                            .contract()
+                            .world()
+                            .attachments
+                            .contains_key(name.as_str());
+                        if is_known {
+                            self.observer
+                                .observe(Observation::AttachmentGone(name.as_str().into()));
+                        }
+                    }
+                    Object::Volume(name) => {
+                        self.observer
+                            .observe(Observation::VolumeGone(name.as_str().into()));
+                    }
+                    Object::Lease { .. } | Object::Other(_) => {}
+                }
+                Ok(String::new())
+            }
+        }
+    }
+
+    /// Executes a write of the harness to a VolumeAttachment, and observes the result.
+    pub(super) async fn change_attachment<T>(
+        &self,
+        name: &str,
+        change: impl AsyncFnOnce(Api<VolumeAttachment>) -> kube::Result<T>,
+    ) -> Result<T> {
+        let _write = self.write.lock().await;
+        let changed = change(Api::all(self.client.clone())).await;
+        let changed = changed.with_context(|| format!("change VolumeAttachment {name}"))?;
+        self.observe(&Object::Attachment(name.to_owned())).await?;
+        Ok(changed)
+    }
+
+    /// Executes a write of the harness to a PersistentVolume, and observes the result.
+    pub(super) async fn change_volume<T>(
+        &self,
+        name: &str,
+        change: impl AsyncFnOnce(Api<PersistentVolume>) -> kube::Result<T>,
+    ) -> Result<T> {
+        let _write = self.write.lock().await;
+        let changed = change(Api::all(self.client.clone())).await;
+        let changed = changed.with_context(|| format!("change PersistentVolume {name}"))?;
+        self.observe(&Object::Volume(name.to_owned())).await?;
+        Ok(changed)
+    }
+
+    async fn respond(
+        self: Arc<Self>,
+        by: Name,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, BoxError> {
+        let (parts, body) = request.into_parts();
+        let body = body.collect().await?.to_bytes();
+        let path = parts.uri.path().to_owned();
+        let is_watch = parts.uri.query().is_some_and(|query| query.contains("watch="));
+        let fault = self.fault(&parts.method, &path, &body);
+        match fault {
+            Some(ApiFault::LostRequest) => return Err("the connection breaks".into()),
+            Some(ApiFault::Status(code)) => return Ok(answer(code, true)),
+            Some(ApiFault::Foreign(code)) => return Ok(answer(code, false)),
+            Some(ApiFault::LostAnswer) | None => {}
+        }
+        let mut headers = parts.headers;
+        for header in OWN_HEADERS {
+            headers.remove(header);
+        }
+        let is_write = [Method::PATCH, Method::PUT, Method::POST, Method::DELETE].contains(&parts.method);
+        let object = Object::of(&path, &body).filter(|_| is_write);
+        let mut forwarded = Request::new(kube::client::Body::from(body.to_vec()));
+        *forwarded.method_mut() = parts.method;
+        *forwarded.uri_mut() = parts.uri;
+        *forwarded.headers_mut() = headers;
+        let response = match object {
+            None => self.client.send(forwarded).await?,
+            Some(object) => self.write(by, object, forwarded, &body).await?,
+        };
+        if fault == Some(ApiFault::LostAnswer) {
+            return Err("the connection breaks".into());
+        }
+        let (mut parts, body) = response.into_parts();
+        for header in [CONNECTION, TRANSFER_ENCODING, CONTENT_LENGTH] {
+            parts.headers.remove(&header);
+        }
+        let body = match is_watch {
+            true => body
+                .map_frame(move |frame| {
+                    if let Some(data) = frame.data_ref() {
+                        self.delivered.send_modify(|events| {
+                            events.extend_from_slice(data);
+                            if events.len() > KEPT {
+                                events.drain(..events.len() / 2);
+                            }
+                        });
+                    }
+                    frame
+                })
+                .map_err(Into::into)
+                .boxed_unsync(),
+            false => body.map_err(Into::into).boxed_unsync(),
+        };
+        Ok(Response::from_parts(parts, body))
+    }
+
+    /// Executes a write, and observes it and its result.
+    async fn write(
+        &self,
+        by: Name,
+        object: Object,
+        request: Request<kube::client::Body>,
+        body: &[u8],
+    ) -> kube::Result<Response<kube::client::Body>> {
+        let _write = self.write.lock().await;
+        let is_lease = matches!(object, Object::Lease { .. });
+        let is_patch = request.method() == Method::PATCH;
+        let before = self.state(&object).await?.map(|(version, _)| version);
+        let response = self.client.send(request).await?;
+        if !response.status().is_success() {
+            return Ok(response);
+        }
+        let text = object.to_string();
+        let is_other = matches!(object, Object::Other(_));
+        if !is_lease && !is_other {
+            // Before the state: a violation of it is the writer's.
+            let after = self.state(&object).await?.map(|(version, _)| version);
+            let empty = is_patch
+                && serde_json::from_slice(body).is_ok_and(|body: serde_json::Value| body == json!({}));
+            self.observer.observe(Observation::Write(Write {
+                by: Some(by),
+                object: text,
+                empty,
+                changed: before != after,
+            }));
+        }
+        self.observe(&object).await?;
+        Ok(response)
+    }
+}
+
+// === impl ApiProxy ===
+
+impl ApiProxy {
+    /// Listens on a loopback port for the process `by`, and writes its kubeconfig into `dir`.
+    pub(super) async fn start(cluster: &Arc<Cluster>, by: &str, dir: &Path) -> Result<(Self, PathBuf)> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+        let listener = listener.context("listen for the attacher")?;
+        let address = listener.local_addr().context("ask for the proxy's port")?;
+        let path = dir.join(format!("{by}.kubeconfig"));
+        kubeconfig::write(&path, json!({"server": format!("http://{address}")}), "conform")?;
+        let (cluster, by) = (cluster.clone(), Name::from(by));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let Ok((stream, _)) = listener.accept().await else {
+                    return;
+                };
+                while connections.try_join_next().is_some() {}
+                // Without it, a small answer waits for the client's acknowledgement.
+                stream.set_nodelay(true).ok();
+                let (cluster, by) = (cluster.clone(), by.clone());
+                connections.spawn(async move {
+                    let service = service_fn(move |request| cluster.clone().respond(by.clone(), request));
+                    // An injected fault ends the connection.
+                    http1::Builder::new()
+                        .serve_connection(TokioIo::new(stream), service)
+                        .await
+                        .ok();
+                });
+            }
+        });
+        let proxy = Self { _tasks: tasks };
+        Ok((proxy, path))
+    }
+}
+
+// === impl Object ===
+
+impl Object {
+    /// The object in a path; for a create, its name is in the body.
+    fn of(path: &str, body: &[u8]) -> Option<Self> {
+        let mut parts = path.trim_matches('/').split('/').collect::<Vec<_>>();
+        let name_in_body = || {
+            let body: serde_json::Value = serde_json::from_slice(body).ok()?;
+            Some(body.pointer("/metadata/name")?.as_str()?.to_owned())
+        };
+        if parts.last() == Some(&"status") {
+            parts.pop();
+        }
+        match parts[..] {
+            ["apis", "storage.k8s.io", "v1", "volumeattachments", name] => {
+                Some(Self::Attachment(name.to_owned()))
+            }
+            ["api", "v1", "persistentvolumes", name] => Some(Self::Volume(name.to_owned())),
+            [
+                "apis",
+                "coordination.k8s.io",
+                "v1",
+                "namespaces",
+                namespace,
+                "leases",
+                name,
+            ] => Some(Self::Lease {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            }),
+            [
+                "apis",
+                "coordination.k8s.io",
+                "v1",
+                "namespaces",
+                namespace,
+                "leases",
+            ] => Some(Self::Lease {
+                namespace: namespace.to_owned(),
+                name: name_in_body()?,
+            }),
+            _ => Some(Self::Other(path.to_owned())),
+        }
+    }
+}
+
+impl std::fmt::Display for Object {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Attachment(name) => write!(f, "VolumeAttachment {name}"),
+            Self::Volume(name) => write!(f, "PersistentVolume {name}"),
+            Self::Lease { name, .. } => write!(f, "Lease {name}"),
+            Self::Other(path) => f.write_str(path),
+        }
+    }
+}
+
+// === functions ===
+
+/// An error answer: a Status, or a text that no API server writes.
+fn answer(code: u16, is_status: bool) -> Response<Body> {
+    let text = if is_status {
+        let reason = match code {
+            403 => "Forbidden",
+            404 => "NotFound",
+            409 => "Conflict",
+            429 => "TooManyRequests",
+            500 => "InternalError",
+            _ => "ServiceUnavailable",
+        };
+        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": "scripted",
+            "reason": reason, "code": code})
+        .to_string()
+    } else {
+        "<html>scripted</html>".to_owned()
+    };
+    let body = Full::new(Bytes::from(text)).map_err(|never: Infallible| match never {});
+    let mut response = Response::new(body.boxed_unsync());
+    *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let kind = if is_status {
+        "application/json"
+    } else {
+        "text/html"
+    };
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,75 @@
+//! Cases in which a write of the attacher fails, or its answer is lost.
+
+use anyhow::Result;
+use http::Method;
+
+use super::super::api::{ApiFault, ApiScript};
+use super::super::env::CaseEnv;
+
+fn fault<const CODE: u16, const IS_STATUS: bool>() -> ApiFault {
+    match IS_STATUS {
+        true => ApiFault::Status(CODE),
+        false => ApiFault::Foreign(CODE),
+    }
+}
+
+/// A fault of one write to the VolumeAttachment whose body has this text. `path`: `/status` for status writes.
+fn inject(env: &CaseEnv, path: &'static str, body: &'static str, fault: ApiFault) {
+    env.cluster.script(ApiScript {
+        path,
+        body,
+        method: Method::PATCH,
+        fault,
+        times: 1,
+    });
+}
+
+const ATTACHMENT: &str = "/volumeattachments/";
+const STATUS: &str = "-va-a/status";
+
+async fn attach(env: &mut CaseEnv, path: &'static str, body: &'static str, fault: ApiFault) -> Result<()> {
+    env.start_attacher().await?;
+    inject(env, path, body, fault);
+    env.attach("a").await?;
+    env.wait_attached("a").await;
+    env.settled().await;
+    Ok(())
+}
+
+async fn remove(env: &mut CaseEnv, fault: ApiFault) -> Result<()> {
+    env.start_attacher().await?;
+    env.attached().await?;
+    inject(env, ATTACHMENT, "finalizers", fault);
+    env.detach("a").await?;
+    env.wait_gone("a").await;
+    env.settled().await;
+    Ok(())
+}
+
+pub(super) async fn at_finalizer<const CODE: u16, const IS_STATUS: bool>(env: &mut CaseEnv) -> Result<()> {
+    attach(env, ATTACHMENT, "finalizers", fault::<CODE, IS_STATUS>()).await
+}
+
+pub(super) async fn finalizer_answer_lost(env: &mut CaseEnv) -> Result<()> {
+    attach(env, ATTACHMENT, "finalizers", ApiFault::LostAnswer).await
+}
+
+pub(super) async fn finalizer_not_sent(env: &mut CaseEnv) -> Result<()> {
+    attach(env, ATTACHMENT, "finalizers", ApiFault::LostRequest).await
+}
+
+pub(super) async fn at_status<const CODE: u16, const IS_STATUS: bool>(env: &mut CaseEnv) -> Result<()> {
+    attach(env, STATUS, "\"attached\":true", fault::<CODE, IS_STATUS>()).await
+}
+
+pub(super) async fn status_answer_lost(env: &mut CaseEnv) -> Result<()> {
+    attach(env, STATUS, "\"attached\":true", ApiFault::LostAnswer).await
+}
+
+pub(super) async fn at_removal<const CODE: u16, const IS_STATUS: bool>(env: &mut CaseEnv) -> Result<()> {
+    remove(env, fault::<CODE, IS_STATUS>()).await
+}
+
+pub(super) async fn removal_answer_lost(env: &mut CaseEnv) -> Result<()> {
+    remove(env, ApiFault::LostAnswer).await
+}

@@ -1,0 +1,59 @@
+//! The observations of one case, in the order in which they happen.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use attacher_contract::{Contract, Observation, Settings};
+use jiff::Timestamp;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+/// The observer of a case. Clones share it.
+#[derive(Clone, Debug)]
+pub(super) struct Observer {
+    contract: Arc<Mutex<Contract>>,
+    /// Number of observations.
+    count: Arc<watch::Sender<usize>>,
+    began: Instant,
+    pub(super) start: Timestamp,
+}
+
+// === impl Observer ===
+
+impl Observer {
+    pub(super) fn new(settings: Settings) -> Self {
+        Self {
+            contract: Arc::new(Mutex::new(Contract::new(settings))),
+            count: Arc::new(watch::Sender::new(0)),
+            began: Instant::now(),
+            start: Timestamp::now(),
+        }
+    }
+
+    pub(super) fn observe(&self, seen: Observation) {
+        // The time under the lock, so that it never decreases.
+        let mut contract = self.contract();
+        contract.observe(self.began.elapsed(), seen);
+        // A waiter holds the count while it reads the contract.
+        drop(contract);
+        self.count.send_modify(|count| *count += 1);
+    }
+
+    /// Observes that the attacher had enough time, once nothing breaks the contract then, or after this time.
+    pub(super) async fn observe_in_time(&self, seen: Observation, within: Duration) {
+        let is_fine = |contract: &Contract| !contract.would_break(self.began.elapsed(), &seen);
+        self.wait(within, is_fine).await;
+        self.observe(seen);
+    }
+
+    pub(super) fn contract(&self) -> MutexGuard<'_, Contract> {
+        self.contract.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until a condition holds for the observations. Returns whether it does in time.
+    pub(super) async fn wait(&self, within: Duration, condition: impl Fn(&Contract) -> bool) -> bool {
+        let mut count = self.count.subscribe();
+        let holds = count.wait_for(|_| condition(&self.contract()));
+        timeout(within, holds).await.is_ok_and(|held| held.is_ok())
+    }
+}
