@@ -24,7 +24,7 @@ impl ControllerState {
                 return;
             };
             if self.volume_item(&volume).is_some() {
-                self.queue.enqueue(&Key::Volume(volume), Lane::Volume);
+                self.queue.enqueue(&Key::Volume(volume), Lane::Volume, None);
             }
         }
     }
