@@ -5,9 +5,11 @@
 //! sidecar does so when it loses its driver). An attacher that the scenario crashed or stopped stays down until the
 //! scenario revives it.
 
+mod replica;
+
 use std::collections::BTreeSet;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +18,8 @@ use rustix::process::Signal;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
+
+pub use replica::{LEASE_DURATION, Replica, with_host_name};
 
 use crate::process::log::wait_for_lines;
 use crate::process::{Exit, Process, Run, Spec};
@@ -27,12 +31,6 @@ const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_se
 const STOP: Duration = Duration::from_secs(20);
 /// Timeout of starting a revived attacher.
 const START: Duration = Duration::from_secs(20);
-
-/// Lease duration of a replica. A leader that cannot renew its lease until the deadline exits, so the deadline is longer
-/// than a stall of a busy machine.
-pub const LEASE_DURATION: Duration = Duration::from_secs(10);
-const RENEW_DEADLINE: Duration = Duration::from_secs(8);
-const RETRY_PERIOD: Duration = Duration::from_secs(1);
 
 /// The kind of attacher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,16 +64,6 @@ pub struct AttacherSpec {
     pub own_flags: &'static [&'static str],
     /// Its leader election, if it is one of several replicas.
     pub replica: Option<Replica>,
-}
-
-/// One of several attachers that elect a leader. Like a pod, it has its own host name, which is its identity in the
-/// lease.
-#[derive(Clone, Debug)]
-pub struct Replica {
-    /// Its host name.
-    pub name: String,
-    /// Namespace of the lease.
-    pub namespace: String,
 }
 
 /// An attacher, up or down.
@@ -144,42 +132,6 @@ impl AttacherSpec {
             Kind::Go => command.args(["--kube-api-qps=1000", "--kube-api-burst=1000"]),
         }
     }
-}
-
-// === impl Replica ===
-
-impl Replica {
-    /// The program with the replica's host name and leader election flags.
-    fn command(&self, binary: &Path) -> Spec {
-        with_host_name(&self.name, binary).args([
-            "--leader-election".to_owned(),
-            format!("--leader-election-namespace={}", self.namespace),
-            format!(
-                "--leader-election-lease-duration={}",
-                milliseconds(LEASE_DURATION)
-            ),
-            format!(
-                "--leader-election-renew-deadline={}",
-                milliseconds(RENEW_DEADLINE)
-            ),
-            format!("--leader-election-retry-period={}", milliseconds(RETRY_PERIOD)),
-        ])
-    }
-}
-
-/// An attacher in its own UTS namespace with the host name `host`, its identity in a lease. Each wrapper executes the
-/// next one by exec, so the process id stays the same. Without root this needs user namespaces, which some systems disable
-/// by default (Ubuntu 24.04: `sysctl kernel.apparmor_restrict_unprivileged_userns=0`).
-pub fn with_host_name(host: &str, binary: &Path) -> Spec {
-    let command = Spec::new(format!("attacher-{host}"), "unshare").arg("--uts");
-    let command = if rustix::process::geteuid().is_root() {
-        command
-    } else {
-        command.args(["--user", "--map-root-user"])
-    };
-    command
-        .args(["--", "sh", "-c", "hostname \"$0\" && exec \"$@\"", host])
-        .arg(binary)
 }
 
 // === impl AttacherProcess ===

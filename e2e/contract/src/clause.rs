@@ -77,6 +77,8 @@ pub(crate) struct Findings<'a> {
 pub(crate) struct Deferred {
     /// Unpublishes of attachments that were not seen as deleting: number, time, and UID.
     pub unpublishes: BTreeMap<(Target, Name), (usize, Duration)>,
+    /// Targets that may be forgotten, or published for the next attachment: name, UID and evidence.
+    pub forgotten: BTreeMap<Target, (Name, Name, [usize; 2])>,
 }
 
 macro_rules! clauses {

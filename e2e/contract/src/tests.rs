@@ -848,7 +848,14 @@ fn late_end_of_an_attachment_is_no_violation() {
         let requested = history.now.as_secs() - 6;
         history.va(deleting(attached("a"), requested)).gone("a")
     };
-    assert_eq!(again(history().watched()).broken(), BTreeSet::new());
+    let second = || Attachment {
+        uid: "uid-2".into(),
+        ..attached("a")
+    };
+    let settled = again(history().watched()).va(second()).add(Observation::Settled);
+    assert_eq!(settled.broken(), BTreeSet::new());
+    let without_next = again(history().watched()).add(Observation::CleanedUp);
+    assert!(without_next.broken().contains(&Clause::NothingForgotten));
     assert!(again(history()).broken().contains(&Clause::NothingForgotten));
 }
 

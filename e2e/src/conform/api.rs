@@ -1,7 +1,9 @@
 //! The API server as one attacher process sees it: a proxy that observes each write in the order of execution and may inject
 //! faults.
 
-use std::convert::Infallible;
+mod answer;
+mod object;
+
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,10 +12,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use attacher_contract::Observation;
 use attacher_contract::observation::{Name, Write};
-use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING};
-use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use http::{HeaderName, Method, Request, Response};
+use http_body_util::BodyExt as _;
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -30,6 +32,8 @@ use tower::BoxError;
 
 use super::observer::Observer;
 use crate::{kubeconfig, observe};
+use answer::answer;
+use object::Object;
 
 /// Headers that belong to one connection or to the attacher's credentials.
 const OWN_HEADERS: [HeaderName; 5] = [HOST, AUTHORIZATION, CONNECTION, TRANSFER_ENCODING, CONTENT_LENGTH];
@@ -80,14 +84,6 @@ pub(super) struct Cluster {
 /// A proxy for one attacher process. Dropping it breaks its connections.
 pub(super) struct ApiProxy {
     _tasks: JoinSet<()>,
-}
-
-/// An object whose writes are observed.
-enum Object {
-    Attachment(String),
-    Volume(String),
-    Lease { namespace: String, name: String },
-    Other(String),
 }
 
 // === impl Cluster ===
@@ -375,95 +371,7 @@ impl ApiProxy {
     }
 }
 
-// === impl Object ===
-
-impl Object {
-    /// The object in a path; for a create, its name is in the body.
-    fn of(path: &str, body: &[u8]) -> Option<Self> {
-        let mut parts = path.trim_matches('/').split('/').collect::<Vec<_>>();
-        let name_in_body = || {
-            let body: serde_json::Value = serde_json::from_slice(body).ok()?;
-            Some(body.pointer("/metadata/name")?.as_str()?.to_owned())
-        };
-        if parts.last() == Some(&"status") {
-            parts.pop();
-        }
-        match parts[..] {
-            ["apis", "storage.k8s.io", "v1", "volumeattachments", name] => {
-                Some(Self::Attachment(name.to_owned()))
-            }
-            ["api", "v1", "persistentvolumes", name] => Some(Self::Volume(name.to_owned())),
-            [
-                "apis",
-                "coordination.k8s.io",
-                "v1",
-                "namespaces",
-                namespace,
-                "leases",
-                name,
-            ] => Some(Self::Lease {
-                namespace: namespace.to_owned(),
-                name: name.to_owned(),
-            }),
-            [
-                "apis",
-                "coordination.k8s.io",
-                "v1",
-                "namespaces",
-                namespace,
-                "leases",
-            ] => Some(Self::Lease {
-                namespace: namespace.to_owned(),
-                name: name_in_body()?,
-            }),
-            _ => Some(Self::Other(path.to_owned())),
-        }
-    }
-}
-
-impl std::fmt::Display for Object {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Attachment(name) => write!(f, "VolumeAttachment {name}"),
-            Self::Volume(name) => write!(f, "PersistentVolume {name}"),
-            Self::Lease { name, .. } => write!(f, "Lease {name}"),
-            Self::Other(path) => f.write_str(path),
-        }
-    }
-}
-
 // === functions ===
-
-/// An error answer: a Status, or a text that no API server writes.
-fn answer(code: u16, is_status: bool) -> Response<Body> {
-    let text = if is_status {
-        let reason = match code {
-            403 => "Forbidden",
-            404 => "NotFound",
-            409 => "Conflict",
-            429 => "TooManyRequests",
-            500 => "InternalError",
-            _ => "ServiceUnavailable",
-        };
-        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": "scripted",
-            "reason": reason, "code": code})
-        .to_string()
-    } else {
-        "<html>scripted</html>".to_owned()
-    };
-    let body = Full::new(Bytes::from(text)).map_err(|never: Infallible| match never {});
-    let mut response = Response::new(body.boxed_unsync());
-    *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let kind = if is_status {
-        "application/json"
-    } else {
-        "text/html"
-    };
-    response
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    response
-}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,5 +1,8 @@
 //! The driver of one case: the mock driver in this process, behind a socket that records the attacher's calls and may lie.
 
+mod grpc;
+mod script;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -8,18 +11,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use attacher_contract::observation::{Answer, Call, List, Method, Name, PublishRequest, Target};
-use attacher_contract::{Contract, Observation};
+use attacher_contract::Observation;
+use attacher_contract::observation::{Answer, Call, List, Name, Target};
 use csi_mock_driver::array::{self, NodeId};
 use csi_mock_driver::driver::{Driver, Settings};
 use csi_mock_driver::service::services;
-use csi_proto::v1::volume_capability::AccessType;
-use csi_proto::v1::volume_capability::access_mode::Mode;
-use csi_proto::v1::{
-    ControllerPublishVolumeRequest, ControllerPublishVolumeResponse, ControllerUnpublishVolumeRequest,
-    ListVolumesRequest, ListVolumesResponse,
-};
-use http::{HeaderMap, Request, Response};
+use csi_proto::v1::{ListVolumesRequest, ListVolumesResponse};
+use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -35,35 +33,9 @@ use tonic::{Code, Status};
 use tower::Service as _;
 
 use super::observer::Observer;
-
-/// Length of the prefix of a gRPC message.
-const PREFIX: usize = 5;
-
-/// How the driver answers.
-#[derive(Clone, Debug)]
-pub(super) enum Reply {
-    /// With this code, without effect.
-    Fail(Code),
-    /// INTERNAL with a message of this length, without effect.
-    FailAtLength(usize),
-    /// With this code, after the effect.
-    FailAfterEffect(Code),
-    /// Never; with or without the effect.
-    Hang { effect: bool },
-    /// Truthfully, after this time.
-    Slow(Duration),
-}
-
-/// The calls that get a reply.
-#[derive(Clone, Debug)]
-pub(super) struct Script {
-    pub method: Method,
-    /// `None`: every node.
-    pub node: Option<String>,
-    pub reply: Reply,
-    /// How often it applies.
-    pub times: usize,
-}
+pub(super) use grpc::answers;
+use grpc::{Known, PREFIX, name_of, read_response};
+pub(super) use script::{Reply, Script};
 
 /// The driver of a case.
 #[derive(Clone)]
@@ -93,36 +65,6 @@ struct Running {
     number: u64,
     observer: Observer,
     ended: bool,
-}
-
-/// A call that the contract is about.
-enum Known {
-    Controller(Arc<Call>),
-    List(ListVolumesRequest),
-}
-
-// === impl Script ===
-
-impl Script {
-    pub(super) fn of(method: Method, reply: Reply) -> Self {
-        Self {
-            method,
-            node: None,
-            reply,
-            times: usize::MAX,
-        }
-    }
-
-    pub(super) fn node(self, id: &str) -> Self {
-        Self {
-            node: Some(id.to_owned()),
-            ..self
-        }
-    }
-
-    pub(super) fn times(self, times: usize) -> Self {
-        Self { times, ..self }
-    }
 }
 
 // === impl ScriptedDriver ===
@@ -301,7 +243,8 @@ impl Shared {
         };
         let message = body.to_bytes();
         let by = process.and_then(|pid| lock(&self.processes).get(&pid).cloned());
-        let known = self.read(parts.uri.path(), &message, by);
+        let number = || self.calls.fetch_add(1, Ordering::Relaxed);
+        let known = grpc::read(parts.uri.path(), &message, by, number);
         let request = Request::from_parts(parts, Body::new(Full::new(message)));
         let call = match known {
             None => {
@@ -394,37 +337,6 @@ impl Shared {
         let trailers = std::future::ready(trailers.map(Ok));
         Response::from_parts(parts, Body::new(Full::new(bytes).with_trailers(trailers)))
     }
-
-    fn read(&self, path: &str, framed: &[u8], by: Option<Name>) -> Option<Known> {
-        let message = framed.get(PREFIX..)?;
-        let number = || self.calls.fetch_add(1, Ordering::Relaxed);
-        match path.rsplit('/').next()? {
-            "ControllerPublishVolume" => {
-                let request = ControllerPublishVolumeRequest::decode(message).ok()?;
-                Some(Known::Controller(Arc::new(Call {
-                    number: number(),
-                    by,
-                    method: Method::Publish,
-                    target: Target::new(&request.volume_id, &request.node_id),
-                    secret: Some(!request.secrets.is_empty()),
-                    request: Some(fields(&request)),
-                })))
-            }
-            "ControllerUnpublishVolume" => {
-                let request = ControllerUnpublishVolumeRequest::decode(message).ok()?;
-                Some(Known::Controller(Arc::new(Call {
-                    number: number(),
-                    by,
-                    method: Method::Unpublish,
-                    target: Target::new(&request.volume_id, &request.node_id),
-                    secret: Some(!request.secrets.is_empty()),
-                    request: None,
-                })))
-            }
-            "ListVolumes" => Some(Known::List(ListVolumesRequest::decode(message).ok()?)),
-            _ => None,
-        }
-    }
 }
 
 // === impl Running ===
@@ -477,99 +389,6 @@ impl Shared {
         }
         Some(pid)
     }
-}
-
-/// The response, with its code, message and publish context.
-async fn read_response(response: Response<Body>) -> (Response<Body>, Code, String, BTreeMap<String, String>) {
-    let (parts, body) = response.into_parts();
-    let Ok(body) = body.collect().await else {
-        let message = "the response broke off";
-        return (
-            Status::internal(message).into_http(),
-            Code::Internal,
-            message.to_owned(),
-            BTreeMap::new(),
-        );
-    };
-    let trailers = body.trailers().cloned();
-    let bytes = body.to_bytes();
-    let status = status(&parts.headers).or_else(|| status(trailers.as_ref()?));
-    let (code, message) = status.map_or((Code::Unknown, String::new()), |status| {
-        (status.code(), status.message().to_owned())
-    });
-    let published = bytes
-        .get(PREFIX..)
-        .and_then(|message| ControllerPublishVolumeResponse::decode(message).ok());
-    let context = published.map(|response| response.publish_context.into_iter().collect());
-    let trailers = std::future::ready(trailers.map(Ok));
-    let response = Response::from_parts(parts, Body::new(Full::new(bytes).with_trailers(trailers)));
-    (response, code, message, context.unwrap_or_default())
-}
-
-fn status(headers: &HeaderMap) -> Option<Status> {
-    Status::from_header_map(headers)
-}
-
-/// The fields that follow from the PersistentVolume.
-fn fields(request: &ControllerPublishVolumeRequest) -> PublishRequest {
-    let capability = request.volume_capability.as_ref();
-    let mode = capability.and_then(|capability| capability.access_mode.as_ref());
-    let access = capability.and_then(|capability| capability.access_type.as_ref());
-    let (fs_type, mount_flags) = match access {
-        Some(AccessType::Mount(mount)) => (mount.fs_type.clone(), mount.mount_flags.clone()),
-        Some(AccessType::Block(_)) | None => (String::new(), Vec::new()),
-    };
-    PublishRequest {
-        access_mode: mode
-            .and_then(|mode| Mode::try_from(mode.mode).ok())
-            .map_or("", |mode| mode.as_str_name())
-            .to_owned(),
-        block: matches!(access, Some(AccessType::Block(_))),
-        fs_type,
-        mount_flags,
-        readonly: request.readonly,
-        context: request.volume_context.clone().into_iter().collect(),
-    }
-}
-
-/// The name of a code in the CSI specification.
-fn name_of(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
-    }
-}
-
-/// How many answers with this code the calls of a method got.
-pub(super) fn answers(contract: &Contract, method: Method, code: &str) -> usize {
-    let mut calls = BTreeMap::new();
-    let mut count = 0;
-    for (_, seen) in contract.history() {
-        if let Observation::CallBegan(call) = seen {
-            calls.insert(call.number, call.method);
-        } else if let Observation::CallEnded(number, answer) = seen
-            && &*answer.code == code
-            && calls.get(number) == Some(&method)
-        {
-            count += 1;
-        }
-    }
-    count
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

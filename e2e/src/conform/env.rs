@@ -1,21 +1,19 @@
 //! The environment of one case: its driver, its attacher, one volume and two nodes.
 
-use std::collections::BTreeMap;
+mod objects;
+mod volume;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use attacher_contract::observation::{Attachment, Method, Name, PublishRequest, Registration, Volume};
+use attacher_contract::observation::{Attachment, Method};
 use attacher_contract::{Contract, Observation, Settings};
-use k8s_openapi::api::core::v1::{
-    CSIPersistentVolumeSource, ObjectReference, PersistentVolume, PersistentVolumeSpec, Secret,
-    SecretReference,
-};
-use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver, CSINodeSpec, VolumeAttachment};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use kube::{Api, ResourceExt};
+use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
 use super::api::{ApiProxy, Cluster};
@@ -25,16 +23,13 @@ use super::observer::Observer;
 use super::{Program, VolumeShape};
 use crate::attacher::{AttacherProcess, AttacherSpec, Kind, Replica};
 use crate::cluster::ignore_not_found;
-use crate::fixture::{CAPACITY, attacher_finalizer, mk_attachment, mk_meta, mk_secret};
-use crate::observe;
+use crate::fixture::attacher_finalizer;
 use crate::process::Run;
 
 /// Time for what an attacher does at once.
 pub(super) const SOON: Duration = Duration::from_secs(8);
 /// Time after which an attacher that has not done something will not do it.
 pub(super) const QUIET: Duration = Duration::from_millis(1500);
-/// Time for an attacher's informer to handle an event that it got.
-const HANDLED: Duration = Duration::from_millis(100);
 /// Deadline of the attacher's driver calls.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Secret value.
@@ -106,107 +101,6 @@ impl CaseEnv {
         env.force_cleanup().await?;
         env.create_objects().await?;
         Ok(env)
-    }
-
-    async fn create_objects(&self) -> Result<()> {
-        for node in ["a", "b"] {
-            self.register(node, Some(&self.node_id(node))).await?;
-        }
-        if self.shape.secret {
-            let secret = mk_secret(&self.prefix, &self.name("secret"), "password", SECRET);
-            let api = Api::<Secret>::namespaced(self.cluster.client.clone(), "default");
-            api.create(&PostParams::default(), &secret)
-                .await
-                .context("create the Secret")?;
-        }
-        let volume = self.persistent_volume();
-        let driver = self.driver.name().to_owned();
-        let seen = observe::volume(&volume, &driver, &self.cluster.finalizer);
-        if let Some(seen) = seen {
-            let request = (!self.shape.foreign).then(|| Arc::new(self.request()));
-            self.observer
-                .observe(Observation::Volume(Arc::new(Volume { request, ..seen })));
-        }
-        let name = self.name("pv");
-        let create = async |api: Api<PersistentVolume>| api.create(&PostParams::default(), &volume).await;
-        self.cluster.change_volume(&name, create).await.map(drop)
-    }
-
-    fn persistent_volume(&self) -> PersistentVolume {
-        let shape = &self.shape;
-        let driver = match shape.foreign {
-            true => "other.csi.local".to_owned(),
-            false => self.driver.name().to_owned(),
-        };
-        let secret = shape.secret.then(|| SecretReference {
-            name: Some(self.name("secret")),
-            namespace: Some("default".to_owned()),
-        });
-        let source = CSIPersistentVolumeSource {
-            driver,
-            volume_handle: "vol-0".to_owned(),
-            fs_type: (!shape.fs_type.is_empty()).then(|| shape.fs_type.to_owned()),
-            read_only: shape.read_only.then_some(true),
-            volume_attributes: (!shape.attributes().is_empty()).then(|| shape.attributes()),
-            controller_publish_secret_ref: secret,
-            ..CSIPersistentVolumeSource::default()
-        };
-        // Bound, so that no PersistentVolume controller acts on it.
-        let claim = ObjectReference {
-            namespace: Some("default".to_owned()),
-            name: Some(self.name("claim")),
-            ..ObjectReference::default()
-        };
-        PersistentVolume {
-            metadata: mk_meta(&self.prefix, &self.name("pv")),
-            spec: Some(PersistentVolumeSpec {
-                access_modes: Some(shape.access_modes.iter().map(|&mode| mode.to_owned()).collect()),
-                capacity: Some(BTreeMap::from([(
-                    "storage".to_owned(),
-                    Quantity(CAPACITY.to_owned()),
-                )])),
-                csi: Some(source),
-                claim_ref: Some(claim),
-                mount_options: (!shape.mount_options.is_empty()).then(|| {
-                    shape
-                        .mount_options
-                        .iter()
-                        .map(|&option| option.to_owned())
-                        .collect()
-                }),
-                persistent_volume_reclaim_policy: Some("Retain".to_owned()),
-                volume_mode: shape.block.then(|| "Block".to_owned()),
-                ..PersistentVolumeSpec::default()
-            }),
-            ..PersistentVolume::default()
-        }
-    }
-
-    /// The request that the PersistentVolume asks for, by the CSI specification and the API's documentation.
-    fn request(&self) -> PublishRequest {
-        let shape = &self.shape;
-        let has = |mode: &str| shape.access_modes.contains(&mode);
-        let has_single_node_modes = !self.case.capabilities.contains("-SINGLE_NODE_MULTI_WRITER");
-        let access_mode = match (has("ReadWriteMany"), has("ReadOnlyMany"), has("ReadWriteOncePod")) {
-            (true, ..) => "MULTI_NODE_MULTI_WRITER",
-            (_, true, _) => "MULTI_NODE_READER_ONLY",
-            (.., true) if has_single_node_modes => "SINGLE_NODE_SINGLE_WRITER",
-            _ if has_single_node_modes && !has("ReadWriteOncePod") => "SINGLE_NODE_MULTI_WRITER",
-            _ => "SINGLE_NODE_WRITER",
-        };
-        let has_readonly = !self.case.capabilities.contains("-PUBLISH_READONLY");
-        PublishRequest {
-            access_mode: access_mode.to_owned(),
-            block: shape.block,
-            fs_type: shape.fs_type.to_owned(),
-            mount_flags: shape
-                .mount_options
-                .iter()
-                .map(|&option| option.to_owned())
-                .collect(),
-            readonly: shape.read_only && has_readonly,
-            context: shape.attributes(),
-        }
     }
 
     /// Starts the attacher and waits until it knows the driver.
@@ -283,136 +177,6 @@ impl CaseEnv {
     /// The driver's first ID of a node.
     pub(super) fn node_id(&self, node: &str) -> String {
         format!("{}-id-{node}", self.prefix)
-    }
-
-    // --- objects ---
-
-    /// Registers the driver in the CSINode, or, without an ID, removes its entry. Waits until the attacher got the change.
-    pub(super) async fn register(&self, node: &str, id: Option<&str>) -> Result<()> {
-        let name = self.name(node);
-        let entry = id.map(|id| CSINodeDriver {
-            name: self.driver.name().to_owned(),
-            node_id: id.to_owned(),
-            ..CSINodeDriver::default()
-        });
-        let drivers: Vec<_> = entry.into_iter().collect();
-        let api = Api::<CSINode>::all(self.cluster.client.clone());
-        let write = self.cluster.write.lock().await;
-        let stored = match api.get_opt(&name).await? {
-            None => {
-                let csi_node = CSINode {
-                    metadata: mk_meta(&self.prefix, &name),
-                    spec: CSINodeSpec { drivers },
-                };
-                api.create(&PostParams::default(), &csi_node).await
-            }
-            Some(known) => {
-                // The node ID of an entry cannot change: kubelet removes the entry first.
-                if !known.spec.drivers.is_empty() && !drivers.is_empty() {
-                    let empty = Patch::Merge(json!({"spec": {"drivers": []}}));
-                    api.patch(&name, &PatchParams::default(), &empty).await?;
-                }
-                let patch = Patch::Merge(json!({"spec": {"drivers": drivers}}));
-                api.patch(&name, &PatchParams::default(), &patch).await
-            }
-        };
-        let stored = stored.with_context(|| format!("write CSINode {name}"))?;
-        let registration = id.map_or(Registration::NoDriver, |id| Registration::Id(id.into()));
-        self.observer
-            .observe(Observation::CsiNode(Name::from(name), registration));
-        drop(write);
-        let version = stored.resource_version().unwrap_or_default();
-        self.handled(&format!("\"{version}\"")).await;
-        Ok(())
-    }
-
-    /// Deletes the CSINode.
-    pub(super) async fn delete_csi_node(&self, node: &str) -> Result<()> {
-        let name = self.name(node);
-        let api = Api::<CSINode>::all(self.cluster.client.clone());
-        api.delete(&name, &DeleteParams::default())
-            .await
-            .with_context(|| format!("delete CSINode {name}"))?;
-        self.observer
-            .observe(Observation::CsiNode(Name::from(name), Registration::NoCsiNode));
-        self.handled("\"DELETED\"").await;
-        Ok(())
-    }
-
-    /// Waits until the attacher has most likely handled a watch event with this text: it got it, and some time has passed, as
-    /// nothing outside shows when its informer has stored it. Attachers that decode protobuf get the text elsewhere.
-    async fn handled(&self, text: &str) {
-        if self.attachers.is_empty() {
-            return;
-        }
-        let number = text.trim_matches('"');
-        self.cluster.wait_until_delivered(number, QUIET).await;
-        tokio::time::sleep(HANDLED).await;
-    }
-
-    /// Creates a VolumeAttachment of the volume to the node.
-    pub(super) async fn attach(&self, node: &str) -> Result<()> {
-        let (name, pv) = (self.va(node), self.name("pv"));
-        let attachment = mk_attachment(&self.prefix, &name, self.driver.name(), &pv, &self.name(node));
-        let create = async |api: Api<VolumeAttachment>| api.create(&PostParams::default(), &attachment).await;
-        self.cluster.change_attachment(&name, create).await.map(drop)
-    }
-
-    /// Requests the deletion of the VolumeAttachment.
-    pub(super) async fn detach(&self, node: &str) -> Result<()> {
-        let name = self.va(node);
-        let delete =
-            async |api: Api<VolumeAttachment>| match api.delete(&name, &DeleteParams::default()).await {
-                Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-                other => other.map(drop),
-            };
-        self.cluster.change_attachment(&name, delete).await
-    }
-
-    /// Patches the VolumeAttachment, as another client does.
-    pub(super) async fn patch_attachment(&self, node: &str, patch: serde_json::Value) -> Result<()> {
-        let name = self.va(node);
-        let patch = Patch::Merge(patch);
-        let write =
-            async |api: Api<VolumeAttachment>| api.patch(&name, &PatchParams::default(), &patch).await;
-        self.cluster.change_attachment(&name, write).await.map(drop)
-    }
-
-    /// Patches the status of the VolumeAttachment, as another client does.
-    pub(super) async fn patch_attachment_status(&self, node: &str, patch: serde_json::Value) -> Result<()> {
-        let name = self.va(node);
-        let patch = Patch::Merge(patch);
-        let write =
-            async |api: Api<VolumeAttachment>| api.patch_status(&name, &PatchParams::default(), &patch).await;
-        self.cluster.change_attachment(&name, write).await.map(drop)
-    }
-
-    /// Requests the deletion of the PersistentVolume.
-    pub(super) async fn delete_volume(&self) -> Result<()> {
-        let name = self.name("pv");
-        let delete =
-            async |api: Api<PersistentVolume>| match api.delete(&name, &DeleteParams::default()).await {
-                Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-                other => other.map(drop),
-            };
-        self.cluster.change_volume(&name, delete).await
-    }
-
-    /// Deletes or creates the Secret.
-    pub(super) async fn set_secret(&self, exists: bool) -> Result<()> {
-        let api = Api::<Secret>::namespaced(self.cluster.client.clone(), "default");
-        let name = self.name("secret");
-        if exists {
-            let secret = mk_secret(&self.prefix, &name, "password", SECRET);
-            api.create(&PostParams::default(), &secret).await?;
-        } else {
-            ignore_not_found(api.delete(&name, &DeleteParams::default()).await)?;
-        }
-        Ok(())
-    }
-
-    pub(super) fn va(&self, node: &str) -> String {
-        self.name(&format!("va-{node}"))
     }
 
     // --- waits ---

@@ -2,7 +2,7 @@
 
 use super::{Deferred, Findings, Now};
 use crate::observation::{Attachment, Method, Observation, Target};
-use crate::world::{AttachmentState, World};
+use crate::world::{AttachmentState, Proof, World};
 
 /// The last version before the attachment lost its finalizer, or before it was deleted without one. `bool`: it had the finalizer.
 fn unguarded<'a>(now: Now<'a>, seen: &Observation) -> Option<(&'a AttachmentState, bool)> {
@@ -70,9 +70,23 @@ pub(super) fn finalizer_with_proof(
 pub(super) fn nothing_forgotten(
     now: Now<'_>,
     seen: &Observation,
-    _: &mut Deferred,
+    deferred: &mut Deferred,
     findings: &mut Findings<'_>,
 ) {
+    let text = |target: &Target| format!("the array has published {target}, and nothing remembers it");
+    match seen {
+        // The publish was for this attachment, which the watch shows late.
+        Observation::Attachment(next) => deferred.forgotten.retain(|target, (name, uid, _)| {
+            let is_next = *name == next.name && *uid != next.uid;
+            !(is_next || *uid != next.uid && now.world.is_target_of(next, target))
+        }),
+        Observation::Settled | Observation::CleanedUp => {
+            for (target, (name, _, numbers)) in std::mem::take(&mut deferred.forgotten) {
+                findings.add(name, text(&target), numbers);
+            }
+        }
+        _ => {}
+    }
     let Some((state, _)) = unguarded(now, seen) else {
         return;
     };
@@ -82,16 +96,22 @@ pub(super) fn nothing_forgotten(
             continue;
         };
         let known = now.world.targets.get(&target);
+        let proof = now.world.proof(attachment, &target, now.at);
         // The driver denied it, or the volume is published for a later attachment.
-        let is_denied = known.is_some_and(|known| known.publish_began.is_some())
-            && now.world.proof(attachment, &target, now.at).is_some();
+        let is_denied = known.is_some_and(|known| known.publish_began.is_some()) && proof.is_some();
         let is_others = known
             .and_then(|known| known.published_for.as_ref())
             .is_some_and(|uid| *uid != attachment.uid)
-            || now.world.proof(attachment, &target, now.at) == Some(crate::world::Proof::OtherAttachment);
-        if !is_denied && !is_others && !was_released(now, attachment, &target) {
-            let text = format!("the array has published {target}, and nothing remembers it");
-            findings.add(&attachment.name, text, [published, state.seen.1]);
+            || proof == Some(Proof::OtherAttachment);
+        if is_denied || is_others {
+            continue;
+        }
+        let evidence = [published, state.seen.1];
+        if was_released(now, attachment, &target) {
+            let forgotten = (attachment.name.clone(), attachment.uid.clone(), evidence);
+            deferred.forgotten.insert(target, forgotten);
+        } else {
+            findings.add(&attachment.name, text(&target), evidence);
         }
     }
 }

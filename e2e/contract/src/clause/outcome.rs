@@ -107,7 +107,7 @@ pub(super) fn nothing_left(now: Now<'_>, seen: &Observation, _: &mut Deferred, f
     for (target, since) in &now.world.mounted {
         // The node is gone or cannot unmount.
         if now.world.forced(target).is_none() {
-            findings.add(target, "it is still mounted", [*since]);
+            findings.add(format!("mount of {target}"), "it is left", [*since]);
         }
     }
     for volume in now.world.volumes.values().filter(|volume| volume.finalizers > 0) {
