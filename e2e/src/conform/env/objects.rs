@@ -37,6 +37,7 @@ impl CaseEnv {
                 let csi_node = CSINode {
                     metadata: mk_meta(&self.prefix, &name),
                     spec: CSINodeSpec { drivers },
+                    status: None,
                 };
                 api.create(&PostParams::default(), &csi_node).await
             }
