@@ -20,7 +20,10 @@ async fn main() -> ExitCode {
     if args.version {
         return logging::version();
     }
-    let traces = args.collector().map(|collector| trace::to(&collector)).transpose();
+    let traces = args
+        .collector()
+        .map(|collector| trace::to(&collector))
+        .transpose();
     let (traces, untraced) = traces.map_or_else(|error| (None, Some(error)), |traces| (traces, None));
     let (traces, exporter) = traces.unzip();
     let _log = logging::init(&args.log, traces);

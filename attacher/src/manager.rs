@@ -347,8 +347,12 @@ async fn next_session(
     shutdown: &CancellationToken,
 ) -> Result<Option<Arc<Session>>, Error> {
     let connected = async {
-        match connection.wait_for(Option::is_some).await {
-            Ok(session) => session.clone(),
+        let session = connection
+            .wait_for(Option::is_some)
+            .await
+            .map(|session| session.clone());
+        match session {
+            Ok(session) => session,
             // The connection manager's task has ended, and has the cause.
             Err(_) => std::future::pending().await,
         }

@@ -20,13 +20,27 @@ use crate::{Harness, trial};
 /// Suffixes of a histogram's series.
 const HISTOGRAM_SUFFIXES: [&str; 3] = ["_bucket", "_count", "_sum"];
 /// Labels that Prometheus adds to scraped series, and that of histograms.
-const LABELS_OF_PROMETHEUS: [&str; 7] = ["cluster", "container", "instance", "job", "le", "namespace", "pod"];
+const LABELS_OF_PROMETHEUS: [&str; 7] = [
+    "cluster",
+    "container",
+    "instance",
+    "job",
+    "le",
+    "namespace",
+    "pod",
+];
 /// Metrics of kube-state-metrics that alerts use, with their labels.
 const KUBE_STATE_METRICS: &[(&str, &[&str])] = &[
     ("kube_deployment_spec_replicas", &["deployment", "namespace"]),
-    ("kube_deployment_status_replicas_available", &["deployment", "namespace"]),
+    (
+        "kube_deployment_status_replicas_available",
+        &["deployment", "namespace"],
+    ),
     ("kube_volumeattachment_created", &["volumeattachment"]),
-    ("kube_volumeattachment_info", &["attacher", "node", "volumeattachment"]),
+    (
+        "kube_volumeattachment_info",
+        &["attacher", "node", "volumeattachment"],
+    ),
     ("kube_volumeattachment_status_attached", &["volumeattachment"]),
 ];
 
