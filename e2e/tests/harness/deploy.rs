@@ -272,7 +272,7 @@ async fn selectors_match_pods(harness: Arc<Harness>) -> Result<()> {
         let templates: Vec<_> = of_kind::<Deployment>(&objects, "Deployment")?
             .iter()
             .map(template)
-            .collect::<Result<_>>()?;
+            .collect();
         for budget in of_kind::<PodDisruptionBudget>(&objects, "PodDisruptionBudget")? {
             let selector = budget.spec.and_then(|spec| spec.selector);
             let selector = selector.context("a PodDisruptionBudget must have a selector")?;

@@ -75,6 +75,7 @@ fn call(fixture: &mut Fixture, item: &Item, result: Result<(), SyncError>) -> bo
             true => Change::LocallyDeleted {
                 name: attachment.name.clone(),
                 uid: attachment.uid.clone(),
+                version: None,
             },
             false => Change::LocallyUpdated(Attachment {
                 attached: true,
