@@ -34,6 +34,8 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 struct Timing {
+    /// Attaches, and detaches, at a time.
+    concurrency: usize,
     backoff: Backoff,
     resync: Duration,
     interval: Duration,
@@ -41,6 +43,7 @@ struct Timing {
 }
 
 const TIMING: Timing = Timing {
+    concurrency: 4,
     backoff: Backoff {
         start: Duration::from_millis(100),
         max: Duration::from_secs(5),
@@ -64,8 +67,8 @@ async fn attacher_with(
     stop: CancellationToken,
 ) -> bool {
     let limits = Limits {
-        attach: 4,
-        detach: 4,
+        attach: timing.concurrency,
+        detach: timing.concurrency,
         volume: 2,
         driver_calls: 0,
         adaptive: true,
@@ -231,6 +234,7 @@ fn works_with_gos_longest_durations() {
     runtime().block_on(async {
         for seed in 0..10 {
             let timing = Timing {
+                concurrency: 4,
                 backoff: Backoff {
                     start: longest,
                     max: longest,
@@ -301,6 +305,7 @@ fn serves_locked_nodes_in_turn() {
     const ATTACHMENTS: usize = 12;
     const LONG: Duration = Duration::from_secs(60);
     let timing = Timing {
+        concurrency: ATTACHMENTS,
         backoff: Backoff {
             start: LONG,
             max: LONG,

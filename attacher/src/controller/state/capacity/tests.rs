@@ -6,7 +6,7 @@ use super::*;
 use crate::controller::state::Event;
 use crate::controller::state::tests::Fixture;
 use crate::informer::Change;
-use crate::model::Source;
+use crate::model::{Source, Version};
 use crate::plan::tests::mk_attachment;
 use crate::workqueue::{Class, Outcome};
 
@@ -78,6 +78,7 @@ fn call(fixture: &mut Fixture, item: &Item, result: Result<(), SyncError>) -> bo
                 version: None,
             },
             false => Change::LocallyUpdated(Attachment {
+                version: Version(attachment.version.0 + 1),
                 attached: true,
                 finalizer: true,
                 ..Attachment::clone(attachment)
