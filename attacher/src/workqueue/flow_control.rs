@@ -271,11 +271,11 @@ impl FlowControl {
         // A node that was idle may be locked still, or all calls are limited: then other nodes are refused, too, and the
         // driver's limit explains it.
         let by_driver = !down
-            && !(node_contended && !is_idle)
+            && (!node_contended || is_idle)
             && stray.is_some()
             && self.driver.is_contended(id, is_final)
             && (!node_contended || self.driver.explains(id))
-            && !(timed_out && self.driver.succeeded_during(id));
+            && (!timed_out || !self.driver.succeeded_during(id));
         let by_node = node_contended && !by_driver;
         if is_idle {
             self.stray = Some((node.clone(), now));
