@@ -87,7 +87,7 @@ async fn cloud_lock_refuses_a_second_call_of_the_node() {
     let (_server, client) = play("cloud-lock").await;
     let mut clients = [client.clone(), client.clone(), client];
     let [first, second, other] = &mut clients;
-    let codes = futures::join!(
+    let codes = tokio::join!(
         publish(first, "vol-0", "node-0"),
         publish(second, "vol-1", "node-0"),
         publish(other, "vol-2", "node-1"),
