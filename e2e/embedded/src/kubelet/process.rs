@@ -113,10 +113,8 @@ mod tests {
     /// A crash of the node, which drops the process, must not hide an earlier panic.
     #[tokio::test]
     async fn panic_is_reported_without_stop() {
-        let client = service_fn(|_: Request<Body>| async {
-            let response: Result<Response<Body>, Infallible> = panic!("injected");
-            response
-        });
+        let client =
+            service_fn(async |_: Request<Body>| -> Result<Response<Body>, Infallible> { panic!("injected") });
         let config = KubeletConfig {
             client: Client::new(client, "default"),
             clock: Clock::system(),

@@ -402,7 +402,7 @@ mod tests {
             assert!(copied.is_err() || part.ends_with(DISK), "{}", part.display());
             remove_all(&to).unwrap();
             let left = paths_in(directory.path()).unwrap();
-            assert_eq!(left, [from.clone()]);
+            assert_eq!(left, std::slice::from_ref(&from));
         }
     }
 

@@ -95,9 +95,9 @@ impl PrivateDir {
     }
 
     /// # Errors
-    /// It has links to loop devices that are still in use. The next start after the end of this process removes them.
+    /// Loop devices or targets are still in use. The next start after the end of this process undoes them.
     pub(super) fn remove(self) -> Result<(), PathError> {
-        if has_loop_devices(&self.path) {
+        if has_notes(&self.path) {
             return Err(PathError::of("remove", &self.path)(io::Error::from(
                 ErrorKind::ResourceBusy,
             )));
@@ -108,8 +108,8 @@ impl PrivateDir {
 
 impl Drop for PrivateDir {
     fn drop(&mut self) {
-        if has_loop_devices(&self.path) {
-            // Dropped without the end of a driver: with the directory, the record of its devices would go.
+        if has_notes(&self.path) {
+            // A third signal, or a driver dropped without its end: what is noted here is still there.
             return;
         }
         if let Err(error) = remove_all(&self.path) {
@@ -243,16 +243,16 @@ fn start_of(pid: u32) -> io::Result<Option<u64>> {
     started.map(Some).ok_or_else(|| ErrorKind::InvalidData.into())
 }
 
-/// Whether there are links to loop devices, which are beside those that name their backing files.
-fn has_loop_devices(private: &Path) -> bool {
-    let names_backing_file = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default();
-        name.as_encoded_bytes().starts_with(b".origin-")
+/// Whether a node has noted loop devices or targets, which the next start needs to undo them.
+fn has_notes(private: &Path) -> bool {
+    let is_note = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+        name.starts_with(b".origin-") || name.starts_with(b".target-")
     };
     let nodes = paths_in(&private.join("devices")).unwrap_or_default();
     nodes
         .iter()
-        .any(|node| paths_in(node).is_ok_and(|paths| paths.iter().any(names_backing_file)))
+        .any(|node| paths_in(node).is_ok_and(|paths| paths.iter().any(is_note)))
 }
 
 /// Opens a directory; `None` if it does not exist or is something else.
@@ -304,9 +304,10 @@ mod tests {
 
     #[test]
     fn directory_is_abandoned_if_its_process_does_not_run_and_no_lock_is_held() {
+        type Case = (&'static str, fn(&mut Process), bool);
         let ended = |process: &mut Process| process.started += 1;
         // (case, the owner, whether the directory is abandoned)
-        let table: [(&str, fn(&mut Process), bool); 4] = [
+        let table: [Case; 4] = [
             ("runs", |_| {}, false),
             ("another process with this id", ended, true),
             ("before a reboot", |process| process.boot.push('x'), true),
@@ -350,15 +351,23 @@ mod tests {
     }
 
     #[test]
-    fn directory_with_loop_devices_is_left_to_the_next_start() {
-        let made = PrivateDir::create().unwrap();
-        let path = made.path().to_owned();
-        let links = path.join("devices/node-0");
-        fs::create_dir_all(&links).unwrap();
-        symlink("7:0:1", links.join(".origin-csi-mock-1")).unwrap();
-        let error = made.remove().unwrap_err();
-        assert_eq!(error.source.kind(), ErrorKind::ResourceBusy);
-        assert!(path.exists());
-        fs::remove_dir_all(path).unwrap();
+    fn directory_with_notes_is_left_to_the_next_start() {
+        for note in [".origin-csi-mock-1", ".target-csi-mock-t"] {
+            for is_dropped in [false, true] {
+                let made = PrivateDir::create().unwrap();
+                let path = made.path().to_owned();
+                let links = path.join("devices/node-0");
+                fs::create_dir_all(&links).unwrap();
+                symlink("7:0:1", links.join(note)).unwrap();
+                if is_dropped {
+                    drop(made);
+                } else {
+                    let error = made.remove().unwrap_err();
+                    assert_eq!(error.source.kind(), ErrorKind::ResourceBusy);
+                }
+                assert!(path.exists(), "{note}");
+                fs::remove_dir_all(path).unwrap();
+            }
+        }
     }
 }

@@ -3,6 +3,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, lchown, symlink};
 use std::time::{Duration, UNIX_EPOCH};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
+use tokio::task::JoinSet;
 
 use super::*;
 
@@ -336,10 +337,11 @@ async fn copied_files_keep_owner_mode_times_attributes_and_hard_links() {
 }
 
 /// Starts work that goes on until it is stopped, and waits until it runs.
-async fn start_endless(volume_files: &VolumeFiles) -> tokio::task::JoinHandle<Result<(), PathError>> {
+async fn start_endless(volume_files: &VolumeFiles) -> JoinSet<Result<(), PathError>> {
     let (tx, mut running) = tokio::sync::mpsc::unbounded_channel();
     let volume_files = volume_files.clone();
-    let call = tokio::spawn(async move {
+    let mut calls = JoinSet::new();
+    calls.spawn(async move {
         let act = move |stop: &CancellationToken| {
             tx.send(()).unwrap();
             while !stop.is_cancelled() {
@@ -350,19 +352,19 @@ async fn start_endless(volume_files: &VolumeFiles) -> tokio::task::JoinHandle<Re
         volume_files.blocking(act).await
     });
     running.recv().await.unwrap();
-    call
+    calls
 }
 
 #[tokio::test]
 async fn work_is_stopped_when_its_caller_leaves_or_the_driver_ends() {
     let volume_files = VolumeFiles::private();
-    start_endless(&volume_files).await.abort();
+    start_endless(&volume_files).await.abort_all();
     volume_files.work.close();
     let ended = tokio::time::timeout(Duration::from_secs(20), volume_files.work.wait());
     ended.await.expect("work must be stopped");
-    let call = start_endless(&volume_files).await;
+    let mut calls = start_endless(&volume_files).await;
     volume_files.finish().await;
-    call.await.unwrap().unwrap();
+    calls.join_next().await.unwrap().unwrap().unwrap();
 }
 
 #[tokio::test]
@@ -377,13 +379,13 @@ async fn directory_stays_locked_until_work_has_ended() {
     volume_files.claim(&owner, None).unwrap();
     let stop = volume_files.stop.clone();
     let work = volume_files.work.clone();
-    let call = start_endless(&volume_files).await;
+    let mut calls = start_endless(&volume_files).await;
     // The driver has ended without waiting for the work.
     drop(volume_files);
     let next = VolumeFiles::kept(directory.path().to_owned());
     let is_in_use = matches!(next.claim(&owner, None), Err(ClaimError::InUse { .. }));
     stop.cancel();
-    call.await.unwrap().unwrap();
+    calls.join_next().await.unwrap().unwrap().unwrap();
     work.close();
     work.wait().await;
     assert!(is_in_use);

@@ -565,15 +565,7 @@ impl TestArray {
                 Ok(nothing(array.set_node(&format!("node-{node}"), settings)))
             }
             Op::Resize { mib } => array.resize_pool(POOL, mib * MIB).map(nothing),
-            Op::Wait => {
-                let due = array.snapshots().filter(|snapshot| {
-                    let ready_after = snapshot.ready_after;
-                    ready_after.is_some_and(|after| snapshot.created + after <= now)
-                });
-                let due = due.map(|snapshot| snapshot.id.clone());
-                let due: Vec<_> = due.collect();
-                Ok(nothing(array.finish_snapshots(&due)))
-            }
+            Op::Wait => Ok(nothing(finish_due(array, now))),
             Op::Restart => Ok((Made::Nothing, None)),
         }
     }
@@ -603,6 +595,16 @@ impl TestArray {
             left: array.capacity_for(None, None).unwrap().available,
         }
     }
+}
+
+/// Makes the snapshots ready whose copies have ended.
+fn finish_due(array: &mut Array, now: Timestamp) -> Done<()> {
+    let due = array.snapshots().filter(|snapshot| {
+        let ready_after = snapshot.ready_after;
+        ready_after.is_some_and(|after| snapshot.created + after <= now)
+    });
+    let due: Vec<_> = due.map(|snapshot| snapshot.id.clone()).collect();
+    array.finish_snapshots(&due)
 }
 
 fn wanted_volume(name: u8, mib: u64, source: Option<(bool, usize)>, ids: &Ids) -> CreateVolumeParams {

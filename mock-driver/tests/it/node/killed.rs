@@ -158,29 +158,29 @@ impl Calls {
         self.controller.create_snapshot(request).await.map(drop)
     }
 
-    async fn unpublish(&mut self, machine: &Machine, volume: &str) -> Result<(), Code> {
+    async fn unpublish(&mut self, machine: &Machine, volume: &str) -> Result<(), String> {
         let request = v1::NodeUnpublishVolumeRequest {
             volume_id: volume.to_owned(),
             target_path: text(&machine.path("targets").join(volume)),
         };
-        code(self.node.node_unpublish_volume(request).await)
+        said(self.node.node_unpublish_volume(request).await)
     }
 
-    async fn unstage(&mut self, machine: &Machine, volume: &str) -> Result<(), Code> {
+    async fn unstage(&mut self, machine: &Machine, volume: &str) -> Result<(), String> {
         let request = v1::NodeUnstageVolumeRequest {
             volume_id: volume.to_owned(),
             staging_target_path: text(&machine.path("staging").join(volume)),
         };
-        code(self.node.node_unstage_volume(request).await)
+        said(self.node.node_unstage_volume(request).await)
     }
 
     /// Undoes all that earlier processes did for volumes, as a CO does.
-    async fn undo_all(&mut self, machine: &Machine) {
+    async fn undo_all(&mut self, machine: &Machine, case: &str) {
         for volume in names_in(&machine.path("targets")) {
-            assert_eq!(self.unpublish(machine, &volume).await, Ok(()), "{volume}");
+            assert_eq!(self.unpublish(machine, &volume).await, Ok(()), "{case}: {volume}");
         }
         for volume in names_in(&machine.path("staging")) {
-            assert_eq!(self.unstage(machine, &volume).await, Ok(()), "{volume}");
+            assert_eq!(self.unstage(machine, &volume).await, Ok(()), "{case}: {volume}");
         }
         for (volume, nodes) in published(&mut self.controller).await {
             if !nodes.is_empty() {
@@ -203,6 +203,10 @@ impl Running {
         self.program.signal(Signal::TERM);
         assert!(self.program.ended().await.success());
     }
+}
+
+fn said<T>(response: Result<T, tonic::Status>) -> Result<(), String> {
+    response.map(drop).map_err(|status| status.to_string())
 }
 
 fn names_in(folder: &Path) -> Vec<String> {
@@ -264,7 +268,7 @@ async fn start_undoes_nothing_of_a_running_driver() {
         let before = machine.leftovers();
         machine.start("second.sock").await.end().await;
         assert_eq!(machine.leftovers(), before, "{devices:?}");
-        first.calls.undo_all(&machine).await;
+        first.calls.undo_all(&machine, "").await;
         first.end().await;
         assert_clean(&machine, &format!("{devices:?}")).await;
     }
@@ -333,7 +337,7 @@ async fn machine_is_as_before_after_kills_at_random_moments() {
                 };
                 tokio::join!(working, killing);
                 let mut next = machine.start("csi.sock").await;
-                next.calls.undo_all(&machine).await;
+                next.calls.undo_all(&machine, &case).await;
                 next.end().await;
                 assert_clean(&machine, &case).await;
                 fs::remove_dir_all(machine.path("staging")).unwrap();

@@ -742,7 +742,7 @@ async fn node_process_refuses_media_directory_that_is_not_the_arrays() {
         (damaged, "is not a marker", "give another directory"),
     ] {
         // Leftovers of a node with the same id.
-        let leftovers = [media.join("ephemeral/.new-node-a%2Fx"), media.join("ephemeral/y")];
+        let leftovers = [media.join("ephemeral/.old-x"), media.join("ephemeral/y")];
         for leftover in &leftovers {
             fs::create_dir_all(leftover).unwrap();
         }
@@ -779,7 +779,7 @@ async fn node_process_refuses_media_directory_that_is_not_the_arrays() {
 async fn node_process_removes_its_leftovers_from_the_arrays_media_directory() {
     let shared = tempfile::tempdir().unwrap();
     let array = array(&shared).await;
-    let leftover = array.media().join("ephemeral/.new-node-a%2Fx");
+    let leftover = array.media().join("ephemeral/.old-x");
     fs::create_dir_all(&leftover).unwrap();
     let member = member(&shared, "node-a", Choice::Emulated).await;
     let removed = async {
