@@ -299,17 +299,6 @@ impl ControllerState {
         });
     }
 
-    /// Ends the backoff of attaches that may succeed after a detach, which released the volume and capacity on its node.
-    fn enqueue_waiting_for(&mut self, detached: &Attachment) {
-        if let Some(volume) = detached.volume_name() {
-            for name in self.index.by_volume.get(volume) {
-                let key = Key::Attachment(name.clone());
-                self.queue.enqueue_if_pending(&key, &ATTACHES);
-            }
-        }
-        self.enqueue_waiting_for_capacity(&detached.node);
-    }
-
     /// Enqueues the work that the newest state of `key` requires.
     fn reevaluate(&mut self, key: &Key) {
         let work = match key {

@@ -45,8 +45,19 @@ impl ControllerState {
         error.retry_after = error.retry_after.max(Some(DETACH_WAIT));
     }
 
+    /// Ends the backoff of attaches that may succeed after a detach, which released the volume and capacity on its node.
+    pub(super) fn enqueue_waiting_for(&mut self, detached: &Attachment) {
+        if let Some(volume) = detached.volume_name() {
+            for name in self.index.by_volume.get(volume) {
+                let key = Key::Attachment(name.clone());
+                self.queue.enqueue_if_pending(&key, &ATTACHES);
+            }
+        }
+        self.enqueue_waiting_for_capacity(&detached.node);
+    }
+
     /// Ends the backoff of the attach that has waited longest for capacity of the node, as a detach frees it for one volume.
-    pub(super) fn enqueue_waiting_for_capacity(&mut self, node: &str) {
+    fn enqueue_waiting_for_capacity(&mut self, node: &str) {
         let mut waiting = Vec::new();
         for name in self.resource_exhausted_by_node.get(node) {
             let key = Key::Attachment(name.clone());
