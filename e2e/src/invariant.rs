@@ -133,6 +133,18 @@ impl Stream<'_> {
         }
         for (number, call) in observations.calls.iter().enumerate() {
             self.call(number as u64, call);
+            // A running driver writes the end of each call: this one exited during the call, before the next one began.
+            let mut later = observations.calls[number + 1..].iter();
+            let next = later.find(|next| next.volume == call.volume && next.node == call.node);
+            if let (None, Some(next)) = (&call.end, next) {
+                let answer = Answer {
+                    code: "CANCELLED".into(),
+                    message: String::new(),
+                    context: BTreeMap::new(),
+                };
+                let seen = Observation::CallEnded(number as u64, answer);
+                self.add(next.start, Rank::Mount, seen);
+            }
         }
         for event in &observations.mounts {
             if let Some(id) = observations.node_ids.get(&event.node) {

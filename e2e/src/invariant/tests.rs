@@ -174,6 +174,19 @@ fn an_unpublish_in_which_the_driver_died_may_have_been_done() {
 }
 
 #[test]
+fn a_call_ends_with_the_driver() {
+    let mut observations = detached_from_a();
+    let mut cut_off = publish("vol", "id-a", 1);
+    cut_off.effect = Effect::Unknown;
+    cut_off.end = None;
+    observations.calls.insert(0, cut_off);
+    assert_eq!(check_cleaned_up(&observations), []);
+    observations.calls[0] = publish("vol", "id-a", 1);
+    observations.calls[0].end.as_mut().expect("it ended").at = at(4);
+    assert_eq!(cleaned_up(&observations), clauses(&[Clause::OneCallAtATime]));
+}
+
+#[test]
 fn two_mounts_are_found_unless_forced_before() {
     let mut observations = mk_observations();
     observations.mounts = vec![
