@@ -132,6 +132,10 @@ impl Stream<'_> {
             self.add(self.start, Rank::Setup, Observation::Volume(Arc::new(volume)));
         }
         for (number, call) in observations.calls.iter().enumerate() {
+            // The request did not arrive whole, so the driver did not execute it.
+            if call.volume.is_empty() && call.node.is_empty() {
+                continue;
+            }
             self.call(number as u64, call);
             // A running driver writes the end of each call: this one exited during the call, before the next one began.
             let mut later = observations.calls[number + 1..].iter();
