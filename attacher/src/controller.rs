@@ -225,12 +225,27 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     }
 
     /// Sends a request about `attachment`, stores the API server's response, and returns the object; `None` if it is deleted.
+    ///
+    /// The volume of an absent VolumeAttachment is unpublished, so a write that was not found counts only if a read agrees.
     async fn request(
         &self,
         attachment: &Attachment,
         request: AttachmentRequest<'_>,
     ) -> Result<Option<Attachment>, Error> {
-        let (newest, deleted_at) = match self.cluster.attachment(attachment, request).await {
+        let mut result = self.cluster.attachment(attachment, request).await;
+        if let Err(error) = &result
+            && error.is_gone()
+            && !matches!(request, AttachmentRequest::Get)
+        {
+            let read = self.cluster.attachment(attachment, AttachmentRequest::Get).await;
+            result = read.and_then(|newest| match newest.is_deleted() {
+                true => Ok(newest),
+                false => Err(Error::Unanswered(
+                    format!("{error}, although the VolumeAttachment exists").into(),
+                )),
+            });
+        }
+        let (newest, deleted_at) = match result {
             Ok(newest) if newest.is_deleted() => (None, Some(newest.version)),
             Ok(newest) => (Some(newest), None),
             Err(error) if error.is_gone() => (None, None),
