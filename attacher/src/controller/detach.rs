@@ -89,10 +89,10 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             answers: None,
             lists: ListEvidence::default(),
         };
-        match plan::decide(&self.evidence(uid, plan, no_calls)) {
-            Decision::Released(proof) => Ok(proof),
-            _ => Err(SyncError::no_publish_calls(&self.driver.finalizer)),
-        }
+        let Decision::Released(proof) = plan::decide(&self.evidence(uid, plan, no_calls)) else {
+            return Err(SyncError::no_publish_calls(&self.driver.finalizer));
+        };
+        Ok(proof)
     }
 
     /// Writes the status if other finalizers keep the object, then removes our finalizer, which ends the detach latency. In this

@@ -78,10 +78,11 @@ pub(crate) fn mk_node(name: &str, id: Option<&str>) -> Node {
 /// A proof by OK.
 pub(crate) fn mk_proof(uid: &Uid) -> Proof {
     let plan = detach(&mk_inputs(|_, _, _| ()), &mk_driver()).unwrap();
-    match decide(&proof::mk_evidence(uid, &plan, UnpublishResult::Unpublished)) {
-        Decision::Released(proof) => proof,
-        other => panic!("{other:?}"),
-    }
+    let evidence = proof::mk_evidence(uid, &plan, UnpublishResult::Unpublished);
+    let Decision::Released(proof) = decide(&evidence) else {
+        panic!("OK must be a proof");
+    };
+    proof
 }
 
 fn mk_inputs(change: impl FnOnce(&mut Attachment, &mut Volume, &mut Node)) -> AttachInputs {

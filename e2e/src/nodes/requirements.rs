@@ -13,6 +13,9 @@ use crate::toolchain::Settings;
 /// Name of what is missing in `ACCEPTED_SKIPS`.
 pub const REAL_KUBELETS: &str = "real-kubelets";
 
+/// Tries what real nodes need.
+type Probe = fn() -> Result<()>;
+
 const PROGRAMS: [&str; 9] = [
     "unshare",
     "nsenter",
@@ -55,7 +58,7 @@ pub fn missing_requirement(settings: &Settings) -> Option<Missing> {
         let reason = format!("there is no /usr/lib/cni/{plugin}");
         return missing(&reason, "apt-get install containernetworking-plugins");
     }
-    let probes: [(&str, fn() -> Result<()>); 3] = [
+    let probes: [(&str, Probe); 3] = [
         ("namespaces cannot be made", make_namespaces),
         ("a loop device cannot be attached", attach_loop_device),
         ("a cgroup cannot be made", make_cgroup),

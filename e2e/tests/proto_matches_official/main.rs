@@ -39,12 +39,14 @@ impl FileResolver for InMemory {
     }
 }
 
+type Comparison = fn() -> Result<()>;
+
 fn main() -> ExitCode {
     let mut trials: Vec<_> = change::trials(SOURCE).collect();
     trials.push(Trial::test("built descriptors are those of csi.proto", || {
         Ok(built_matches_source()?)
     }));
-    let compared: [(&str, fn() -> Result<()>); 2] = [
+    let compared: [(&str, Comparison); 2] = [
         ("csi.proto matches the official one", proto_matches_official),
         (
             "table of Kubernetes' types matches the official sources",

@@ -39,7 +39,6 @@ enum Mode {
 }
 
 /// Runs all tests; see the module.
-#[expect(clippy::disallowed_methods, reason = "the edge of a program")]
 pub fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let passed = Caller::find().and_then(|caller| {

@@ -208,9 +208,11 @@ mod tests {
         let file = File::open(&path, 3 * length + 1, Clock::system()).unwrap();
         let read = |path: &Path| {
             let text = fs::read_to_string(path).unwrap();
-            let number = |line| match serde_json::from_str(line).unwrap() {
-                Line::Lost { lines, .. } => lines,
-                other => panic!("{other:?}"),
+            let number = |line| {
+                let Line::Lost { lines, .. } = serde_json::from_str(line).unwrap() else {
+                    panic!("{line}");
+                };
+                lines
             };
             text.lines().map(number).collect::<Vec<u64>>()
         };

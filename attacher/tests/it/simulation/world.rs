@@ -447,6 +447,9 @@ impl State {
             return;
         };
         node.id = match node.id.take() {
+            // OK for the recorded id is a proof without a present one (docs/adr/0004-recorded-target.md), even if the machine
+            // was renamed and its driver answers OK for the id that it does not know any more.
+            Some(id) if self.former_ids.values().any(|former| former.next == id) => return,
             Some(id) => {
                 self.unregistered.insert(name.clone(), id);
                 None

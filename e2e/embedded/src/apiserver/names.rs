@@ -128,10 +128,12 @@ fn masked(name: &str, prefix: bool) -> String {
 mod tests {
     use super::*;
 
+    type Rule = fn(&str) -> Vec<String>;
+
     #[test]
     fn accepts_the_forms_of_kubernetes() {
         let long = "x".repeat(64);
-        let table: [(fn(&str) -> Vec<String>, &[&str], &[&str]); 5] = [
+        let table: [(Rule, &[&str], &[&str]); 5] = [
             (dns1123_label, &["a", "a-1"], &["", "A", "a.b", "-a", "a-", &long]),
             (
                 dns1123_subdomain,

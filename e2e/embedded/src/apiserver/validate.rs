@@ -70,10 +70,12 @@ pub(crate) fn update(resource: &Resource, part: Part, object: &Object, old: &Obj
 }
 
 fn name_rule(resource: &Resource) -> NameFn {
-    match resource.kind {
-        Kind::Namespace => names::label_name,
-        Kind::Event if resource.group.is_empty() => names::path_segment_name,
-        _ => names::subdomain_name,
+    if resource.kind == Kind::Namespace {
+        names::label_name
+    } else if resource.kind == Kind::Event && resource.group.is_empty() {
+        names::path_segment_name
+    } else {
+        names::subdomain_name
     }
 }
 

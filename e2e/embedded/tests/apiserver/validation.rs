@@ -50,6 +50,7 @@ fn fields(response: &Value) -> Vec<&str> {
 }
 
 #[tokio::test(start_paused = true)]
+#[expect(clippy::too_many_lines, reason = "one row for each rule")]
 async fn refuses_what_components_cannot_read() {
     let nodes = "/api/v1/nodes";
     let volumes = "/api/v1/persistentvolumes";

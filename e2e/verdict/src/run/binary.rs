@@ -73,7 +73,6 @@ impl Binary {
     }
 
     /// Runs the binary, prints one line about it, and all its output if a test fails.
-    #[expect(clippy::disallowed_methods, reason = "measures the run")]
     pub(super) fn run(&self, shared: &Shared<'_>, is_low_priority: bool) -> Finished {
         let file = shared
             .records

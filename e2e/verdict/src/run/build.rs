@@ -44,7 +44,6 @@ struct Profile {
 }
 
 /// Builds all test binaries as the caller was built. A binary for the documentation's examples is the last one.
-#[expect(clippy::disallowed_methods, reason = "measures the build")]
 pub(super) fn test_binaries(caller: &Caller) -> Result<Built> {
     let options = caller.build_options()?;
     let since = Instant::now();

@@ -142,6 +142,7 @@ async fn ctl_adds_and_removes_faults() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::too_many_lines, reason = "two tables")]
 async fn fault_file_is_loaded_atomically() {
     let (server, client) = administered().await;
     let in_force = async || {

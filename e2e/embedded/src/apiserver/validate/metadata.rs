@@ -28,11 +28,8 @@ pub(super) fn validate(resource: &Resource, object: &Fields<'_>, name: NameFn) {
     labels(metadata, "labels");
     annotations(metadata);
     owner_references(metadata);
-    let needs_domain = match resource.kind {
-        Kind::Lease => false,
-        Kind::Event => !resource.group.is_empty(),
-        _ => true,
-    };
+    let is_core_event = resource.kind == Kind::Event && resource.group.is_empty();
+    let needs_domain = resource.kind != Kind::Lease && !is_core_event;
     finalizers(metadata, needs_domain);
 }
 
