@@ -3,7 +3,7 @@
 //! A [`ListVolumesResult`] is made before the call and takes its entries one by one, so that its size follows from our
 //! objects and not from the array. The list is a hint: it takes time, drivers list from caches, and some leave out volumes. So
 //! what follows from one list is an idempotent call or a warning, which is harmless if the list was wrong; the proof of detach
-//! needs two ([`ListEvidence`](super::ListEvidence)).
+//! needs two (`ListEvidence`).
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
