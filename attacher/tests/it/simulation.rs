@@ -252,7 +252,8 @@ fn works_with_gos_longest_durations() {
             };
             tokio::select! {
                 biased;
-                finished = attacher_with(timing, &world, Client::unopposed(), seed, stop.clone()) => assert!(finished),
+                // An orphan may be pending: its backoff never ends.
+                _ = attacher_with(timing, &world, Client::unopposed(), seed, stop.clone()) => {}
                 () = ends => unreachable!("the attacher ends at shutdown"),
             }
         }
