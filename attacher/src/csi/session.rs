@@ -302,7 +302,7 @@ async fn capabilities(
     })
 }
 
-/// Sends a call, and logs its response as `describe` tells.
+/// Sends a call, and logs its response in the form of `describe`.
 async fn call<Q, A, F>(
     calls: &Calls,
     method: &'static str,

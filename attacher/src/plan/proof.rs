@@ -165,7 +165,7 @@ impl UnpublishResult {
 // === impl Answers ===
 
 impl Answers {
-    /// The answers that end with `result`. Another result, session or VolumeAttachment begins anew.
+    /// The answers that end with `result`. Another result, session or VolumeAttachment resets them.
     pub(crate) fn after(
         before: Option<&Self>,
         uid: &Uid,

@@ -152,7 +152,7 @@ pub enum Observation {
     Attachment(Arc<Attachment>),
     /// A VolumeAttachment was deleted.
     AttachmentGone(Name),
-    /// Somebody other than the attacher removed the finalizer of the VolumeAttachment with this UID.
+    /// Another client removed the finalizer of the VolumeAttachment with this UID.
     FinalizerTaken(Name),
     /// A PersistentVolume was created or changed.
     Volume(Arc<Volume>),

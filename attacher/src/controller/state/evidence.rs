@@ -1,5 +1,5 @@
 //! Evidence that targets are unpublished, which [`plan::decide`](crate::plan::decide) judges. It ends with the connection to the
-//! driver, the VolumeAttachment, a change of the CSINode, or a publish to the target, so a restarted process begins anew.
+//! driver, the VolumeAttachment, a change of the CSINode, or a publish to the target, so a restarted process starts without any.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;

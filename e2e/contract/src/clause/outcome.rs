@@ -119,7 +119,7 @@ pub(super) fn nothing_left(now: Now<'_>, seen: &Observation, _: &mut Deferred, f
     }
 }
 
-/// What nobody saw is not proven.
+/// An unobserved answer is no proof.
 pub(super) fn record_complete(
     now: Now<'_>,
     seen: &Observation,
