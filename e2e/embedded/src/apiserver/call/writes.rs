@@ -70,7 +70,9 @@ impl Call<'_> {
         )?;
         let encoder = self.encoder()?;
         let (dry_run, validation) = self.query.write_options("PatchOptions")?;
-        let document = self.document();
+        let document = self
+            .document()
+            .map_err(|why| Status::bad_request(format!("the patch is not JSON: {why}")))?;
         let location = self.location;
         let (resource, name) = (location.resource, location.name.as_str());
         let mut warnings = Vec::new();
@@ -79,8 +81,6 @@ impl Call<'_> {
                 if old.is_empty() {
                     return Err(Status::not_found(resource, name));
                 }
-                let document =
-                    document.map_err(|why| Status::bad_request(format!("the patch is not JSON: {why}")))?;
                 let patch = Patch {
                     kind,
                     document,
