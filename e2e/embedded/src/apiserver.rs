@@ -120,6 +120,8 @@ pub struct ConnectionReset;
 
 /// Namespaces that every cluster has.
 const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
+/// Name of the ServiceAccount that every namespace has.
+const DEFAULT_SERVICE_ACCOUNT: &str = "default";
 
 // === impl Options ===
 
@@ -286,15 +288,15 @@ impl Server {
         if let Ok(created) = created
             && kind == Kind::Namespace
         {
-            self.namespace_created(object::name(&created.object()));
+            self.create_default_service_account(object::name(&created.object()));
         }
     }
 
-    /// Creates a new namespace's default ServiceAccount, in place of kube-controller-manager's ServiceAccount
-    /// controller.
-    fn namespace_created(&self, namespace: &str) {
+    /// Creates the default ServiceAccount of a namespace unless it exists, in place of kube-controller-manager's
+    /// ServiceAccount controller.
+    fn create_default_service_account(&self, namespace: &str) {
         if self.default_service_accounts {
-            let account = json!({ "metadata": { "name": "default" } });
+            let account = json!({ "metadata": { "name": DEFAULT_SERVICE_ACCOUNT } });
             self.bootstrap(Kind::ServiceAccount, namespace, account);
         }
     }
