@@ -85,8 +85,6 @@ pub struct Options {
     pub window: usize,
     /// Whether each namespace gets the ServiceAccount `default`, as kube-controller-manager gives it.
     pub default_service_accounts: bool,
-    /// Feature gate VolumeLimitScaling.
-    pub volume_limit_scaling: bool,
 }
 
 /// The server; clones share it.
@@ -133,7 +131,6 @@ impl Default for Options {
             seed: 0,
             window: 10_000,
             default_service_accounts: true,
-            volume_limit_scaling: false,
         }
     }
 }
@@ -143,11 +140,9 @@ impl Default for Options {
 impl ApiServer {
     /// A server with the namespaces that every cluster has.
     pub fn new(options: &Options) -> Self {
-        let mut store = Store::new(resource::indexed_fields(), options.window);
-        store.volume_limit_scaling = options.volume_limit_scaling;
         let server = Server {
             clock: options.clock.clone(),
-            store: Mutex::new(store),
+            store: Mutex::new(Store::new(resource::indexed_fields(), options.window)),
             rng: Mutex::new(Rng::with_seed(options.seed)),
             faults: Faults::new(options.seed ^ 0x5eed),
             default_service_accounts: options.default_service_accounts,
