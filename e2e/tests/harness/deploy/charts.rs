@@ -52,7 +52,7 @@ async fn charts_are_accepted(harness: Arc<Harness>) -> Result<()> {
         let mut template = Command::new(&helm);
         template
             .args(["template", "release", &format!("deploy/charts/{chart}")])
-            .args([&format!("--namespace={NAMESPACE}"), "--kube-version=1.36"])
+            .args([&format!("--namespace={NAMESPACE}"), "--kube-version=1.37"])
             .args(options)
             .current_dir(workspace_root());
         let objects = stdout_of(&mut template).await?;
