@@ -106,7 +106,7 @@ async fn multi_attach_after_node_loss(env: &mut TestEnv<'_>, narrator: &Narrator
     narrator.you("stop node a, and create pod db-2 with the same volume, for node b");
     env.lose_node(A).await?;
     env.pod("db-2", B, &[&data]).await?;
-    env.wait_for_event("db-2", "FailedAttachVolume", "Multi-Attach error", STEP_TIMEOUT)
+    env.wait_for_event("db-2", "FailedAttachVolume", "Volume is already", STEP_TIMEOUT)
         .await?;
     ensure!(
         env.driver.calls()?.iter().all(|call| call.method != UNPUBLISH),
