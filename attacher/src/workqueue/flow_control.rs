@@ -229,9 +229,6 @@ impl FlowControl {
                 limits.limiter.succeeded(id, now);
                 self.driver.succeeded(id, now);
                 let node_recovered = std::mem::take(&mut limits.fails);
-                if node_recovered {
-                    limits.limiter.unlearn();
-                }
                 let failing = self.failing.take();
                 let driver_recovered = failing.is_some_and(|failing| failing.times >= DOWN_AFTER);
                 if driver_recovered {
@@ -288,7 +285,7 @@ impl FlowControl {
             self.metrics.refused_by_node += 1;
         } else {
             limits.limiter.forget(id);
-            limits.limiter.unlearn_if_unproven();
+            limits.limiter.unlearn_if_unexplained();
             limits.fails |= !by_driver;
             if by_driver {
                 limits.limiter.unlearn();

@@ -261,9 +261,10 @@ impl Limiter {
         self.proven = true;
     }
 
-    /// Ends a limit whose calls were all refused: the calls in flight were not the reason.
-    pub(super) fn unlearn_if_unproven(&mut self) {
-        if !self.proven {
+    /// Ends a limit whose calls were all refused, or that searches for the end of a lock: a refusal without other calls shows
+    /// that they were not the reason.
+    pub(super) fn unlearn_if_unexplained(&mut self) {
+        if !self.proven || self.outlasts_call && self.interval.high.is_none() {
             self.unlearn();
         }
     }
