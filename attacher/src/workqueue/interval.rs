@@ -13,7 +13,7 @@ pub(super) struct Interval {
     /// The one in use.
     pub(super) current: Duration,
     /// Whether the bisection ended.
-    tracks: bool,
+    pub(super) tracks: bool,
     /// Accepted ones in a row, and refused ones.
     accepted: u32,
     refused: u32,

@@ -140,6 +140,7 @@ impl Limiter {
         match newest {
             None if !self.outlasts_call => return Permit::Now,
             None => {}
+            Some(_) if self.outlasts_call || self.interval.tracks => {}
             // It has not begun.
             Some((_, false, ..)) => return Permit::AtEnd,
             Some((id, _, learned, began)) => {
@@ -160,8 +161,8 @@ impl Limiter {
     /// A call is prepared, or sent.
     pub(super) fn begin(&mut self, id: CallId, sent: bool, now: Instant) {
         let prepared = self.calls.remove(&id).filter(|call| !call.sent);
-        let newest = self.calls.values().map(|call| call.began).max();
-        let last = newest.max(self.last_begin);
+        let sent_calls = self.calls.values().filter(|call| call.sent);
+        let last = sent_calls.map(|call| call.began).max().max(self.last_begin);
         let call = Call {
             admitted: prepared.map_or(now, |call| call.admitted),
             began: now,

@@ -15,6 +15,8 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 #[derive(Clone, Debug, Default)]
 struct Model {
     call: Duration,
+    /// A write to a slow API server before the call takes this much longer.
+    slow_write: Duration,
     /// A call takes up to this much longer.
     varies: Duration,
     /// How long a call locks its node, from its begin; refused calls are not queued.
@@ -121,7 +123,7 @@ impl Simulation {
             let now = self.queue.now;
             self.queue.advance(now);
             while let Some((key, _)) = self.queue.start() {
-                self.at(WRITE, key, Step::Call);
+                self.at(WRITE + self.model.slow_write, key, Step::Call);
             }
             let step = self.steps.first_key_value().map(|((at, _), _)| *at);
             let next = [step, self.queue.next_advance()].into_iter().flatten().min();
@@ -307,6 +309,10 @@ fn serves_other_locks_and_rate_limits() {
         calls: Some(calls),
         ..slow(call)
     };
+    let slow_writes = Model {
+        slow_write: 150 * MS,
+        ..bucket(20.0, 5 * MS)
+    };
     // Workers, nodes, keys, the ideal time in milliseconds, and the bounds: the ratio to it, and refusals per success.
     #[rustfmt::skip]
     let cases = [
@@ -323,6 +329,7 @@ fn serves_other_locks_and_rate_limits() {
         ("the same, bucket 1", bucket(1.0, 5 * MS), 10, 50, 2000, 100_000, 1.05, 0.06),
         ("the same, call 1 s", bucket(20.0, SECOND), 100, 50, 600, 30_000, 1.05, 0.2),
         ("20/s, bucket 20, call 5 ms, 4 nodes", bucket(20.0, 5 * MS), 10, 4, 400, 19_000, 1.05, 0.1),
+        ("the same, writes of 160 ms", slow_writes, 10, 4, 400, 19_000, 1.1, 0.1),
         ("20/s, bucket 20, call 5 ms, 1 node", bucket(20.0, 5 * MS), 10, 1, 400, 19_000, 1.05, 0.1),
     ];
     for (name, model, workers, nodes, keys, ideal, most_time, most_refused) in cases {

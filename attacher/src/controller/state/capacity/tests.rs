@@ -112,7 +112,7 @@ fn an_attach_without_capacity_waits_for_a_detach_of_its_node() {
         assert!(!is_reported, "a detach is running");
         fixture.now += SECOND;
     }
-    fixture.now += 20 * SECOND;
+    fixture.now += 7 * SECOND;
     assert!(fixture.start().is_none(), "the detach is running");
     call(&mut fixture, &detach, Ok(()));
     let next = begin_all(&mut fixture);
