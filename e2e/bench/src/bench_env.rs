@@ -1,5 +1,7 @@
 //! The environment of an implementation: a driver with volumes, and their Kubernetes objects.
 
+mod needs;
+
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -12,6 +14,7 @@ use kube::config::Kubeconfig;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
+pub(super) use self::needs::Needs;
 use super::csi_client::CsiClient;
 use super::objects::{create, delete, object, patch_status, wipe};
 use super::proxy::Proxy;
@@ -24,27 +27,6 @@ use csi_e2e::wait::{self, Progress};
 
 const DRIVER_START: Duration = Duration::from_secs(20);
 const NODE_ID_ANNOTATION: &str = "csi.alpha.kubernetes.io/node-id";
-
-/// Requirements of a row.
-#[derive(Clone, Debug)]
-pub(super) struct Needs {
-    /// Number of volumes.
-    pub(super) volumes: usize,
-    /// Number of nodes, on which the volumes are distributed evenly.
-    pub(super) nodes: usize,
-    /// Latency of each driver call.
-    pub(super) latency: Duration,
-    /// The driver's fault file.
-    pub(super) faults: Option<Value>,
-    /// One-way network delay to the API server.
-    pub(super) api_delay: Option<Duration>,
-    /// Whether the driver keeps a journal.
-    pub(super) journal: bool,
-    /// Whether the driver's state survives a kill.
-    pub(super) durable: bool,
-    /// Whether an external driver, started before the benchmark, may be used.
-    pub(super) any_driver: bool,
-}
 
 /// One implementation's driver, volumes and nodes.
 pub(super) struct BenchEnv {
@@ -63,23 +45,6 @@ pub(super) struct BenchEnv {
     process: Option<(Process, Spec)>,
     pub(super) journal: Journal,
     _proxy: Option<Proxy>,
-}
-
-// === impl Needs ===
-
-impl Default for Needs {
-    fn default() -> Self {
-        Self {
-            volumes: 0,
-            nodes: 10,
-            latency: Duration::ZERO,
-            faults: None,
-            api_delay: None,
-            journal: false,
-            durable: false,
-            any_driver: false,
-        }
-    }
 }
 
 // === impl BenchEnv ===
