@@ -11,8 +11,9 @@ use crate::workqueue::{Key, Lane, Stage};
 /// gRPC's RESOURCE_EXHAUSTED: of ControllerPublishVolume, the node's attach limit is reached.
 pub(super) const RESOURCE_EXHAUSTED: i32 = 8;
 
-/// An attach waits for a detach of its node, which ends the wait, instead of its backoff.
-const DETACH_WAIT: Duration = Duration::from_secs(30);
+/// An attach waits for a detach of its node, which ends the wait, instead of its backoff. Short, because a detach may take
+/// effect after its call has timed out.
+const DETACH_WAIT: Duration = Duration::from_secs(10);
 
 // === impl ControllerState ===
 
