@@ -223,7 +223,16 @@ impl Service {
     async fn term(&self, tasks: &mut Tasks, session: &Session) -> Result<Term, Error> {
         let args = &self.args;
         let driver = Driver::new(&session.name, session.capabilities, &args.default_fs_type);
-        tracing::info!(driver = %driver.name, finalizer = %driver.finalizer, "serving");
+        let limits = work::limits(args);
+        tracing::info!(
+            driver = %driver.name,
+            finalizer = %driver.finalizer,
+            attaches = limits.attach,
+            detaches = limits.detach,
+            repairs = limits.repair(),
+            max_driver_calls = limits.driver_calls,
+            "serving"
+        );
         let (recorder, publisher) = Recorder::new(
             self.clients.events.clone(),
             format!("csi-attacher/{}", driver.name),
