@@ -224,7 +224,7 @@ impl WorkStatus {
             }
             Key::Volume(name) => (name.to_string(), Some(name), None),
             Key::Target(target) => {
-                let node = state.abandoned.get(target).map(|a| &a.attachment.node);
+                let node = state.orphans.get(target).map(|o| &o.attachment.node);
                 (format!("{} on {}", target.volume_id, target.node_id), None, node)
             }
         };

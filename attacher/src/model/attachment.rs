@@ -150,7 +150,7 @@ impl Attachment {
     }
 
     /// Whether the status has fields that a detach must remove.
-    pub fn says_attached(&self) -> bool {
+    pub fn has_attached_status(&self) -> bool {
         self.attached || self.detach_error.is_some() || !self.metadata_keys.is_empty()
     }
 
@@ -166,6 +166,11 @@ impl Attachment {
 // === impl Recorded ===
 
 impl Recorded {
+    /// Whether it suffices for a detach.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.node_id.is_some() && self.handle.is_some()
+    }
+
     /// Whether both are of the same volume and node.
     pub(crate) fn has_same_target(&self, other: &Self) -> bool {
         (&self.node_id, &self.handle) == (&other.node_id, &other.handle)

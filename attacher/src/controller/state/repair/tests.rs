@@ -260,29 +260,6 @@ fn does_not_park_a_refused_first_attach() {
     assert_eq!(fixture.state.rounds.metrics.refused, 0);
 }
 
-#[test]
-fn clears_the_error_of_a_parked_repair_if_the_volume_is_listed() {
-    let mut fixture = mk_parked();
-    fixture.put(failing(&attached("va")));
-    assert!(fixture.start().is_none(), "the echo of our own write");
-    fixture.reconcile(Listed::OnNode);
-    let item = attaches(&mut fixture);
-    let pending = fixture.state.state_of(&attached("va").uid).pending.clone();
-    assert_eq!(pending, Some(PendingStatusWrite::Listed));
-    fixture.put(newer(&newer(&attached("va"))));
-    fixture.finish(&item, Ok(()));
-    assert!(fixture.start().is_none());
-    assert_eq!(fixture.state.rounds.metrics.repaired, 0, "no call was made");
-
-    // The volume is lost again before the write.
-    let mut fixture = mk_parked();
-    fixture.put(failing(&attached("va")));
-    fixture.reconcile(Listed::OnNode);
-    fixture.reconcile(Listed::Nowhere);
-    attaches(&mut fixture);
-    assert_eq!(fixture.state.state_of(&attached("va").uid).pending, None);
-}
-
 /// A new process knows the last attempt only from the status.
 #[test]
 fn republishes_an_attached_volume_with_an_error() {
