@@ -10,6 +10,7 @@
 //!
 //! The API server's responses to our writes are stored in the [`ControllerState`] directly.
 
+mod calls;
 mod executor;
 mod heartbeat;
 mod keyed_mutex;

@@ -6,6 +6,7 @@
 
 mod attach;
 mod capability;
+mod command;
 mod detach;
 mod evidence;
 mod machine;
@@ -13,21 +14,24 @@ mod progress;
 mod proof;
 pub mod reconcile;
 mod target_usage;
+mod view;
 
 use std::sync::Arc;
 
 pub use attach::Record;
 pub(crate) use attach::{AttachPlan, PvFinalizer, attach};
 pub use capability::Unsupported;
+pub(crate) use command::{Command, Next, Stop};
 pub(crate) use detach::{DetachPlan, detach};
 pub(crate) use evidence::DetachEvidence;
-pub(crate) use machine::{Command, Next, Stop, Subject, View, next};
-pub(crate) use progress::{Orphan, Progress, Published};
+pub(crate) use machine::next;
+pub(crate) use progress::{Failure, Orphan, Progress, Published};
 pub use proof::Proof;
 pub(crate) use proof::{
     Answers, Decision, Evidence, ListEvidence, NodeState, TargetEvidence, UnpublishResult, decide,
 };
 pub(crate) use target_usage::{OtherAttachment, TargetUsage, target_usage};
+pub(crate) use view::{Subject, View};
 
 use crate::model::{Attachment, Driver, NoCsiSource, Node, Source, SourceFault, Volume, VolumeSpec};
 

@@ -131,7 +131,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Observes the time since the request of a completed operation. Repairs do not count.
     pub(super) fn observe_latency(&self, operation: Operation, attachment: &Attachment) {
         let Some(since) = attachment
-            .wanted_since
+            .requested_at
             .filter(|_| !operation.is_repair(attachment))
         else {
             return;

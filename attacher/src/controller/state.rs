@@ -75,7 +75,7 @@ pub(super) struct AttachmentState {
     /// The repair that it needs, until that succeeds.
     repair: Option<Operation>,
     /// A refused repair, until something changes.
-    parked: Option<Operation>,
+    suspended: Option<Operation>,
     /// Whether it was attached, or attached elsewhere, since the last reconcile round began.
     attached_since_round: bool,
     /// Whether it was so before that. The driver's list may be older.
@@ -188,9 +188,14 @@ impl ControllerState {
         }
     }
 
+    /// Whether no sync is running.
+    pub fn is_drained(&self) -> bool {
+        self.queue.running() == 0
+    }
+
     /// Whether no sync is running and no orphan remains. Only this process knows orphans.
     pub fn is_idle(&self) -> bool {
-        self.queue.running() == 0 && self.orphans.is_empty()
+        self.is_drained() && self.orphans.is_empty()
     }
 
     fn attachment_item(&mut self, name: &Arc<str>, lane: Lane) -> Option<Item> {
@@ -243,7 +248,7 @@ impl ControllerState {
         let edited = newest.recorded != attachment.recorded || newest.finalizer != attachment.finalizer;
         if error.class == Class::Refused && lane == Lane::Repair && !finished.dirty && !edited {
             self.rounds.metrics.refused += 1;
-            self.state_of(&attachment.uid).parked = Some(done);
+            self.state_of(&attachment.uid).suspended = Some(done);
             return;
         }
         let mut error = error;
@@ -342,30 +347,14 @@ impl ControllerState {
         }
     }
 
-    /// The operation that a VolumeAttachment needs, including repairs that are not parked, and its lane.
+    /// The operation that a VolumeAttachment needs, including repairs that are not suspended, and its lane.
     fn operation(&self, attachment: &Attachment) -> Option<(Operation, Lane)> {
         let nothing = AttachmentState::default();
         let known = self.attachment_states.get(&attachment.uid).unwrap_or(&nothing);
-        self.operation_of(attachment, known, &known.progress)
-    }
-
-    /// As [`Self::operation`], with this progress.
-    fn operation_with(&self, attachment: &Attachment, progress: &Progress) -> Option<(Operation, Lane)> {
-        let nothing = AttachmentState::default();
-        let known = self.attachment_states.get(&attachment.uid).unwrap_or(&nothing);
-        self.operation_of(attachment, known, progress)
-    }
-
-    fn operation_of(
-        &self,
-        attachment: &Attachment,
-        known: &AttachmentState,
-        progress: &Progress,
-    ) -> Option<(Operation, Lane)> {
         // If the driver has no publish calls, a published volume stays published: then a wrong status gets it unpublished
         // when the driver has calls again.
         let is_unpublished =
-            self.publishes() || attachment.recorded.node_id.is_none() || progress.proof.is_some();
+            self.publishes() || attachment.recorded.node_id.is_none() || known.progress.proof.is_some();
         let corrects_status = is_unpublished && plan::has_stale_status(attachment);
         let operation = plan::operation(attachment, self.publishes())
             .or(known.repair.filter(|repair| repair.is_repair(attachment)))
@@ -375,8 +364,8 @@ impl ControllerState {
             Operation::Attach => Lane::Attach,
             Operation::Detach => Lane::Detach,
         };
-        let is_parked = lane == Lane::Repair && known.parked == Some(operation);
-        (!is_parked).then_some((operation, lane))
+        let is_suspended = lane == Lane::Repair && known.suspended == Some(operation);
+        (!is_suspended).then_some((operation, lane))
     }
 
     /// Whether the driver has calls to publish and unpublish.

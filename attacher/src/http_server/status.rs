@@ -237,7 +237,7 @@ impl WorkStatus {
                 (None, Some(seconds(until.saturating_duration_since(now))))
             }
         };
-        let wanted = state.wanted_since(key).map(|since| {
+        let wanted = state.requested_at(key).map(|since| {
             let ago = wall.duration_since(since);
             seconds(Duration::try_from(ago).unwrap_or_default())
         });

@@ -48,7 +48,7 @@ pub struct Record {
     pub annotations: Recorded,
     /// Whether the write repeats the stored values. The stored object may be outdated: the response to an earlier write may
     /// be lost, and the watch late.
-    pub whole: bool,
+    pub is_unconditional: bool,
 }
 
 // === impl Record ===
@@ -58,7 +58,7 @@ impl Record {
     pub(crate) fn again(attachment: &Attachment) -> Self {
         Self {
             annotations: attachment.recorded.clone(),
-            whole: true,
+            is_unconditional: true,
         }
     }
 }
@@ -135,7 +135,7 @@ pub(crate) fn attach(inputs: &AttachInputs, driver: &Driver) -> Result<AttachPla
             }),
         record: (!is_complete).then_some(Record {
             annotations,
-            whole: attachment.finalizer,
+            is_unconditional: attachment.finalizer,
         }),
         target,
     })

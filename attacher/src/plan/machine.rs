@@ -1,110 +1,15 @@
 //! The machine: what one VolumeAttachment, or one orphan, needs next. It decides from the newest objects and from [`Progress`]
 //! alone, each time anew; the controller executes its commands. docs/architecture.md has it as a table.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{
-    AttachInputs, AttachPlan, Decision, DetachEvidence, DetachPlan, Evidence, NodeState, Operation, Orphan,
-    OtherAttachment, Progress, Proof, Published, PvFinalizer, Record, Refusal, TargetEvidence, TargetUsage,
-    UnpublishResult, attach, decide, detach, target_usage,
+    AttachInputs, AttachPlan, Command, Decision, DetachPlan, Evidence, Next, NodeState, Operation, Orphan,
+    Progress, Proof, PvFinalizer, Record, Refusal, Stop, Subject, TargetEvidence, TargetUsage,
+    UnpublishResult, View, attach, decide, detach, target_usage,
 };
 use crate::model::{Attachment, Capabilities, Driver, PublishTarget, SecretRef};
-
-/// All that a decision rests on, beside [`Progress`].
-#[derive(Debug)]
-pub(crate) struct View<'v> {
-    pub(crate) driver: &'v Driver,
-    pub(crate) subject: &'v Subject,
-    /// The newest objects; without the VolumeAttachment, `None`. Those of an orphan have the VolumeAttachment that published it.
-    pub(crate) inputs: Option<AttachInputs>,
-    /// The operation that the newest VolumeAttachment needs.
-    pub(crate) operation: Option<Operation>,
-    /// Other VolumeAttachments of the volume.
-    pub(crate) others: Vec<OtherAttachment<'v>>,
-    pub(crate) orphans: &'v BTreeMap<PublishTarget, Arc<Orphan>>,
-    pub(crate) evidence: &'v DetachEvidence,
-    /// When the session with the driver was opened.
-    pub(crate) session: Option<Instant>,
-    /// Number of the connection to the driver.
-    pub(crate) connection: u64,
-    /// `--assume-unpublished-after`.
-    pub(crate) assume_after: Duration,
-    /// The targets whose locks the sync holds.
-    pub(crate) locked: &'v [PublishTarget],
-}
-
-/// What a sync is about.
-#[derive(Clone, Debug)]
-pub(crate) enum Subject {
-    /// An operation on a VolumeAttachment, as it was when the sync began.
-    Attachment(Operation, Arc<Attachment>),
-    Orphan(Arc<Orphan>),
-}
-
-/// What follows.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Next {
-    /// Nothing is left to do.
-    Done,
-    /// Nothing can be done now: the sync ends, and is repeated.
-    Stop(Stop),
-    /// The locks of these targets, in their order, instead of all others; then another decision.
-    Lock(Vec<PublishTarget>),
-    /// These, concurrently; then another decision, unless one of them fails.
-    Act(Vec<Command>),
-}
-
-/// A request, a call, or a change of what this process knows.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Command {
-    /// Wait for the driver's session, and read its capabilities.
-    Connect,
-    GetAttachment,
-    GetVolume(Arc<str>),
-    GetNode(Arc<str>),
-    /// A Secret that is absent or forbidden is an error for a publish alone.
-    GetSecret {
-        secret: SecretRef,
-        is_required: bool,
-    },
-    AddPvFinalizer(PvFinalizer),
-    Record(Record),
-    Publish(Box<AttachPlan>),
-    Unpublish {
-        target: PublishTarget,
-        secret: Option<SecretRef>,
-        migrated: bool,
-    },
-    /// Unpublish the target until a proof, whatever becomes of its VolumeAttachment.
-    KeepOrphan(Orphan),
-    /// The orphan is unpublished or another VolumeAttachment's.
-    EndOrphan,
-    /// Keep the proof until its writes have succeeded.
-    KeepProof(Proof),
-    /// Write `attached: true`, after this publish or, for a driver without publish calls, without one.
-    MarkAttached(Option<Published>),
-    MarkDetached,
-    RemoveFinalizer(Proof),
-}
-
-/// Why a sync ends before its work is done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Stop {
-    /// The objects are invalid.
-    Refused(Refusal),
-    /// The driver had publish calls, and reports none.
-    NoPublishCalls,
-    /// Nothing proves that the targets are unpublished.
-    Unproven(DetachPlan),
-    /// The last call failed.
-    Failed,
-    /// Another VolumeAttachment uses the target and lacks our finalizer.
-    MissingFinalizer(PublishTarget),
-    /// Another VolumeAttachment on the same node was published under another node id.
-    AmbiguousNodeId(PublishTarget),
-}
 
 /// A value, or what must happen before it is known.
 type Step<T> = Result<T, Next>;
@@ -134,51 +39,6 @@ pub(crate) fn next(view: &View<'_>, progress: &Progress, now: Instant) -> Next {
 
 fn act(command: Command) -> Next {
     Next::Act(vec![command])
-}
-
-// === impl Subject ===
-
-impl Subject {
-    /// The VolumeAttachment, for an orphan the one that published it.
-    pub(crate) fn attachment(&self) -> &Arc<Attachment> {
-        match self {
-            Self::Attachment(_, attachment) => attachment,
-            Self::Orphan(orphan) => &orphan.attachment,
-        }
-    }
-
-    /// The operation that a VolumeAttachment needs.
-    pub(crate) fn operation(&self) -> Option<Operation> {
-        match self {
-            Self::Attachment(operation, _) => Some(*operation),
-            Self::Orphan(_) => None,
-        }
-    }
-}
-
-// === impl Command ===
-
-impl Command {
-    /// Whether it completes what was begun, so that a shutdown does not prevent it.
-    pub(crate) fn completes(&self) -> bool {
-        match self {
-            Self::KeepOrphan(_)
-            | Self::EndOrphan
-            | Self::KeepProof(_)
-            | Self::MarkAttached(_)
-            | Self::MarkDetached
-            | Self::RemoveFinalizer(_) => true,
-            Self::Connect
-            | Self::GetAttachment
-            | Self::GetVolume(_)
-            | Self::GetNode(_)
-            | Self::GetSecret { .. }
-            | Self::AddPvFinalizer(_)
-            | Self::Record(_)
-            | Self::Publish(_)
-            | Self::Unpublish { .. } => false,
-        }
-    }
 }
 
 // === impl Machine ===
@@ -249,16 +109,11 @@ impl Machine<'_> {
         if !self.progress.sync.is_attachment_read {
             return Err(act(Command::GetAttachment));
         }
-        let DetachPlan {
-            target,
-            secret,
-            migrated,
-            ..
-        } = stale;
+        let target = &stale.target;
         if target.volume_id != plan.target.volume_id {
             return self.prove(attachment, stale, true).map(|_| ());
         }
-        if let Some(secret) = secret {
+        if let Some(secret) = &stale.secret {
             self.secret(secret, false)?;
         }
         // The present target, which is published next, may name the same machine.
@@ -271,8 +126,8 @@ impl Machine<'_> {
         if is_unknown && kept.is_none_or(|kept| kept.attachment.uid != attachment.uid) {
             return Err(act(Command::KeepOrphan(Orphan {
                 target: target.clone(),
-                secret: secret.clone(),
-                migrated: *migrated,
+                secret: stale.secret.clone(),
+                migrated: stale.migrated,
                 attachment: attachment.clone(),
             })));
         }
@@ -346,10 +201,10 @@ impl Machine<'_> {
         };
         if !has_calls {
             // The driver is most likely restarting wrongly, so the operator's word alone counts.
-            return match decide(&evidence) {
-                Decision::Released(proof) => Ok(proof),
-                _ => Err(Next::Stop(Stop::NoPublishCalls)),
+            let Decision::Released(proof) = decide(&evidence) else {
+                return Err(Next::Stop(Stop::NoPublishCalls));
             };
+            return Ok(proof);
         }
         if let Some(secret) = &plan.secret {
             self.secret(secret, false)?;
@@ -410,15 +265,9 @@ impl Machine<'_> {
     }
 
     fn secret(&self, secret: &SecretRef, is_required: bool) -> Step<()> {
-        let read = self
-            .progress
-            .sync
-            .secrets
-            .iter()
-            .find(|(known, _)| known == secret);
-        match read {
-            Some((_, is_found)) if *is_found || !is_required => Ok(()),
-            _ => Err(act(Command::GetSecret {
+        match self.progress.sync.secret(secret) {
+            Some(content) if content.is_some() || !is_required => Ok(()),
+            Some(_) | None => Err(act(Command::GetSecret {
                 secret: secret.clone(),
                 is_required,
             })),
@@ -433,38 +282,6 @@ impl Machine<'_> {
         targets.sort_unstable();
         targets.dedup();
         Err(Next::Lock(targets))
-    }
-}
-
-// === impl View ===
-
-impl View<'_> {
-    /// Whether the result of a publish may be written: a publish now has the same target, or is refused although our finalizer and
-    /// the recorded target ensure a detach.
-    pub(super) fn may_write(&self, published: &Published) -> bool {
-        let Some(inputs) = self.inputs.as_ref().filter(|inputs| !inputs.attachment.deleting) else {
-            return true;
-        };
-        // The target does not depend on the driver's capabilities.
-        match attach(inputs, self.driver) {
-            Ok(now) => now.target == published.target && now.record.is_none() && now.stale.is_none(),
-            Err(_) => {
-                let Attachment { recorded, .. } = &*inputs.attachment;
-                inputs.attachment.finalizer
-                    && recorded.node_id.as_ref() == Some(&published.target.node_id)
-                    && recorded
-                        .handle
-                        .as_ref()
-                        .is_none_or(|handle| *handle == published.target.volume_id)
-            }
-        }
-    }
-
-    /// Whether the proof is about the id that the node registers now.
-    pub(super) fn is_covered_by(&self, proof: &Proof) -> bool {
-        let node = self.inputs.as_ref().and_then(|inputs| inputs.node.as_ref());
-        let present = node.and_then(|node| node.id.as_ref());
-        present.is_none_or(|id| proof.node_ids().contains(id))
     }
 }
 

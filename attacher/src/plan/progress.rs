@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::machine::View;
-use super::{Proof, UnpublishResult};
-use crate::model::{Attachment, Capabilities, PublishTarget, SecretRef, Uid, Volume};
+use super::{Proof, UnpublishResult, View};
+use crate::model::{Attachment, Capabilities, PublishTarget, SecretRef, Secrets, Uid, Volume};
 
 /// What this process knows about one VolumeAttachment or one orphan beyond the objects. A crash is `Progress::default()`.
 #[derive(Debug, Default, PartialEq)]
@@ -36,13 +35,24 @@ pub(crate) struct SyncProgress {
     pub(crate) volume: Option<Option<Arc<Volume>>>,
     /// Whether a live read found the CSINode.
     pub(crate) node_exists: Option<bool>,
-    /// The Secrets that were read, and whether they exist and may be read.
-    pub(crate) secrets: Vec<(SecretRef, bool)>,
+    /// The Secrets that were read, with their content if they exist and may be read.
+    pub(crate) secrets: Vec<(SecretRef, Option<Secrets>)>,
     /// The PersistentVolume that got our finalizer.
     pub(crate) pv_finalizer: Option<Uid>,
     /// The driver's answers to unpublishes.
     pub(crate) unpublished: Vec<(PublishTarget, UnpublishResult)>,
+    /// The last of them that does not end the sync, as another proof may outweigh it.
+    pub(crate) failed: Option<Failure>,
+    /// Whether a write of a detach was answered.
+    pub(crate) wrote: bool,
     pub(crate) is_done: bool,
+}
+
+/// A call that failed, for a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) code: Option<i32>,
+    pub(crate) message: String,
 }
 
 /// A successful ControllerPublishVolume.
@@ -78,5 +88,15 @@ impl Progress {
         self.sync
             .driver
             .take_if(|(session, _)| view.session.is_some() && *session != view.session);
+    }
+}
+
+// === impl SyncProgress ===
+
+impl SyncProgress {
+    /// The content of a Secret, once it is read.
+    pub(crate) fn secret(&self, secret: &SecretRef) -> Option<&Option<Secrets>> {
+        let read = self.secrets.iter().rfind(|(known, _)| known == secret);
+        read.map(|(_, content)| content)
     }
 }

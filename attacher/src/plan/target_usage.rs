@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::machine::Stop;
+use super::Stop;
 use crate::model::{Attachment, PublishTarget};
 
 /// Another VolumeAttachment of the volume.

@@ -41,7 +41,7 @@ impl ControllerState {
                         }
                     } else if deleted || !(written || differ_in_errors_alone(&before, &after)) {
                         if let Some(known) = self.attachment_states.get_mut(&after.uid) {
-                            known.parked = None;
+                            known.suspended = None;
                         }
                         self.reevaluate(&key);
                     }
@@ -109,13 +109,13 @@ impl ControllerState {
         }
     }
 
-    /// Requeues VolumeAttachments at once, also if their repair is parked, because something changed that they depend on.
+    /// Requeues VolumeAttachments at once, also if their repair is suspended, because something changed that they depend on.
     fn requeue(&mut self, names: Vec<Arc<str>>) {
         for name in names {
             let attachment = self.index.attachments.get(&name);
             let known = attachment.and_then(|attachment| self.attachment_states.get_mut(&attachment.uid));
             let key = Key::Attachment(name);
-            if known.is_some_and(|known| known.parked.take().is_some()) {
+            if known.is_some_and(|known| known.suspended.take().is_some()) {
                 self.reevaluate(&key);
             } else {
                 self.queue.enqueue_if_pending(&key, &Lane::ALL);
@@ -141,7 +141,7 @@ impl ControllerState {
         // Refusals and lists of the driver with its former capabilities are obsolete.
         self.rounds.dirty = None;
         self.for_each_state(|known| {
-            known.parked = None;
+            known.suspended = None;
             if !capabilities.publish {
                 known.repair = None;
             }

@@ -26,7 +26,6 @@ pub(crate) struct SyncContext<'c> {
 impl ControllerState {
     /// What the subject needs next.
     pub(crate) fn next(&mut self, subject: &Subject, context: SyncContext<'_>) -> Next {
-        let mut progress = std::mem::take(self.progress(subject));
         let inputs = match subject {
             Subject::Attachment(_, attachment) => self.newest_inputs(attachment),
             // Its own VolumeAttachment counts as another one.
@@ -39,11 +38,14 @@ impl ControllerState {
             Subject::Attachment(..) => None,
             Subject::Orphan(orphan) => Some(&orphan.target),
         };
-        let newest = inputs.as_ref().map(|inputs| &inputs.attachment);
+        let operation = inputs
+            .as_ref()
+            .and_then(|inputs| self.operation(&inputs.attachment));
+        let mut progress = std::mem::take(self.progress(subject));
         let view = View {
             driver: context.driver,
             subject,
-            operation: newest.and_then(|newest| Some(self.operation_with(newest, &progress)?.0)),
+            operation: operation.map(|(operation, _)| operation),
             others: inputs
                 .as_ref()
                 .map(|inputs| self.others(inputs, orphan))

@@ -5,7 +5,7 @@
 //! have a lane of their own: a driver that lost all its volumes causes thousands of them, and a first attach must not wait
 //! behind volumes that may be in use.
 //!
-//! A refused repair is parked until its VolumeAttachment, PersistentVolume or CSINode or the driver's capabilities change.
+//! A refused repair is suspended until its VolumeAttachment, PersistentVolume or CSINode or the driver's capabilities change.
 //! No pod waits for it, and each retry would repeat the same Event.
 
 use super::{ControllerState, Finding};
@@ -68,11 +68,11 @@ impl ControllerState {
         });
     }
 
-    /// The driver lists the volume as expected. A repair in backoff is retried at once; a parked one is over.
+    /// The driver lists the volume as expected. A repair in backoff is retried at once; a suspended one is over.
     pub(super) fn listed_in_sync(&mut self, attachment: &Attachment) {
         if let Some(known) = self.attachment_states.get_mut(&attachment.uid) {
             known.suspect = None;
-            if known.parked == Some(Operation::Attach) {
+            if known.suspended == Some(Operation::Attach) {
                 known.repair = None;
                 return;
             }

@@ -294,7 +294,7 @@ async fn keeps_the_finalizer_if_a_target_that_may_be_published_is_unknown() {
 #[tokio::test]
 async fn observes_latency_by_operation() {
     let mut fixture = Fixture::new(Attachment {
-        wanted_since: Some(Timestamp::UNIX_EPOCH),
+        requested_at: Some(Timestamp::UNIX_EPOCH),
         ..mk_attachment("va")
     });
     let observed = |fixture: &Fixture| {
@@ -315,7 +315,7 @@ async fn observes_latency_by_operation() {
 async fn observes_detach_latency_although_the_following_status_write_fails() {
     let mut fixture = Fixture::new(Attachment {
         attached: true,
-        wanted_since: Some(Timestamp::UNIX_EPOCH),
+        requested_at: Some(Timestamp::UNIX_EPOCH),
         ..mk_deleting()
     });
     if let Some(attachment) = &mut fixture.world.state().attachment {

@@ -24,8 +24,14 @@ fn first_attach_adds_finalizers_and_records_the_call() {
         handle: Some("handle".into()),
         secret,
     };
-    let whole = false;
-    assert_eq!(plan.record, Some(Record { annotations, whole }));
+    let is_unconditional = false;
+    assert_eq!(
+        plan.record,
+        Some(Record {
+            annotations,
+            is_unconditional
+        })
+    );
 }
 
 #[test]
@@ -217,8 +223,14 @@ fn inline_volume_needs_no_pv_finalizer() {
         node_id: Some("id-1".into()),
         ..Recorded::default()
     };
-    let whole = false;
-    assert_eq!(plan.record, Some(Record { annotations, whole }));
+    let is_unconditional = false;
+    assert_eq!(
+        plan.record,
+        Some(Record {
+            annotations,
+            is_unconditional
+        })
+    );
 }
 
 #[test]
