@@ -89,11 +89,11 @@ impl ControllerState {
     /// The detaches of a node that are queued or running, without those in backoff.
     fn detaches_on(&self, node: &Arc<str>) -> Vec<Key> {
         let attachments = self.index.by_node.get(node).cloned().map(Key::Attachment);
-        let abandoned = self
-            .abandoned
+        let orphans = self
+            .orphans
             .values()
-            .filter(|abandoned| abandoned.attachment.node == *node);
-        let keys = attachments.chain(abandoned.map(|abandoned| Key::Target(abandoned.target.clone())));
+            .filter(|orphan| orphan.attachment.node == *node);
+        let keys = attachments.chain(orphans.map(|orphan| Key::Target(orphan.target.clone())));
         keys.filter(|key| {
             self.queue.entry(key).is_some_and(|entry| {
                 entry.lane == Lane::Detach && !matches!(entry.stage, Stage::Waiting { .. })

@@ -117,7 +117,7 @@ fn recorded(attachment: &Attachment) -> Option<PublishTarget> {
 
 /// Whether a deleting attachment is detached and only has finalizers of other controllers, so that the attacher sends no call.
 fn is_released(attachment: &Attachment) -> bool {
-    attachment.deleting && !attachment.finalizer && !attachment.says_attached()
+    attachment.deleting && !attachment.finalizer && !attachment.has_attached_status()
 }
 
 // === impl Faults ===
@@ -578,7 +578,7 @@ impl State {
             uid: self.next_uid(),
             version: Version::UNKNOWN,
             deleting: false,
-            wanted_since: None,
+            requested_at: None,
             finalizer: false,
             foreign_finalizers,
             node: format!("node-{}", number % NODES).as_str().into(),

@@ -42,7 +42,7 @@ fn start_all(fixture: &mut Fixture) -> Vec<Item> {
 fn name(item: &Item) -> &str {
     match item {
         Item::Attachment { attachment, .. } => &attachment.name,
-        Item::Target(_) | Item::Volume(_) | Item::Backfill { .. } => panic!("an attach or a detach"),
+        Item::Orphan(_) | Item::Volume(_) | Item::Backfill { .. } => panic!("an attach or a detach"),
     }
 }
 

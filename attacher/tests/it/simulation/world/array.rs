@@ -97,7 +97,7 @@ impl World {
                     state.published.contains(&target) || state.published.contains(&by_present_id)
                 });
                 let is_deleting_without_finalizer = attachment.deleting && !attachment.finalizer;
-                if is_deleting_without_finalizer && attachment.says_attached() {
+                if is_deleting_without_finalizer && attachment.has_attached_status() {
                     return state.waits_for_other(attachment);
                 }
                 attachment.deleting

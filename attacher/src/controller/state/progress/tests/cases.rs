@@ -1,18 +1,22 @@
 //! How other VolumeAttachments use a target, case by case.
 
-use crate::controller::state::Event;
 use crate::controller::state::reconcile::tests::{Fixture, attached, newer, without_finalizer};
+use crate::controller::state::{ControllerState, Event};
 use crate::informer::Change;
 use crate::model::{Attachment, PublishTarget, Recorded};
 use crate::plan::tests::{mk_attachment, mk_volume};
-use crate::plan::{Operation, TargetUsage, UsedBy};
+use crate::plan::{self, Operation, Stop, TargetUsage};
 
-/// How `other` uses the target of `va`.
-fn usage_beside(other: Attachment) -> TargetUsage {
-    let target = PublishTarget {
+fn target() -> PublishTarget {
+    PublishTarget {
         volume_id: "handle".into(),
         node_id: "id".into(),
-    };
+    }
+}
+
+/// Whether `other` uses the target of `va`.
+fn usage_beside(other: Attachment) -> TargetUsage {
+    let target = target();
     let va = attached("va");
     let fixture = Fixture::new([]);
     let mut state = fixture.state;
@@ -25,7 +29,18 @@ fn usage_beside(other: Attachment) -> TargetUsage {
     state.handle(Event::Attachments(Change::Applied(other)));
     state.handle(Event::Volumes(Change::Applied(same_handle)));
     while state.start(fixture.now).is_some() {}
-    state.usage_besides(&va, &target, UsedBy::Record)
+    usage(&state, &va, &target)
+}
+
+/// Whether another VolumeAttachment uses the target of `va`, which is being detached.
+fn usage(state: &ControllerState, va: &Attachment, target: &PublishTarget) -> TargetUsage {
+    let va = Attachment {
+        deleting: true,
+        ..va.clone()
+    };
+    let others = state.inputs(&va.clone().into());
+    let others = state.others(&others, Some(target));
+    plan::target_usage(&va, target, false, &others)
 }
 
 #[test]
@@ -35,12 +50,12 @@ fn usage_follows_from_finalizer_deletion_volume_and_node() {
         ..attached("other")
     };
     for (name, other, expected) in [
-        ("an attached one", attached("other"), TargetUsage::InUse),
-        ("one that is being detached", deleting, TargetUsage::Deleting),
+        ("an attached one", attached("other"), TargetUsage::Yes),
+        ("one that is being detached", deleting, TargetUsage::No),
         (
             "one without our finalizer",
             without_finalizer("other"),
-            TargetUsage::Unused,
+            TargetUsage::No,
         ),
         (
             "one of another volume",
@@ -52,7 +67,7 @@ fn usage_follows_from_finalizer_deletion_volume_and_node() {
                 },
                 ..attached("other")
             },
-            TargetUsage::Unused,
+            TargetUsage::No,
         ),
         (
             "one of another volume object with the same handle",
@@ -60,7 +75,7 @@ fn usage_follows_from_finalizer_deletion_volume_and_node() {
                 source: crate::model::Source::Volume("pv-2".into()),
                 ..attached("other")
             },
-            TargetUsage::InUse,
+            TargetUsage::Yes,
         ),
         (
             "one on another node",
@@ -72,7 +87,7 @@ fn usage_follows_from_finalizer_deletion_volume_and_node() {
                 },
                 ..attached("other")
             },
-            TargetUsage::Unused,
+            TargetUsage::No,
         ),
     ] {
         assert_eq!(usage_beside(other), expected, "{name}");
@@ -81,35 +96,26 @@ fn usage_follows_from_finalizer_deletion_volume_and_node() {
 
 /// The response to the write that changes the record may be lost.
 #[test]
-fn pending_record_update_makes_the_usage_ambiguous() {
+fn an_uncertain_record_makes_the_usage_ambiguous() {
     let (va, other) = (attached("va"), attached("other"));
-    let target = PublishTarget {
-        volume_id: "handle".into(),
-        node_id: "id".into(),
-    };
+    let target = target();
     let mut state = Fixture::new([va.clone(), other.clone()]).state;
+    assert_eq!(usage(&state, &va, &target), TargetUsage::Yes);
+    state.state_of(&other.uid).progress.is_record_uncertain = true;
     assert_eq!(
-        state.usage_besides(&va, &target, UsedBy::Record),
-        TargetUsage::InUse
+        usage(&state, &va, &target),
+        TargetUsage::Wait(Stop::AmbiguousNodeId(target.clone()))
     );
-    state.state_of(&other.uid).node_id_update_pending = true;
-    assert_eq!(
-        state.usage_besides(&va, &target, UsedBy::Record),
-        TargetUsage::Ambiguous
-    );
-    state.state_of(&other.uid).node_id_update_pending = false;
-    assert_eq!(
-        state.usage_besides(&va, &target, UsedBy::Record),
-        TargetUsage::InUse
-    );
-    state.state_of(&other.uid).node_id_update_pending = true;
+    state.state_of(&other.uid).progress.is_record_uncertain = false;
+    assert_eq!(usage(&state, &va, &target), TargetUsage::Yes);
+    state.state_of(&other.uid).progress.is_record_uncertain = true;
     let deleted = Change::Deleted {
         name: other.name.clone(),
         uid: other.uid.clone(),
     };
     state.handle(Event::Attachments(deleted));
     assert!(
-        !state.state_of(&other.uid).node_id_update_pending,
+        !state.state_of(&other.uid).progress.is_record_uncertain,
         "the state of a deleted attachment must be dropped"
     );
 }
@@ -123,7 +129,7 @@ fn usage_follows_from_handle_and_node_id_not_from_names() {
                 node: "node-2".into(),
                 ..attached("other")
             },
-            TargetUsage::InUse,
+            TargetUsage::Yes,
         ),
         (
             "one of another volume object and another node, with the same handle and id",
@@ -132,7 +138,7 @@ fn usage_follows_from_handle_and_node_id_not_from_names() {
                 node: "node-2".into(),
                 ..attached("other")
             },
-            TargetUsage::InUse,
+            TargetUsage::Yes,
         ),
         (
             "one of the Go sidecar, of another volume object with the same handle",
@@ -144,7 +150,7 @@ fn usage_follows_from_handle_and_node_id_not_from_names() {
                 },
                 ..attached("other")
             },
-            TargetUsage::InUse,
+            TargetUsage::Yes,
         ),
         (
             "one that is attached without our finalizer",
@@ -152,7 +158,7 @@ fn usage_follows_from_handle_and_node_id_not_from_names() {
                 finalizer: false,
                 ..attached("other")
             },
-            TargetUsage::MissingFinalizer,
+            TargetUsage::Wait(Stop::MissingFinalizer(target())),
         ),
         (
             "one that is about to be attached for the first time",
@@ -160,7 +166,7 @@ fn usage_follows_from_handle_and_node_id_not_from_names() {
                 source: crate::model::Source::Volume("pv-twin".into()),
                 ..mk_attachment("other")
             },
-            TargetUsage::Unused,
+            TargetUsage::No,
         ),
         (
             "one of the Go sidecar, without a recorded handle",
@@ -171,7 +177,7 @@ fn usage_follows_from_handle_and_node_id_not_from_names() {
                 },
                 ..attached("other")
             },
-            TargetUsage::InUse,
+            TargetUsage::Yes,
         ),
     ] {
         assert_eq!(usage_beside(other), expected, "{name}");

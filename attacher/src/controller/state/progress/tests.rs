@@ -2,6 +2,8 @@
 
 mod cases;
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 
 use super::super::tests::Fixture;
@@ -11,11 +13,10 @@ use crate::controller::state::{Event, Item, RESOURCE_EXHAUSTED};
 use crate::informer::Change;
 use crate::model::{Recorded, Source, Version, Volume};
 use crate::plan::tests::{mk_attachment, mk_node, mk_spec, mk_volume};
-use crate::plan::{TargetUsage, UsedBy};
 use crate::workqueue::{Class, Key};
 
-/// How attachments other than `attachment` use `target`, by a scan of all attachments.
-fn usage_by_a_scan(state: &ControllerState, attachment: &Attachment, target: &PublishTarget) -> TargetUsage {
+/// The other VolumeAttachments of the volume, by a scan of all.
+fn others_by_a_scan(state: &ControllerState, attachment: &Attachment, volume_id: &str) -> BTreeSet<Arc<str>> {
     let handle = |other: &Attachment| match (&other.recorded.handle, &other.source) {
         (Some(recorded), _) => Some(recorded.clone()),
         (None, Source::Volume(name)) => state
@@ -26,37 +27,14 @@ fn usage_by_a_scan(state: &ControllerState, attachment: &Attachment, target: &Pu
         (None, Source::Inline(spec)) => spec.csi().map(|csi| csi.handle.clone()),
         (None, Source::Invalid(_)) => None,
     };
-    let present_id = |other: &Attachment| {
-        state
-            .index
-            .nodes
-            .get(&other.node)
-            .and_then(|node| node.id.clone())
-    };
-    let is_there = |other: &Attachment| {
-        let node_id = other.recorded.node_id.clone().or_else(|| present_id(other));
-        node_id.as_ref() == Some(&target.node_id)
-    };
     let others = state.index.attachments.iter().filter(|other| {
         let same_volume = match handle(other) {
-            Some(handle) => handle == target.volume_id,
+            Some(handle) => *handle == *volume_id,
             None => other.source == attachment.source,
         };
         other.uid != attachment.uid && same_volume
     });
-    let usages = others.map(|other| {
-        let there = is_there(other);
-        match (other.deleting, other.finalizer, other.attached) {
-            (true, true, _) if there => TargetUsage::Deleting,
-            (false, true, _) if there => TargetUsage::InUse,
-            (false, false, true) if there => TargetUsage::MissingFinalizer,
-            (false, true, _) | (false, false, true) if other.node == attachment.node => {
-                TargetUsage::Ambiguous
-            }
-            _ => TargetUsage::Unused,
-        }
-    });
-    usages.max().unwrap_or(TargetUsage::Unused)
+    others.map(|other| other.name.clone()).collect()
 }
 
 /// The next version. `spec` is immutable, so another volume or node makes it another object of the same name.
@@ -117,7 +95,7 @@ fn any_attachment() -> impl Strategy<Value = Attachment> {
 
 proptest! {
     #[test]
-    fn target_usage_equals_that_of_a_full_scan(
+    fn other_attachments_of_a_volume_equal_those_of_a_full_scan(
         attachments in prop::collection::vec(any_attachment(), 0..8),
         volumes in prop::collection::vec((0..2u8, 0..4u8), 0..6),
     ) {
@@ -135,14 +113,13 @@ proptest! {
             state.handle(Event::Volumes(change));
         }
         for attachment in &attachments {
+            let inputs = state.inputs(&attachment.clone().into());
             for handle in ["handle-0", "handle-1", "handle-2"] {
-                for node_id in ["id-0", "id-1"] {
-                    let target = PublishTarget { volume_id: handle.into(), node_id: node_id.into() };
-                    prop_assert_eq!(
-                        state.usage_besides(attachment, &target, UsedBy::Record),
-                        usage_by_a_scan(&state, attachment, &target)
-                    );
-                }
+                let target = PublishTarget { volume_id: handle.into(), node_id: "id-0".into() };
+                let others = state.others(&inputs, Some(&target));
+                let of_volume = others.iter().filter(|other| other.handle.is_none_or(|known| **known == *handle));
+                let names: BTreeSet<_> = of_volume.map(|other| other.attachment.name.clone()).collect();
+                prop_assert_eq!(names, others_by_a_scan(&state, attachment, handle));
             }
         }
     }
