@@ -76,7 +76,7 @@ fn check(observations: &Observations, end: Observation) -> Vec<Violation> {
     if !observations.makes_promises {
         settings = settings.without_promises();
     }
-    // Neither journal nor watch shows what disturbs an operation.
+    // Neither journal nor watch shows all faults.
     let mut contract = Contract::new(settings.without(Clause::Uneventful));
     let mut stream = Stream {
         observations,

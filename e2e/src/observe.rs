@@ -65,6 +65,7 @@ pub fn volume(volume: &PersistentVolume, driver: &str, finalizer: &str) -> Optio
         single_node: modes
             .clone()
             .all(|mode| ["ReadWriteOnce", "ReadWriteOncePod"].contains(&mode.as_str())),
+        deleting: volume.metadata.deletion_timestamp.is_some(),
         secret: csi.is_some_and(|csi| csi.controller_publish_secret_ref.is_some()),
         finalizers: finalizers.filter(|held| *held == finalizer).count(),
         request: None,

@@ -162,6 +162,9 @@ clauses! {
     Settles, "settles", Contract, outcome::settles,
         "Without faults, every VolumeAttachment is attached, gone, or has an error.",
         "Kubernetes API, VolumeAttachment; issue 22 of docs/go-sidecar.md";
+    Recovers, "recovers", Contract, outcome::recovers,
+        "Once the faults have ended, every VolumeAttachment is attached or gone, unless something that lasts prevents it.",
+        "Kubernetes API, VolumeAttachment: the attach/detach controller waits for status.attached";
     ArrayAgrees, "array-agrees", Contract, outcome::array_agrees,
         "Without faults, the array has published what the VolumeAttachments say, and nothing else.",
         "Kubernetes API, VolumeAttachmentStatus.attached; external-attacher#184";

@@ -187,9 +187,13 @@ impl Contract {
         &self.violations[known..]
     }
 
-    /// Whether the observation would prove a violation, such as that the attacher has not settled yet.
-    pub fn would_break(&self, at: Duration, seen: &Observation) -> bool {
-        !self.check(at, seen, &mut self.deferred.clone()).is_empty()
+    /// The violations that the observation would prove, such as that the attacher has not settled yet.
+    pub fn preview(&self, at: Duration, seen: &Observation) -> Vec<Violation> {
+        let found = self.check(at, seen, &mut self.deferred.clone());
+        found
+            .into_iter()
+            .map(|finding| self.violation(at, finding))
+            .collect()
     }
 
     fn check(
@@ -229,31 +233,33 @@ impl Contract {
         &self.history
     }
 
-    fn report(&mut self, number: usize, at: Duration, finding: clause::Finding) {
+    fn report(&mut self, number: usize, at: Duration, mut finding: clause::Finding) {
+        if self.reported.insert((finding.clause, finding.subject.clone())) {
+            finding.evidence.push(number);
+            self.violations.push(self.violation(at, finding));
+        }
+    }
+
+    fn violation(&self, at: Duration, finding: clause::Finding) -> Violation {
         let clause::Finding {
             clause,
             subject,
             text,
             mut evidence,
         } = finding;
-        if !self.reported.insert((clause, subject.clone())) {
-            return;
-        }
-        evidence.push(number);
         evidence.sort_unstable();
         evidence.dedup();
         let line = |number: usize| {
             let (at, seen) = self.history.get(number)?;
             Some(format!("{:.3} s: {seen}", at.as_secs_f64()))
         };
-        let evidence = evidence.into_iter().filter_map(line).collect();
-        self.violations.push(Violation {
+        Violation {
             clause,
             at,
             subject,
             text,
-            evidence,
-        });
+            evidence: evidence.into_iter().filter_map(line).collect(),
+        }
     }
 }
 

@@ -56,6 +56,8 @@ pub struct Volume {
     pub foreign: bool,
     /// Whether its access modes allow one node only.
     pub single_node: bool,
+    /// Whether it is deleted, or its deletion was requested.
+    pub deleting: bool,
     /// Whether it refers to a publish Secret.
     pub secret: bool,
     /// How many times it has the attacher's finalizer.
@@ -190,7 +192,9 @@ pub enum Observation {
     /// The API server executed a write of the attacher.
     Write(Write),
     /// A fault begins or ends, or a component is restarted: operations that it can concern are not uneventful.
-    Disturbed(String),
+    Fault(String),
+    /// All faults have ended, and none begins until the end.
+    Healed,
     /// A component of the harness panicked.
     Panicked(String),
     /// States of objects may be missing from here on.
@@ -316,7 +320,8 @@ impl fmt::Display for Observation {
                 "write to {} empty={} changed={}",
                 write.object, write.empty, write.changed
             ),
-            Self::Disturbed(what) => write!(f, "disturbance: {what}"),
+            Self::Fault(what) => write!(f, "fault: {what}"),
+            Self::Healed => f.write_str("all faults have ended"),
             Self::Panicked(component) => write!(f, "{component} panicked"),
             Self::GapBegan(what) => write!(f, "gap in the record: {what}"),
             Self::GapEnded(what) => write!(f, "the record is complete again: {what}"),

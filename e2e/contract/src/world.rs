@@ -37,8 +37,10 @@ pub struct World {
     pub gaps: BTreeMap<String, usize>,
     /// UIDs whose finalizer another client removed.
     pub taken: BTreeSet<Name>,
-    /// The latest disturbance.
-    pub disturbed: Option<usize>,
+    /// The latest fault.
+    pub last_fault: Option<usize>,
+    /// When all faults ended.
+    pub healed: Option<usize>,
     lists: BTreeMap<u64, usize>,
     operator: Option<Duration>,
 }
@@ -87,7 +89,8 @@ impl World {
             leader: None,
             gaps: BTreeMap::new(),
             taken: BTreeSet::new(),
-            disturbed: None,
+            last_fault: None,
+            healed: None,
             lists: BTreeMap::new(),
             operator,
         }
@@ -195,6 +198,44 @@ impl World {
                 .is_some_and(|state| state.proof().is_some())
     }
 
+    /// Whether the driver said that the target is released after its last publish.
+    pub fn is_denied(&self, target: &Target) -> bool {
+        let known = self.targets.get(target);
+        known.is_some_and(|known| known.publish_began.is_some() && known.proof().is_some())
+    }
+
+    /// Whether something that lasts prevents the attach or detach: the objects, or an answer of the driver after `since`.
+    pub(crate) fn has_obstacle(&self, attachment: &Attachment, since: usize) -> bool {
+        let is_refused = self.targets_of(attachment).into_iter().any(|target| {
+            let state = self.targets.get(&target);
+            state.is_some_and(|state| state.failed.is_some_and(|failed| failed > since))
+        });
+        let registration = self
+            .nodes
+            .get(&attachment.node)
+            .and_then(|node| node.registration.as_ref());
+        let present = match registration {
+            Some((Registration::Id(id), _)) => Some(id),
+            Some((Registration::NoDriver | Registration::NoCsiNode, _)) | None => None,
+        };
+        let is_moved = attachment.node_id.is_some() && attachment.node_id.as_ref() != present;
+        let mut others = self.attachments.values().map(|state| &state.version);
+        let has_twin = others.any(|other| {
+            other.uid != attachment.uid
+                && (&other.node, &other.volume) == (&attachment.node, &attachment.volume)
+        });
+        let volume = self.volumes.get(&attachment.volume);
+        let lacks_volume = volume.is_none_or(|volume| {
+            volume.deleting
+                || attachment
+                    .handle
+                    .as_ref()
+                    .is_some_and(|handle| *handle != volume.handle)
+        });
+        let cannot_attach = attachment.deleting.is_none() && lacks_volume;
+        is_refused || is_moved || has_twin || cannot_attach || present.is_none() || !self.publishes
+    }
+
     /// Whether the controller force-detached the volume from the node with this node ID, and since when.
     pub fn forced(&self, target: &Target) -> Option<usize> {
         let mut forced = self.forced.iter();
@@ -236,7 +277,7 @@ impl World {
                     return;
                 };
                 if &*answer.code != "OK" {
-                    self.disturbed = Some(number);
+                    self.last_fault = Some(number);
                 }
                 for state in self.concerned(&call.target) {
                     state.answered(number, at, (began, &call), answer);
@@ -260,7 +301,7 @@ impl World {
             Observation::Mounted(target, mounted) => set(&mut self.mounted, target, *mounted, number),
             Observation::Lease(holder) => self.leader = Some((number, holder.clone())),
             Observation::ProcessEnded(process) => {
-                self.disturbed = Some(number);
+                self.last_fault = Some(number);
                 let is_its = |call: &Call| call.by.as_ref().is_none_or(|by| by == process);
                 let ended = self.running.extract_if(.., |_, (_, call)| is_its(call));
                 for (_, (_, call)) in ended.collect::<Vec<_>>() {
@@ -270,9 +311,13 @@ impl World {
                     }
                 }
             }
-            Observation::Disturbed(_) => self.disturbed = Some(number),
+            Observation::Fault(_) => {
+                self.last_fault = Some(number);
+                self.healed = None;
+            }
+            Observation::Healed => self.healed = Some(number),
             Observation::GapBegan(what) => {
-                self.disturbed = Some(number);
+                self.last_fault = Some(number);
                 self.gaps.insert(what.clone(), number);
             }
             Observation::GapEnded(what) => {
@@ -281,7 +326,8 @@ impl World {
             Observation::VolumeGone(name) => {
                 // The handle is still needed.
                 if let Some(volume) = self.volumes.get_mut(name) {
-                    Arc::make_mut(volume).finalizers = 0;
+                    let volume = Arc::make_mut(volume);
+                    (volume.finalizers, volume.deleting) = (0, true);
                 }
             }
             Observation::Write(_)

@@ -112,7 +112,7 @@ impl Cluster {
             "the API server answers {} {} with {:?}",
             script.method, script.path, script.fault
         );
-        self.observer.observe(Observation::Disturbed(text));
+        self.observer.observe(Observation::Fault(text));
         lock(&self.scripts).push(script);
     }
 

@@ -125,7 +125,7 @@ impl ScriptedDriver {
     /// Adds a reply; the latest one for a call applies.
     pub(super) fn script(&self, script: Script) {
         let text = format!("the driver answers {:?} to {}", script.reply, script.method);
-        self.shared.observer.observe(Observation::Disturbed(text));
+        self.shared.observer.observe(Observation::Fault(text));
         lock(&self.shared.scripts).insert(0, script);
     }
 
@@ -137,7 +137,7 @@ impl ScriptedDriver {
     /// The driver process ends, and its connections break.
     pub(super) fn down(&self) {
         let text = "the driver process ends".to_owned();
-        self.shared.observer.observe(Observation::Disturbed(text));
+        self.shared.observer.observe(Observation::Fault(text));
         lock(&self.shared.listening).abort_all();
         // It does not exist if the driver is down.
         drop(std::fs::remove_file(&self.shared.socket));
@@ -385,7 +385,7 @@ impl Shared {
         let pid = stream.peer_cred().ok()?.pid()?;
         if lock(&self.seen_processes).insert(pid) {
             let text = format!("attacher process {pid} connects");
-            self.observer.observe(Observation::Disturbed(text));
+            self.observer.observe(Observation::Fault(text));
         }
         Some(pid)
     }

@@ -160,7 +160,7 @@ impl CaseEnv {
 
     pub(super) async fn crash_attacher(&mut self) -> Result<()> {
         self.observer
-            .observe(Observation::Disturbed("the attacher is killed".to_owned()));
+            .observe(Observation::Fault("the attacher is killed".to_owned()));
         self.attachers[0].crash().await
     }
 

@@ -41,7 +41,7 @@ impl Observer {
 
     /// Observes that the attacher had enough time, once nothing breaks the contract then, or after this time.
     pub(super) async fn observe_in_time(&self, seen: Observation, within: Duration) {
-        let is_fine = |contract: &Contract| !contract.would_break(self.began.elapsed(), &seen);
+        let is_fine = |contract: &Contract| contract.preview(self.began.elapsed(), &seen).is_empty();
         self.wait(within, is_fine).await;
         self.observe(seen);
     }

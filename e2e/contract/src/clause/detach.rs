@@ -99,10 +99,15 @@ pub(super) fn nothing_forgotten(
         let proof = now.world.proof(attachment, &target, now.at);
         // The driver denied it, or the volume is published for a later attachment.
         let is_denied = known.is_some_and(|known| known.publish_began.is_some()) && proof.is_some();
+        let has_twin = now
+            .world
+            .attachments_of(&target)
+            .any(|state| state.version.uid != attachment.uid && state.version.finalizer);
         let is_others = known
             .and_then(|known| known.published_for.as_ref())
             .is_some_and(|uid| *uid != attachment.uid)
-            || proof == Some(Proof::OtherAttachment);
+            || proof == Some(Proof::OtherAttachment)
+            || has_twin;
         if is_denied || is_others {
             continue;
         }

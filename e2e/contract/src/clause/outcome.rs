@@ -4,9 +4,9 @@ use super::{Deferred, Findings, Now};
 use crate::observation::Observation;
 use crate::world::AttachmentState;
 
-/// Whether something disturbed the attachment's operation that began with this observation.
-fn is_undisturbed(now: Now<'_>, since: usize) -> bool {
-    now.world.disturbed.is_none_or(|disturbed| disturbed < since)
+/// Whether no fault concerned the attachment's operation that began with this observation.
+fn had_no_fault(now: Now<'_>, since: usize) -> bool {
+    now.world.last_fault.is_none_or(|fault| fault < since)
 }
 
 /// Cost at the API server and the array counts as the attacher's.
@@ -30,7 +30,7 @@ pub(super) fn uneventful(now: Now<'_>, seen: &Observation, _: &mut Deferred, fin
         unpublishes += calls.1;
     }
     let begins = |state: &AttachmentState| state.deleting.unwrap_or(state.seen.0);
-    if !is_undisturbed(now, state.seen.0) || !is_undisturbed(now, begins(state)) {
+    if !had_no_fault(now, state.seen.0) || !had_no_fault(now, begins(state)) {
         return;
     }
     let counts = match attached {
@@ -67,6 +67,30 @@ pub(super) fn settles(now: Now<'_>, seen: &Observation, _: &mut Deferred, findin
     }
 }
 
+/// An error that the attacher does not retry lasts as long as the fault did, and longer.
+pub(super) fn recovers(now: Now<'_>, seen: &Observation, _: &mut Deferred, findings: &mut Findings<'_>) {
+    let (Observation::Settled, Some(healed)) = (seen, now.world.healed) else {
+        return;
+    };
+    for state in now.world.attachments.values() {
+        let attachment = &state.version;
+        let text = match (attachment.deleting.is_some(), attachment.attached) {
+            (true, _) if attachment.finalizer => "it is not detached",
+            (false, false) => "it is not attached",
+            (true | false, _) => continue,
+        };
+        if !now.world.has_obstacle(attachment, healed) {
+            let error = match attachment.deleting {
+                Some(_) => &attachment.detach_error,
+                None => &attachment.attach_error,
+            };
+            let error = error.as_deref().unwrap_or("none");
+            let text = format!("{text}, and nothing prevents it any more; its error: {error}");
+            findings.add(&attachment.name, text, [healed, state.seen.1]);
+        }
+    }
+}
+
 /// Both directions: an attachment without its volume, and a volume without an attachment.
 pub(super) fn array_agrees(now: Now<'_>, seen: &Observation, _: &mut Deferred, findings: &mut Findings<'_>) {
     let Observation::Settled = seen else { return };
@@ -89,7 +113,7 @@ pub(super) fn array_agrees(now: Now<'_>, seen: &Observation, _: &mut Deferred, f
     for (target, since) in &now.world.published {
         let is_wanted = now.world.attachments_of(target).next().is_some();
         let is_known = now.world.volume_of(&target.volume).is_some();
-        if is_known && !is_wanted {
+        if is_known && !is_wanted && !now.world.is_denied(target) {
             findings.add(target, "it is published without a VolumeAttachment", [*since]);
         }
     }
@@ -102,7 +126,9 @@ pub(super) fn nothing_left(now: Now<'_>, seen: &Observation, _: &mut Deferred, f
         findings.add(&state.version.name, "it is left", [state.seen.1]);
     }
     for (target, since) in &now.world.published {
-        findings.add(target, "it is still published", [*since]);
+        if !now.world.is_denied(target) {
+            findings.add(target, "it is still published", [*since]);
+        }
     }
     for (target, since) in &now.world.mounted {
         // The node is gone or cannot unmount.

@@ -66,7 +66,7 @@ pub(super) fn context_reported(
 }
 
 /// The message of an error may be cut, and quoted.
-fn tells(error: Option<&String>, answer: &Answer) -> bool {
+fn contains_message(error: Option<&String>, answer: &Answer) -> bool {
     const BEGINNING: usize = 40;
     // The client did not get the message.
     if &*answer.code == "CANCELLED" {
@@ -103,7 +103,7 @@ pub(super) fn error_reported(
             if let Some(answer) = failed
                 && is_open
                 && error.is_some()
-                && !tells(error.as_ref(), answer)
+                && !contains_message(error.as_ref(), answer)
             {
                 let text = format!(
                     "the driver answered {} {:?}, and its {field} does not say so",

@@ -1,7 +1,7 @@
 //! Clauses about writes and other output.
 
 use super::{Deferred, Findings, Now};
-use crate::observation::{Method, Observation};
+use crate::observation::{Attachment, Method, Observation};
 
 /// Without the PersistentVolume, an attacher does not know the handle and the Secret that it needs for the detach.
 pub(super) fn volume_guarded(
@@ -29,7 +29,14 @@ pub(super) fn volume_guarded(
         .get(name)
         .is_some_and(|volume| volume.finalizers > 0);
     let attachments = now.world.attachments.values();
-    let mut needing = attachments.filter(|state| state.version.volume == *name && state.version.finalizer);
+    // Before its first publish, the attacher adds the finalizer again.
+    let needs = |attachment: &Attachment| {
+        let targets = now.world.targets_of(attachment);
+        let mut known = targets.iter().filter_map(|target| now.world.targets.get(target));
+        let is_published = known.any(|known| known.proof().is_none());
+        attachment.volume == *name && attachment.finalizer && (attachment.attached || is_published)
+    };
+    let mut needing = attachments.filter(|state| needs(&state.version));
     if let Some(state) = needing.next().filter(|_| had && !kept) {
         let text = format!("it lost the finalizer, and {} needs it", state.version.name);
         findings.add(format!("PersistentVolume {name}"), text, [state.seen.1]);

@@ -47,6 +47,8 @@ pub struct TargetState {
     pub calls: (usize, usize),
     /// The last failed publish and unpublish, unless one succeeded since.
     pub failures: (Option<Answer>, Option<Answer>),
+    /// When a call last failed.
+    pub failed: Option<usize>,
     /// Refused unpublishes.
     pub refusals: Refusals,
     /// Complete lists, since the last publish ended, without an entry of the volume.
@@ -123,6 +125,9 @@ impl TargetState {
         answer: &Answer,
     ) {
         let is_ok = &*answer.code == "OK";
+        if !is_ok {
+            self.failed = Some(number);
+        }
         match call.method {
             Method::Publish => {
                 self.publish_ended = Some(number);

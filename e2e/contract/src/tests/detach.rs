@@ -1,0 +1,251 @@
+//! Histories of the clauses about the end of an attachment.
+
+use super::*;
+
+pub(super) fn rows() -> Vec<Row> {
+    vec![
+        (
+            // The array lost it, so that NOT_FOUND happens to be true.
+            Clause::FinalizerWithProof,
+            history()
+                .attach("a")
+                .array("a", false)
+                .delete("a")
+                .unpublish("a", "NOT_FOUND")
+                .gone("a"),
+            history()
+                .attach("a")
+                .array("a", false)
+                .delete("a")
+                .unpublish("a", "NOT_FOUND")
+                .unpublish("a", OK)
+                .gone("a"),
+        ),
+        (
+            // Published by an attacher that the record does not show.
+            Clause::NothingForgotten,
+            history().array("a", true).va(attached("a")).delete("a").gone("a"),
+            history().array("a", true).va(attached("a")).detach("a"),
+        ),
+        (
+            Clause::NoDetachUnderAttachment,
+            history().attach("a").unpublish("a", OK),
+            history().attach("a").delete("a").unpublish("a", OK),
+        ),
+    ]
+}
+
+/// The situations of attacher.md, Ours 3: code of the unpublish of the recorded ID, that of the present one, and the rest.
+#[expect(clippy::too_many_lines, reason = "a table")]
+#[test]
+fn finalizer_goes_with_each_kind_of_proof_only() {
+    let renamed =
+        |history: History| history.add(Observation::CsiNode("a".into(), Registration::Id("id-c".into())));
+    let registration = |registration| Observation::CsiNode("a".into(), registration);
+    let attached_a = || history().attach("a").delete("a");
+    let refusals = |history: History, seconds| {
+        (0..3).fold(history, |history, _| {
+            history.pass(seconds).unpublish("a", "NOT_FOUND")
+        })
+    };
+    let cases: Vec<(&str, bool, History)> = vec![
+        ("OK", true, attached_a().unpublish("a", OK)),
+        ("no unpublish", false, attached_a()),
+        (
+            "deadline",
+            false,
+            attached_a().unpublish("a", "DEADLINE_EXCEEDED"),
+        ),
+        ("NOT_FOUND", false, attached_a().unpublish("a", "NOT_FOUND")),
+        (
+            "A1 i: NOT_FOUND without the driver's entry",
+            false,
+            attached_a()
+                .add(registration(Registration::NoDriver))
+                .unpublish("a", "NOT_FOUND"),
+        ),
+        (
+            "A1 ii: both IDs NOT_FOUND",
+            false,
+            renamed(attached_a())
+                .unpublish("a", "NOT_FOUND")
+                .unpublish("c", "NOT_FOUND"),
+        ),
+        (
+            "A1 iii: NOT_FOUND without the Secret",
+            false,
+            attached_a()
+                .begin(Method::Unpublish, "a", |call| call.secret = Some(false))
+                .end("NOT_FOUND"),
+        ),
+        (
+            "A1 iv: recorded ID NOT_FOUND once, present one OK",
+            false,
+            renamed(attached_a())
+                .unpublish("a", "NOT_FOUND")
+                .unpublish("c", OK),
+        ),
+        (
+            "A1 v: NOT_FOUND without CSINode",
+            false,
+            attached_a()
+                .add(registration(Registration::NoCsiNode))
+                .unpublish("a", "NOT_FOUND"),
+        ),
+        (
+            "A2: no publish calls",
+            false,
+            attached_a().add(Observation::PublishCapability(false)),
+        ),
+        (
+            "three NOT_FOUND over a minute, present ID OK",
+            true,
+            refusals(renamed(attached_a()), 30).unpublish("c", OK),
+        ),
+        (
+            "three NOT_FOUND in three seconds, present ID OK",
+            false,
+            refusals(renamed(attached_a()), 0).unpublish("c", OK),
+        ),
+        ("three NOT_FOUND over a minute, present ID NOT_FOUND", false, {
+            // A publish of the present ID makes it a target of its own.
+            let history = refusals(renamed(attached_a()), 30);
+            history
+                .begin(Method::Publish, "c", |_| {})
+                .end("NOT_FOUND")
+                .unpublish("c", "NOT_FOUND")
+        }),
+        (
+            "the Go sidecar's issue 12: only the present ID is unpublished",
+            false,
+            renamed(attached_a()).unpublish("c", OK),
+        ),
+        (
+            "two lists without the node",
+            true,
+            attached_a().lists(0..2, &[("vol", Some(&[]))]),
+        ),
+        (
+            "one list without the node",
+            false,
+            attached_a().lists(0..1, &[("vol", Some(&[]))]),
+        ),
+        (
+            "two lists without an entry",
+            false,
+            attached_a().lists(0..2, &[("other", Some(&[]))]),
+        ),
+        ("two empty lists", false, attached_a().lists(0..2, &[])),
+        (
+            "two lists without a status",
+            false,
+            attached_a().lists(0..2, &[("vol", None)]),
+        ),
+        (
+            "two lists, one with the node",
+            false,
+            attached_a()
+                .lists(0..1, &[("vol", Some(&[]))])
+                .lists(1..2, &[("vol", Some(&["id-a"]))]),
+        ),
+        (
+            "another attachment has the target",
+            true,
+            attached_a().va(Attachment {
+                name: "other".into(),
+                uid: "other".into(),
+                ..guarded("a")
+            }),
+        ),
+        (
+            "another attachment without finalizer",
+            false,
+            attached_a().va(Attachment {
+                name: "other".into(),
+                uid: "other".into(),
+                ..va("a")
+            }),
+        ),
+        (
+            "never published",
+            true,
+            history().va(guarded("a")).va(deleting(guarded("a"), 4)),
+        ),
+        (
+            "publish without answer",
+            false,
+            history().va(guarded("a")).begin(Method::Publish, "a", |_| {}),
+        ),
+        (
+            "publish failed",
+            false,
+            history().va(guarded("a")).publish("a", "ABORTED"),
+        ),
+        (
+            "unpublish OK, then published again",
+            false,
+            attached_a().unpublish("a", OK).publish("a", OK),
+        ),
+        (
+            "another client removed it",
+            true,
+            attached_a().add(Observation::FinalizerTaken("uid-a".into())),
+        ),
+        (
+            "operator, node gone",
+            true,
+            refusals(
+                attached_a()
+                    .with(|settings| settings.assume_unpublished_after = Some(Duration::from_secs(300)))
+                    .add(registration(Registration::NoCsiNode)),
+                200,
+            ),
+        ),
+        (
+            "operator, node still there",
+            false,
+            refusals(
+                attached_a()
+                    .with(|settings| settings.assume_unpublished_after = Some(Duration::from_secs(300))),
+                200,
+            ),
+        ),
+        (
+            "operator, too early",
+            false,
+            refusals(
+                attached_a()
+                    .with(|settings| settings.assume_unpublished_after = Some(Duration::from_secs(300)))
+                    .add(registration(Registration::NoCsiNode)),
+                2,
+            ),
+        ),
+    ];
+    for (case, proven, history) in cases {
+        let broken = history.gone("a").broken();
+        assert_eq!(
+            !broken.contains(&Clause::FinalizerWithProof),
+            proven,
+            "{case}: {broken:?}"
+        );
+    }
+}
+
+/// The next attachment of the same name is published before the watch shows that the first one is gone.
+#[test]
+fn late_end_of_an_attachment_is_no_violation() {
+    let again = |history: History| {
+        let history = history.attach("a").unpublish("a", OK).publish("a", OK);
+        let requested = history.now.as_secs() - 6;
+        history.va(deleting(attached("a"), requested)).gone("a")
+    };
+    let second = || Attachment {
+        uid: "uid-2".into(),
+        ..attached("a")
+    };
+    let settled = again(history().watched()).va(second()).add(Observation::Settled);
+    assert_eq!(settled.broken(), BTreeSet::new());
+    let without_next = again(history().watched()).add(Observation::CleanedUp);
+    assert!(without_next.broken().contains(&Clause::NothingForgotten));
+    assert!(again(history()).broken().contains(&Clause::NothingForgotten));
+}

@@ -1,0 +1,61 @@
+//! Histories of the clauses about the status.
+
+use super::*;
+
+pub(super) fn rows() -> Vec<Row> {
+    vec![
+        (
+            Clause::AttachedWhilePublished,
+            history().va(va("a")).va(guarded("a")).va(attached("a")),
+            history()
+                .add(Observation::PublishCapability(false))
+                .va(va("a"))
+                .va(Attachment {
+                    attached: true,
+                    ..va("a")
+                }),
+        ),
+        (
+            Clause::ContextReported,
+            history()
+                .va(va("a"))
+                .va(guarded("a"))
+                .publish("a", OK)
+                .va(Attachment {
+                    metadata: BTreeMap::from([("device".to_owned(), "sda".to_owned())]),
+                    ..attached("a")
+                }),
+            history().attach("a"),
+        ),
+        (
+            Clause::ErrorReported,
+            history()
+                .va(guarded("a"))
+                .publish("a", "ABORTED")
+                .va(failed("a", "failed"))
+                .add(Observation::Settled),
+            history()
+                .va(guarded("a"))
+                .publish("a", "ABORTED")
+                .va(failed("a", "rpc error: the port is locked"))
+                .add(Observation::Settled),
+        ),
+        (
+            Clause::ErrorCleared,
+            history()
+                .attach("a")
+                .va(Attachment {
+                    attached: true,
+                    ..failed("a", "the port is locked")
+                })
+                .add(Observation::Settled),
+            history()
+                .va(guarded("a"))
+                .publish("a", "ABORTED")
+                .va(failed("a", "the port is locked"))
+                .publish("a", OK)
+                .va(attached("a"))
+                .add(Observation::Settled),
+        ),
+    ]
+}
