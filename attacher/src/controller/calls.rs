@@ -55,12 +55,11 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 None => SyncError::call(&error),
             }
         })?;
-        let published = Published {
+        state.progress(subject).publish_succeeded(Published {
             target: plan.target.clone(),
             context,
             connection,
-        };
-        state.progress(subject).published = Some(published);
+        });
         Ok(())
     }
 

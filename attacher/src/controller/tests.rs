@@ -1,6 +1,7 @@
 //! Single syncs with a fake API server and a fake driver.
 
 mod drain;
+mod exhaustive;
 mod node_ids;
 mod proof;
 mod stored;

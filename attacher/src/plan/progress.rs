@@ -89,6 +89,14 @@ impl Progress {
             .driver
             .take_if(|(session, _)| view.session.is_some() && *session != view.session);
     }
+
+    /// A publish has succeeded. Former answers about its target do not count any more.
+    pub(crate) fn publish_succeeded(&mut self, published: Published) {
+        self.sync
+            .unpublished
+            .retain(|(target, _)| *target != published.target);
+        self.published = Some(published);
+    }
 }
 
 // === impl SyncProgress ===

@@ -60,6 +60,10 @@ impl ControllerState {
         };
         progress.expire(&view);
         let next = plan::next(&view, &progress, self.queue.now);
+        if let Next::Lock(_) = next {
+            // Others may publish until the locks are acquired.
+            progress.sync.unpublished.clear();
+        }
         *self.progress(subject) = progress;
         next
     }

@@ -351,3 +351,34 @@ async fn detach_begins_under_the_locks_of_both_node_ids() {
         assert_eq!(fixture.world.state().unpublished, [at("old-id"), at("id")]);
     }
 }
+
+/// The node registers again under its former id during each publish. An unpublish before a publish says nothing afterwards.
+#[tokio::test(start_paused = true)]
+async fn unpublishes_a_target_again_that_was_published_after_its_unpublish() {
+    let mut fixture = Fixture::new(Attachment {
+        deleting: false,
+        ..mk_deleting_of_old_id()
+    });
+    fixture.world.state().silent.push("publish");
+    let item = fixture.item().expect("an attach");
+    let mut run = std::pin::pin!(fixture.controller.sync(&item));
+    for (version, id) in [(2, "old-id"), (3, "id")] {
+        assert!(timeout(FOREVER, run.as_mut()).await.is_err(), "{id}");
+        let node = Node {
+            version: Version(version),
+            ..mk_node("node", Some(id))
+        };
+        fixture.state().handle(Event::Nodes(Change::Applied(node)));
+        fixture.world.respond.notify_one();
+    }
+    assert!(timeout(FOREVER, run.as_mut()).await.is_err());
+    fixture.world.respond.notify_one();
+    assert_eq!(run.await, Ok(()));
+    let ids = |targets: &[PublishTarget]| -> Vec<_> {
+        let ids = targets.iter().map(|target| target.node_id.to_string());
+        ids.collect()
+    };
+    let state = fixture.world.state();
+    assert_eq!(ids(&state.unpublished), ["old-id", "id", "old-id"]);
+    assert_eq!(ids(&state.published), ["id", "old-id", "id"]);
+}
