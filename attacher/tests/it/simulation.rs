@@ -1,7 +1,8 @@
 //! Simulation of the controller with a fake API server, a fake driver and a paused clock: seeded histories in which
-//! writes fail, responses are lost, events arrive late, the driver refuses calls, and the attacher is killed at random
-//! times.
+//! writes fail, responses are lost, events arrive late, the driver refuses calls, all of them lie, and the attacher is killed
+//! at random times. The contract (`e2e/contract`) observes each of them.
 
+mod exhaustive;
 mod replicas;
 mod world;
 
@@ -9,17 +10,17 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use attacher_contract::Observation;
 use csi_attacher::controller::reconcile::Reconciler;
 use csi_attacher::controller::state::{ControllerState, lock};
 use csi_attacher::controller::{Controller, Heartbeat, RunOptions};
 use csi_attacher::model::{Capabilities, Driver};
 use csi_attacher::workqueue::{Backoff, Limits};
-use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use world::{Client, Faults, World};
+use world::{Client, Faults, Lie, World};
 
 const HISTORIES: u64 = 1_000;
 /// Simulated time in which the attacher must converge after the faults end. The longest backoff is a few seconds here.
@@ -100,7 +101,7 @@ async fn attacher_with(
         }
     };
     let (cluster, csi) = (world.cluster(&client), world.driver(&client));
-    let controller = Controller::new(cluster, csi, driver, state.clone(), || Timestamp::UNIX_EPOCH);
+    let controller = Controller::new(cluster, csi, driver, state.clone(), World::wall_clock);
     let options = RunOptions {
         events,
         connection,
@@ -120,14 +121,17 @@ async fn attacher_with(
 
 /// Starts and kills attachers while users act, then stops the faults and verifies that the attacher converges.
 async fn history(seed: u64) -> Result<(), String> {
-    // Every fourth driver loses and regains its publish capability, another fourth also lies, and another takes one call of a
-    // node at a time.
+    // Every fourth driver loses and regains its publish capability. In another fourth, everything lies; in another one there is
+    // one kind of lies, and in the last one the driver takes one call of a node at a time.
+    let one = Lie::ALL[(seed / 4) as usize % Lie::ALL.len()];
     let faults = match seed % 4 {
         0 => Faults::FICKLE,
         1 => Faults::LIES,
         2 => Faults::SOME_AND_LOCKS,
-        _ => Faults::SOME,
+        _ => Faults::with_lie(one),
     };
+    // Every second history heals only what is needed first.
+    let heals_all = (seed / 8).is_multiple_of(2);
     let world = World::new(seed, faults);
     let mut random = fastrand::Rng::with_seed(seed ^ 0x5eed);
     for process in 0..random.u64(1..5) {
@@ -142,24 +146,15 @@ async fn history(seed: u64) -> Result<(), String> {
         world.attacher_died();
         world.users_for(Duration::from_millis(random.u64(0..500))).await;
     }
-    world.stop_faults();
+    world.heal(heals_all);
     let stop = CancellationToken::new();
-    settles(
-        &world,
-        attacher(&world, seed, stop.clone()),
-        "reattached",
-        world.reattached(),
-    )
-    .await?;
+    let process = attacher(&world, seed, stop.clone());
+    settles(&world, process, Observation::Settled, world.reattached()).await?;
     world.attacher_died();
+    world.heal(true);
     world.delete_everything();
-    settles(
-        &world,
-        attacher(&world, seed + 1, stop),
-        "settled",
-        world.settled(),
-    )
-    .await?;
+    let process = attacher(&world, seed + 1, stop);
+    settles(&world, process, Observation::CleanedUp, world.settled()).await?;
     world.attacher_died();
     world
         .verify()
@@ -185,14 +180,14 @@ fn seeds(histories: u64) -> Range<u64> {
 async fn settles(
     world: &World,
     attachers: impl Future<Output = ()>,
-    condition_name: &str,
+    seen: Observation,
     condition: impl Future<Output = ()>,
 ) -> Result<(), String> {
     tokio::select! {
         biased;
         () = attachers => unreachable!("the test does not stop the attachers"),
         result = tokio::time::timeout(SETTLED_WITHIN, condition) => result.map_err(|_| {
-            format!("{}\nnot {condition_name} in time:\n{}", world.timeline(), world.describe())
+            format!("{}\nnot so in time: {seen}\n{}", world.timeline(), world.describe(&seen))
         }),
     }
 }

@@ -1,5 +1,6 @@
 //! The state that follows from the observations so far.
 
+mod release;
 mod target;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -99,9 +100,9 @@ impl World {
     /// The driver's ID of an attachment's volume.
     pub fn handle(&self, attachment: &Attachment) -> Option<Name> {
         let volume = self.volumes.get(&attachment.volume);
-        volume
-            .map(|volume| volume.handle.clone())
-            .or_else(|| attachment.handle.clone())
+        // A PersistentVolume of the same name may have another one now.
+        let recorded = attachment.handle.clone();
+        recorded.or_else(|| volume.map(|volume| volume.handle.clone()))
     }
 
     /// The PersistentVolume of a handle.
@@ -152,90 +153,6 @@ impl World {
             .collect()
     }
 
-    /// The proof that the target is released, from the view of this attachment.
-    pub fn proof(&self, attachment: &Attachment, target: &Target, now: Duration) -> Option<Proof> {
-        let others = self.attachments.values().map(|state| &state.version);
-        let mut others = others.filter(|other| other.uid != attachment.uid && other.finalizer);
-        if others.any(|other| self.is_target_of(other, target)) {
-            return Some(Proof::OtherAttachment);
-        }
-        let state = self.targets.get(target)?;
-        if let Some(proof) = state.proof() {
-            return Some(proof);
-        }
-        let registration = self
-            .nodes
-            .get(&attachment.node)
-            .and_then(|node| node.registration.as_ref())
-            .map(|(registration, _)| registration);
-        let present = match registration {
-            Some(Registration::Id(id)) if *id != target.node => Some(Target {
-                volume: target.volume.clone(),
-                node: id.clone(),
-            }),
-            Some(Registration::Id(_) | Registration::NoDriver | Registration::NoCsiNode) | None => None,
-        };
-        // No CSINode of this node registers the recorded ID any more, and the volume is off the machine that has the name.
-        if let Some(present) = present
-            && state.refusals.last_for(Refusals::MINUTE)
-            && self.is_released(attachment, &present)
-        {
-            return Some(Proof::Renamed);
-        }
-        let operator = self.operator?;
-        let has_no_node = registration == Some(&Registration::NoCsiNode);
-        let refused = state.refusals.last_for(operator) && (has_no_node || state.unlisted >= 2);
-        (refused && now >= operator).then_some(Proof::Operator)
-    }
-
-    fn is_released(&self, attachment: &Attachment, target: &Target) -> bool {
-        let others = self.attachments.values().map(|state| &state.version);
-        let mut others = others.filter(|other| other.uid != attachment.uid && other.finalizer);
-        others.any(|other| self.is_target_of(other, target))
-            || self
-                .targets
-                .get(target)
-                .is_some_and(|state| state.proof().is_some())
-    }
-
-    /// Whether the driver said that the target is released after its last publish.
-    pub fn is_denied(&self, target: &Target) -> bool {
-        let known = self.targets.get(target);
-        known.is_some_and(|known| known.publish_began.is_some() && known.proof().is_some())
-    }
-
-    /// Whether something that lasts prevents the attach or detach: the objects, or an answer of the driver after `since`.
-    pub(crate) fn has_obstacle(&self, attachment: &Attachment, since: usize) -> bool {
-        let is_refused = self.targets_of(attachment).into_iter().any(|target| {
-            let state = self.targets.get(&target);
-            state.is_some_and(|state| state.failed.is_some_and(|failed| failed > since))
-        });
-        let registration = self
-            .nodes
-            .get(&attachment.node)
-            .and_then(|node| node.registration.as_ref());
-        let present = match registration {
-            Some((Registration::Id(id), _)) => Some(id),
-            Some((Registration::NoDriver | Registration::NoCsiNode, _)) | None => None,
-        };
-        let is_moved = attachment.node_id.is_some() && attachment.node_id.as_ref() != present;
-        let mut others = self.attachments.values().map(|state| &state.version);
-        let has_twin = others.any(|other| {
-            other.uid != attachment.uid
-                && (&other.node, &other.volume) == (&attachment.node, &attachment.volume)
-        });
-        let volume = self.volumes.get(&attachment.volume);
-        let lacks_volume = volume.is_none_or(|volume| {
-            volume.deleting
-                || attachment
-                    .handle
-                    .as_ref()
-                    .is_some_and(|handle| *handle != volume.handle)
-        });
-        let cannot_attach = attachment.deleting.is_none() && lacks_volume;
-        is_refused || is_moved || has_twin || cannot_attach || present.is_none() || !self.publishes
-    }
-
     /// Whether the controller force-detached the volume from the node with this node ID, and since when.
     pub fn forced(&self, target: &Target) -> Option<usize> {
         let mut forced = self.forced.iter();
@@ -258,6 +175,9 @@ impl World {
             }
             Observation::FinalizerTaken(uid) => {
                 self.taken.insert(uid.clone());
+                for state in self.targets.values_mut() {
+                    state.taken |= state.published_for.as_ref() == Some(uid);
+                }
             }
             Observation::Volume(volume) => {
                 self.volumes.insert(volume.name.clone(), volume.clone());
@@ -302,6 +222,10 @@ impl World {
             Observation::Lease(holder) => self.leader = Some((number, holder.clone())),
             Observation::ProcessEnded(process) => {
                 self.last_fault = Some(number);
+                // Orphans are in the memory of the process only.
+                for state in self.targets.values_mut() {
+                    state.taken |= state.orphaned;
+                }
                 let is_its = |call: &Call| call.by.as_ref().is_none_or(|by| by == process);
                 let ended = self.running.extract_if(.., |_, (_, call)| is_its(call));
                 for (_, (_, call)) in ended.collect::<Vec<_>>() {
@@ -339,6 +263,18 @@ impl World {
     }
 
     fn attachment(&mut self, number: usize, version: &Arc<Attachment>) {
+        let known = self
+            .attachments
+            .get(&version.name)
+            .map(|state| state.version.clone());
+        let moved = known.filter(|known| known.uid == version.uid && known.node_id != version.node_id);
+        let left = moved.and_then(|known| {
+            let (volume, node) = (self.handle(&known)?, known.node_id.clone()?);
+            self.targets.get_mut(&Target { volume, node })
+        });
+        if let Some(state) = left {
+            state.orphaned = state.is_unknown();
+        }
         let key = || self.handle(version).map(|handle| (handle, version.node.clone()));
         let is_deleting = version.deleting.is_some();
         let known = self.attachments.get(&version.name);

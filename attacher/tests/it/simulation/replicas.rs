@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use attacher_contract::Observation;
 use csi_attacher::leader_election::LeaderElector;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::{Instant, sleep, timeout};
@@ -127,14 +128,14 @@ impl Replicas {
         }
     }
 
-    async fn pods(&self, seed: u64, forever: bool) {
-        if forever {
+    async fn pods(&self, seed: u64, forever: [bool; REPLICAS]) {
+        if forever.contains(&true) {
             // The earlier processes were killed just before.
             sleep(RESTART).await;
         }
         futures::join!(
-            self.pod(0, seed, forever),
-            self.pod(1, seed, forever),
+            self.pod(0, seed, forever[0]),
+            self.pod(1, seed, forever[1]),
             self.lease.run()
         );
     }
@@ -173,17 +174,20 @@ async fn history(seed: u64, handovers: &Mutex<i64>) -> Result<(), String> {
     let Replicas { world, lease, .. } = &replicas;
     tokio::select! {
         biased;
-        () = replicas.pods(seed, false) => unreachable!("pods must not end"),
+        () = replicas.pods(seed, [false; REPLICAS]) => unreachable!("pods must not end"),
         () = replicas.inject_faults(seed) => unreachable!("fault injection must not end"),
         () = world.users_for(Duration::from_secs(25)) => {}
     }
-    world.stop_faults();
+    // Every second history heals one replica first.
+    let heals_all = seed.is_multiple_of(2);
+    world.heal(heals_all);
     lease.stop_faults();
-    let pods = replicas.pods(seed, true);
-    settles(world, pods, "reattached", world.reattached()).await?;
+    let pods = replicas.pods(seed, [true, heals_all]);
+    settles(world, pods, Observation::Settled, world.reattached()).await?;
+    world.heal(true);
     world.delete_everything();
-    let pods = replicas.pods(seed + 1, true);
-    settles(world, pods, "settled", world.settled()).await?;
+    let pods = replicas.pods(seed + 1, [true; REPLICAS]);
+    settles(world, pods, Observation::CleanedUp, world.settled()).await?;
     *handovers.lock().expect("nothing must panic while it is locked") += i64::from(lease.transitions());
     world
         .verify()

@@ -1,31 +1,43 @@
-//! The state of a fake API server and driver. Checks the attacher's invariants at each request and call.
+//! The state of a fake API server and driver, which the contract observes.
 
 mod array;
+mod choices;
 mod client;
 mod cluster;
 mod driver;
+mod nodes;
+mod observer;
 mod users;
+mod watch;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use attacher_contract::observation::Method;
+use attacher_contract::{Clause, Contract, Observation, Settings};
 use csi_attacher::controller::state::Event;
 use csi_attacher::informer::Change;
 use csi_attacher::model::{
-    Attachment, CsiSource, Node, PublishTarget, Recorded, SecretRef, Source, Version, Volume, VolumeSpec,
+    Attachment, CsiSource, Node, PublishTarget, Recorded, SecretRef, Source, Uid, Version, Volume, VolumeSpec,
 };
-use tokio::sync::mpsc;
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::election::server::Server;
 
 use array::Array;
+pub(super) use choices::Choices;
 pub(super) use client::Client;
 pub(super) use cluster::FakeCluster;
 pub(super) use driver::FakeDriver;
+pub(super) use users::Environment;
 
 pub(super) const DRIVER: &str = "sim.example";
+/// The process without leader election.
+const PROCESS: &str = "attacher";
 const VOLUMES: usize = 3;
 const NODES: usize = 4;
 /// The node whose machine may be registered again under another node ID.
@@ -42,11 +54,41 @@ pub(super) struct Faults {
     array: bool,
     /// Whether the driver loses and regains its publish capability.
     fickle: bool,
-    /// Whether untrue answers occur: NOT_FOUND for a node that exists, a CSINode without the driver on a living node, and 404
-    /// for a VolumeAttachment that exists.
-    lies: bool,
+    /// The kinds of untrue answers, as bits of [`Lie`].
+    lies: u16,
     /// Whether the driver takes one call of a node at a time, and refuses others.
     locks_nodes: bool,
+}
+
+/// A kind of untrue answers.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Lie {
+    /// NOT_FOUND of a driver whose node cache is cold.
+    NotFound,
+    /// OK of the driver without effect.
+    OkWithoutEffect,
+    /// DEADLINE_EXCEEDED, and the call takes effect later.
+    EffectLater,
+    /// A CSINode without the driver's entry on a living node.
+    CsiNode,
+    /// A CSINode that is deleted, and created again.
+    CsiNodeGone,
+    /// Two nodes with one node ID.
+    SharedNodeId,
+    /// NotFound for a VolumeAttachment that exists.
+    StrayNotFound,
+    /// 404, 408, 425, 429, 502 or 504 of a proxy, with or without effect of the request.
+    StrayStatus,
+    /// The API server loses a finalizer that it accepted during the deletion.
+    LostFinalizer,
+    /// A watch skips events, until the next list.
+    SkippedEvents,
+    /// A watch goes back, and repeats events.
+    RepeatedEvents,
+    /// The wall clock jumps.
+    ClockJumps,
+    /// The Secret may not be read for a while.
+    SecretForbidden,
 }
 
 #[derive(Clone)]
@@ -64,25 +106,60 @@ struct State {
     uids: u64,
     published: HashSet<PublishTarget>,
     array: Array,
+    /// Effects of calls that ended with an error, and when they come.
+    late: Vec<(Instant, Method, PublishTarget)>,
+    /// Writes that were answered by an error, and when they are executed.
+    late_writes: Vec<(Instant, LateWrite)>,
+    /// How many times each target was published anew.
+    devices: HashMap<PublishTarget, usize>,
+    /// `status.attachmentMetadata` by UID.
+    contexts: HashMap<Uid, BTreeMap<String, String>>,
+    /// When the finalizer was added, by UID.
+    finalizer_added: HashMap<Uid, Instant>,
+    secret_forbidden_until: Option<Instant>,
+    /// The node all of whose calls fail.
+    broken_node: Option<Arc<str>>,
     /// Node IDs of removed machines, whose publishes no longer exist.
     removed_ids: HashSet<Arc<str>>,
     /// Former IDs of machines that have another one now, and until when the driver still knows them. Afterwards the driver
     /// behaves as vSphere's: it refuses a publish, and an unpublish does nothing and succeeds.
     former_ids: HashMap<Arc<str>, FormerId>,
-    /// Running calls by target: the attacher must not send two at a time for one target.
+    /// Running calls by target.
     calling: HashMap<PublishTarget, usize>,
     calls: Calls,
     writes: Writes,
     reads_of_secrets: usize,
     /// The server of the replicas' lease.
     lease: Option<Server>,
-    violations: Vec<String>,
-    /// All writes, calls and faults in order, printed when a history fails.
-    timeline: Vec<String>,
+    contract: Contract,
     began: Instant,
     random: fastrand::Rng,
     faults: Faults,
+    /// Faults that are enumerated, and not random.
+    choices: Option<Choices>,
+    bug: Option<Bug>,
+    /// The process must be killed.
+    crashed: bool,
+    /// There are new watch events.
+    changed: Arc<Notify>,
 }
+
+/// A bug of an attacher, injected between the attacher and its API server or driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bug {
+    /// Issue 3 of the Go sidecar: writes reach a re-created object of the same name.
+    WritesWithoutUid,
+    /// Issue 4: the finalizer of a PersistentVolume is appended without a test.
+    PvFinalizerAppended,
+    /// Issue 12: a detach uses the present node ID, and not the recorded one.
+    PresentNodeId,
+    /// NOT_FOUND counts as a proof of detach.
+    NotFoundIsProof,
+    /// The loss of publish calls counts as a proof of detach.
+    CapabilityIsProof,
+}
+
+type LateWrite = Box<dyn FnOnce(&mut State) + Send>;
 
 struct FormerId {
     next: Arc<str>,
@@ -98,12 +175,18 @@ pub(super) struct Calls {
     pub(super) unpublish: usize,
     /// Those that were refused because of another call of the node.
     pub(super) locked: usize,
+    begun: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Writes {
     pub(super) attachments: usize,
     pub(super) volumes: usize,
+}
+
+thread_local! {
+    /// Error of the wall clock, in seconds.
+    static CLOCK_ERROR: Cell<i64> = const { Cell::new(0) };
 }
 
 /// The publish target in the VolumeAttachment's annotations.
@@ -115,21 +198,49 @@ fn recorded(attachment: &Attachment) -> Option<PublishTarget> {
     })
 }
 
-/// Whether a deleting attachment is detached and only has finalizers of other controllers, so that the attacher sends no call.
-fn is_released(attachment: &Attachment) -> bool {
-    attachment.deleting && !attachment.finalizer && !attachment.has_attached_status()
+// === impl Lie ===
+
+impl Lie {
+    pub(super) const ALL: [Self; 13] = [
+        Self::NotFound,
+        Self::OkWithoutEffect,
+        Self::EffectLater,
+        Self::CsiNode,
+        Self::CsiNodeGone,
+        Self::SharedNodeId,
+        Self::StrayNotFound,
+        Self::StrayStatus,
+        Self::LostFinalizer,
+        Self::SkippedEvents,
+        Self::RepeatedEvents,
+        Self::ClockJumps,
+        Self::SecretForbidden,
+    ];
+
+    fn bit(self) -> u16 {
+        1 << self as u16
+    }
 }
 
 // === impl Faults ===
 
 impl Faults {
+    /// Without faults, the cost of an operation has a bound.
+    fn settings(self) -> Settings {
+        let quiet = self.api == 0 && self.driver == 0 && self.lies == 0 && !self.locks_nodes;
+        match quiet {
+            true => Settings::exact(),
+            false => Settings::exact().without(Clause::Uneventful),
+        }
+    }
+
     pub(super) const NONE: Self = Self {
         api: 0,
         driver: 0,
         list: 0,
         array: false,
         fickle: false,
-        lies: false,
+        lies: 0,
         locks_nodes: false,
     };
     pub(super) const SOME: Self = Self {
@@ -138,7 +249,7 @@ impl Faults {
         list: 40,
         array: true,
         fickle: false,
-        lies: false,
+        lies: 0,
         locks_nodes: false,
     };
     pub(super) const FICKLE: Self = Self {
@@ -146,9 +257,16 @@ impl Faults {
         ..Self::SOME
     };
     pub(super) const LIES: Self = Self {
-        lies: true,
+        lies: u16::MAX,
         ..Self::FICKLE
     };
+    /// As `SOME`, with one kind of untrue answers.
+    pub(super) fn with_lie(lie: Lie) -> Self {
+        Self {
+            lies: lie.bit(),
+            ..Self::SOME
+        }
+    }
     pub(super) const LOCKS: Self = Self {
         locks_nodes: true,
         ..Self::NONE
@@ -163,6 +281,7 @@ impl Faults {
 
 impl World {
     pub(super) fn new(seed: u64, faults: Faults) -> Self {
+        CLOCK_ERROR.set(0);
         let mut state = State {
             attachments: BTreeMap::new(),
             volumes: BTreeMap::new(),
@@ -173,6 +292,13 @@ impl World {
             uids: 0,
             published: HashSet::new(),
             array: Array::default(),
+            late: Vec::new(),
+            late_writes: Vec::new(),
+            devices: HashMap::new(),
+            contexts: HashMap::new(),
+            finalizer_added: HashMap::new(),
+            secret_forbidden_until: None,
+            broken_node: None,
             removed_ids: HashSet::new(),
             former_ids: HashMap::new(),
             calling: HashMap::new(),
@@ -180,11 +306,14 @@ impl World {
             writes: Writes::default(),
             reads_of_secrets: 0,
             lease: None,
-            violations: Vec::new(),
-            timeline: Vec::new(),
+            contract: Contract::new(faults.settings()),
             began: Instant::now(),
             random: fastrand::Rng::with_seed(seed),
             faults,
+            choices: None,
+            bug: None,
+            crashed: false,
+            changed: Arc::default(),
         };
         for node in 0..NODES {
             state.register_node(node);
@@ -193,9 +322,12 @@ impl World {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0
+        let mut state = self
+            .0
             .lock()
-            .expect("no test must panic while the world is locked")
+            .expect("no test must panic while the world is locked");
+        state.take_late_effects();
+        state
     }
 
     /// As `new`, but only the holder of `lease` may write and call.
@@ -203,6 +335,49 @@ impl World {
         let world = Self::new(seed, faults);
         world.state().lease = Some(lease);
         world
+    }
+
+    /// As `new`, with enumerated faults and a bug.
+    pub(super) fn with_choices(choices: Choices, bug: Option<Bug>) -> Self {
+        let world = Self::new(0, Faults::NONE);
+        let mut state = world.state();
+        state.contract = Contract::new(
+            Settings::exact()
+                .without(Clause::Uneventful)
+                .without(Clause::NoIdleWrite),
+        );
+        state.choices = Some(choices);
+        state.bug = bug;
+        (0..NODES).for_each(|node| state.observe_node(&format!("node-{node}")));
+        drop(state);
+        world
+    }
+
+    /// The choices of a history that has ended.
+    pub(super) fn take_choices(&self) -> Option<Choices> {
+        self.state().choices.take()
+    }
+
+    /// Kills the attacher. Never returns.
+    async fn crash(&self) {
+        {
+            let mut state = self.state();
+            state.crashed = true;
+            state.changed.notify_waiters();
+        }
+        std::future::pending().await
+    }
+
+    /// Waits until the attacher must be killed.
+    pub(super) async fn crashed(&self) {
+        let changed = self.state().changed.clone();
+        loop {
+            let notified = changed.notified();
+            if std::mem::take(&mut self.state().crashed) {
+                return;
+            }
+            notified.await;
+        }
     }
 
     pub(super) fn cluster(&self, client: &Client) -> FakeCluster {
@@ -219,51 +394,11 @@ impl World {
         }
     }
 
-    /// All watches of a process, each with its own delays. The watch of attachments begins after `leads`.
-    pub(super) async fn watch(&self, events_tx: mpsc::Sender<Event>, leads: impl Future<Output = ()>) {
-        let attachments = async {
-            leads.await;
-            self.watch_kind(&events_tx, |event| matches!(event, Event::Attachments(_)))
-                .await;
-        };
-        futures::join!(
-            attachments,
-            self.watch_kind(&events_tx, |event| matches!(event, Event::Volumes(_))),
-            self.watch_kind(&events_tx, |event| matches!(event, Event::Nodes(_))),
-            self.watch_kind(&events_tx, |event| matches!(event, Event::DriverConnected(_))),
-        );
-    }
-
-    /// Sends a list, then each later event with a delay.
-    async fn watch_kind(&self, events_tx: &mpsc::Sender<Event>, is_kind: fn(&Event) -> bool) {
-        let (list, mut seen) = {
-            let state = self.state();
-            (state.list(), state.log.len())
-        };
-        for event in list.into_iter().filter(is_kind) {
-            events_tx.send(event).await.ok();
-        }
-        loop {
-            let (event, delay) = {
-                let mut state = self.state();
-                let delay = state.random.u64(1..15);
-                let next = state.log[seen..].iter().position(is_kind);
-                seen = next.map_or(state.log.len(), |next| seen + next + 1);
-                let event = next.map(|_| state.log[seen - 1].clone());
-                (event, Duration::from_millis(delay))
-            };
-            tokio::time::sleep(delay).await;
-            if let Some(event) = event {
-                events_tx.send(event).await.ok();
-            }
-        }
-    }
-
     /// Forgets the running calls of a dead process, which no longer count against the next one.
     pub(super) fn attacher_died(&self) {
         let mut state = self.state();
         state.calling.clear();
-        state.note(format_args!("the attacher died"));
+        state.observe(Observation::ProcessEnded(PROCESS.into()));
     }
 
     pub(super) fn writes(&self) -> Writes {
@@ -300,10 +435,11 @@ impl World {
         self.until(|state| state.writes.attachments > 0).await;
     }
 
-    /// Waits until all attachments and all deleting volumes are gone.
-    pub(super) async fn settled(&self) {
-        self.until(|state| state.attachments.is_empty() && state.volumes.values().all(|v| !v.deleting))
-            .await;
+    /// The wall clock of a controller, which may jump by hours.
+    pub(super) fn wall_clock() -> Timestamp {
+        let error = SignedDuration::from_secs(CLOCK_ERROR.get());
+        // Far from the epoch, so that it can be set back.
+        Timestamp::UNIX_EPOCH + SignedDuration::from_hours(100_000) + error
     }
 
     async fn until(&self, condition: impl Fn(&State) -> bool) {
@@ -311,49 +447,18 @@ impl World {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
-
-    pub(super) fn timeline(&self) -> String {
-        self.state().timeline.join("\n")
-    }
-
-    pub(super) fn describe(&self) -> String {
-        let state = self.state();
-        format!(
-            "attachments {:?},\nvolumes {:?},\npublished {:?}, violations {:?}",
-            state.attachments.values(),
-            state.volumes.values(),
-            state.published,
-            state.violations
-        )
-    }
-
-    /// Returns the first violation of an invariant, or a publish that no attachment accounts for.
-    pub(super) fn verify(&self) -> Result<(), String> {
-        let state = self.state();
-        if let Some(violation) = state.violations.first() {
-            return Err(violation.clone());
-        }
-        let recorded = state.attachments.values().filter_map(recorded);
-        let wanted: HashSet<_> = recorded.map(|target| state.present(&target)).collect();
-        let is_leaked =
-            |target: &&PublishTarget| !wanted.contains(*target) && !state.array.abandoned.contains(*target);
-        match state.published.iter().find(is_leaked) {
-            Some(leaked) => Err(format!("leaked publish: {leaked:?}")),
-            None => Ok(()),
-        }
-    }
 }
 
 // === impl State ===
 
 impl State {
-    fn note(&mut self, text: std::fmt::Arguments<'_>) {
-        let at = self.began.elapsed();
-        self.timeline.push(format!("{:>9.3} {text}", at.as_secs_f64()));
-    }
-
     fn percent(&mut self, percent: u8) -> bool {
         self.random.u8(0..100) < percent
+    }
+
+    /// Whether this kind of lie happens now.
+    fn lies(&mut self, lie: Lie, percent: u8) -> bool {
+        self.faults.lies & lie.bit() != 0 && self.percent(percent)
     }
 
     fn next_version(&mut self) -> Version {
@@ -366,171 +471,47 @@ impl State {
         format!("uid-{}", self.uids).as_str().into()
     }
 
-    fn list(&self) -> Vec<Event> {
-        let mut list = vec![
-            Event::DriverConnected(self.array.capabilities()),
-            Event::Attachments(Change::ReplaceStarted),
-            Event::Volumes(Change::ReplaceStarted),
-            Event::Nodes(Change::ReplaceStarted),
-        ];
-        list.extend(
-            self.attachments
-                .values()
-                .cloned()
-                .map(|a| Event::Attachments(Change::Applied(a))),
-        );
-        list.extend(
-            self.volumes
-                .values()
-                .cloned()
-                .map(|v| Event::Volumes(Change::Applied(v))),
-        );
-        list.extend(
-            self.nodes
-                .values()
-                .cloned()
-                .map(|n| Event::Nodes(Change::Applied(n))),
-        );
-        list.extend([
-            Event::Nodes(Change::Replaced),
-            Event::Attachments(Change::Replaced),
-            Event::Volumes(Change::Replaced),
-        ]);
-        list
+    fn emit(&mut self, event: Event) {
+        self.log.push(event);
+        self.changed.notify_waiters();
     }
 
     fn put_attachment(&mut self, mut attachment: Attachment) -> Attachment {
         attachment.version = self.next_version();
-        self.note(format_args!("{attachment:?}"));
         let name = attachment.name.to_string();
         if attachment.deleting && !attachment.finalizer && !attachment.foreign_finalizers {
             self.attachments.remove(&name);
-            self.abandon_after_deletion(&attachment);
+            self.observe(Observation::AttachmentGone(attachment.name.clone()));
             let gone = Change::Deleted {
                 name: attachment.name.clone(),
                 uid: attachment.uid.clone(),
             };
-            self.log.push(Event::Attachments(gone));
+            self.emit(Event::Attachments(gone));
         } else {
-            let known = self.attachments.insert(name, attachment.clone());
-            if is_released(&attachment) && known.is_some_and(|known| !is_released(&known)) {
-                self.abandon_after_release(&attachment);
-            }
-            self.log
-                .push(Event::Attachments(Change::Applied(attachment.clone())));
+            self.attachments.insert(name, attachment.clone());
+            self.observe_attachment(&attachment);
+            self.emit(Event::Attachments(Change::Applied(attachment.clone())));
         }
         attachment
     }
 
     fn put_volume(&mut self, mut volume: Volume) -> Volume {
         volume.version = self.next_version();
-        self.note(format_args!("{volume:?}"));
         let name = volume.name.to_string();
         if volume.deleting && !volume.finalizer {
             self.volumes.remove(&name);
+            self.observe(Observation::VolumeGone(volume.name.clone()));
             let gone = Change::Deleted {
                 name: volume.name.clone(),
                 uid: volume.uid.clone(),
             };
-            self.log.push(Event::Volumes(gone));
+            self.emit(Event::Volumes(gone));
         } else {
             self.volumes.insert(name, volume.clone());
-            self.log.push(Event::Volumes(Change::Applied(volume.clone())));
+            self.observe_volume(&volume, volume.finalizer.into());
+            self.emit(Event::Volumes(Change::Applied(volume.clone())));
         }
         volume
-    }
-
-    /// The driver's pod on the node restarts: kubelet removes its entry, or adds it again. The machine lives.
-    fn unregister_driver(&mut self, node: usize) {
-        let name = format!("node-{node}");
-        let Some(mut node) = self.nodes.get(&name).cloned() else {
-            return;
-        };
-        node.id = match node.id.take() {
-            // OK for the recorded id is a proof without a present one (docs/adr/0004-recorded-target.md), even if the machine
-            // was renamed and its driver answers OK for the id that it does not know any more.
-            Some(id) if self.former_ids.values().any(|former| former.next == id) => return,
-            Some(id) => {
-                self.unregistered.insert(name.clone(), id);
-                None
-            }
-            None => self.unregistered.remove(&name),
-        };
-        node.version = self.next_version();
-        self.note(format_args!("{name} registers {:?}", node.id));
-        self.nodes.insert(name, node.clone());
-        self.log.push(Event::Nodes(Change::Applied(node)));
-    }
-
-    /// Registers the node under another ID, as another machine, with or without removal of the previous one, or as the same
-    /// machine.
-    fn register_node(&mut self, node: usize) {
-        let name = format!("node-{node}");
-        let id: Arc<str> = format!("id-{node}-{}", self.uids).as_str().into();
-        let before = self.nodes.get(&name).and_then(|node| node.id.clone());
-        if let Some(before) = before.or_else(|| self.unregistered.remove(&name)) {
-            let was_renamed = self.former_ids.values().any(|former| former.next == before);
-            match self.random.u8(0..4) {
-                0..2 => {
-                    self.published.retain(|target| target.node_id != before);
-                    self.note(format_args!("the machine {before} is removed"));
-                    self.removed_ids.insert(before);
-                }
-                // Twice as likely for a machine that was renamed before: no record names all of its three IDs.
-                2 if node == RENAMED_NODE => self.change_node_id(&before, &id),
-                3 if was_renamed => self.change_node_id(&before, &id),
-                _ => {}
-            }
-        }
-        self.note(format_args!("{name} registers as {id}"));
-        let node = Node {
-            name: name.as_str().into(),
-            uid: self.next_uid(),
-            version: self.next_version(),
-            id: Some(id),
-        };
-        self.nodes.insert(name, node.clone());
-        self.log.push(Event::Nodes(Change::Applied(node)));
-    }
-
-    /// Changes the machine's node ID. Its publishes stay.
-    fn change_node_id(&mut self, before: &Arc<str>, next: &Arc<str>) {
-        let renamed = |targets: &mut HashSet<PublishTarget>| {
-            *targets = std::mem::take(targets)
-                .into_iter()
-                .map(|target| match target.node_id == *before {
-                    true => PublishTarget {
-                        node_id: next.clone(),
-                        ..target
-                    },
-                    false => target,
-                })
-                .collect();
-        };
-        self.note(format_args!("the node ID of the machine {before} is now {next}"));
-        renamed(&mut self.published);
-        self.array.all_targets().into_iter().for_each(renamed);
-        let former = FormerId {
-            next: next.clone(),
-            known_until: Instant::now() + FORMER_ID_KNOWN,
-        };
-        self.former_ids.insert(before.clone(), former);
-    }
-
-    /// The target with the present ID of its machine.
-    fn present(&self, target: &PublishTarget) -> PublishTarget {
-        let mut target = target.clone();
-        while let Some(former) = self.former_ids.get(&target.node_id) {
-            target.node_id = former.next.clone();
-        }
-        target
-    }
-
-    /// Whether the driver knows the machine by another ID only.
-    fn is_unknown_id(&self, target: &PublishTarget) -> bool {
-        self.former_ids
-            .get(&target.node_id)
-            .is_some_and(|former| Instant::now() >= former.known_until)
     }
 
     fn create_volume(&mut self, volume: usize, left_in_tree: bool) {

@@ -44,9 +44,7 @@ pub(super) fn finalizer_with_proof(
     let attachment = &state.version;
     for target in now.world.targets_of(attachment) {
         let known = now.world.targets.get(&target);
-        let published_for = known.and_then(|known| known.published_for.as_ref());
-        let is_others = published_for.is_some_and(|uid| *uid != attachment.uid);
-        if is_others
+        if now.world.is_others(&target, &attachment.uid)
             || was_released(now, attachment, &target)
             || now.world.proof(attachment, &target, now.at).is_some()
         {
@@ -103,9 +101,7 @@ pub(super) fn nothing_forgotten(
             .world
             .attachments_of(&target)
             .any(|state| state.version.uid != attachment.uid && state.version.finalizer);
-        let is_others = known
-            .and_then(|known| known.published_for.as_ref())
-            .is_some_and(|uid| *uid != attachment.uid)
+        let is_others = now.world.is_others(&target, &attachment.uid)
             || proof == Some(Proof::OtherAttachment)
             || has_twin;
         if is_denied || is_others {

@@ -74,12 +74,16 @@ pub(super) fn recovers(now: Now<'_>, seen: &Observation, _: &mut Deferred, findi
     };
     for state in now.world.attachments.values() {
         let attachment = &state.version;
-        let text = match (attachment.deleting.is_some(), attachment.attached) {
-            (true, _) if attachment.finalizer => "it is not detached",
-            (false, false) => "it is not attached",
+        let says_attached = attachment.attached || attachment.detach_error.is_some();
+        let text = match (attachment.deleting.is_some(), attachment.finalizer) {
+            (true, true) => "it is not detached",
+            // Another controller's finalizer keeps it.
+            (true, false) if says_attached => "it is detached, and its status does not say so",
+            (false, _) if !attachment.attached => "it is not attached",
+            (false, false) if now.world.publishes => "it is attached, and nothing guards its publish",
             (true | false, _) => continue,
         };
-        if !now.world.has_obstacle(attachment, healed) {
+        if !now.world.has_obstacle(attachment) && !now.world.is_refused(attachment) {
             let error = match attachment.deleting {
                 Some(_) => &attachment.detach_error,
                 None => &attachment.attach_error,
@@ -105,7 +109,9 @@ pub(super) fn array_agrees(now: Now<'_>, seen: &Observation, _: &mut Deferred, f
             .iter()
             .any(|target| now.world.published.contains_key(target));
         let is_known = now.world.handle(attachment).is_some();
-        if is_known && attachment.attached && attachment.deleting.is_none() && !is_published {
+        let is_excused = now.world.has_obstacle(attachment)
+            || now.world.healed.is_some() && now.world.is_refused(attachment);
+        if is_known && attachment.attached && attachment.deleting.is_none() && !is_published && !is_excused {
             let text = "it says attached, and the array has not published its volume";
             findings.add(&attachment.name, text, [state.seen.1]);
         }

@@ -100,6 +100,10 @@ pub(super) fn error_reported(
             };
             // A repeated publish may fail under an attachment that stays attached.
             let is_open = is_deleting || !attachment.attached;
+            // Another error may have followed, which no call precedes.
+            if now.world.healed.is_some() && now.world.has_obstacle(attachment) {
+                continue;
+            }
             if let Some(answer) = failed
                 && is_open
                 && error.is_some()
@@ -120,7 +124,11 @@ pub(super) fn error_cleared(now: Now<'_>, seen: &Observation, _: &mut Deferred, 
     let Observation::Settled = seen else { return };
     for state in now.world.attachments.values() {
         let attachment = &state.version;
-        if attachment.attached && attachment.deleting.is_none() && attachment.attach_error.is_some() {
+        // A publish that ListVolumes lost may fail again.
+        let lasts = now.world.healed.is_some()
+            && (now.world.has_obstacle(attachment) || now.world.is_refused(attachment));
+        let is_attached = attachment.attached && attachment.deleting.is_none();
+        if is_attached && attachment.attach_error.is_some() && !lasts {
             let text = "it is attached and still has an attachError";
             findings.add(&attachment.name, text, [state.seen.1]);
         }

@@ -2,6 +2,7 @@
 
 use super::*;
 
+#[expect(clippy::too_many_lines, reason = "a table")]
 pub(super) fn rows() -> Vec<Row> {
     vec![
         (

@@ -48,6 +48,10 @@ fn finalizer_goes_with_each_kind_of_proof_only() {
             history.pass(seconds).unpublish("a", "NOT_FOUND")
         })
     };
+    let moved = || Attachment {
+        node_id: Some("id-c".into()),
+        ..attached("a")
+    };
     let cases: Vec<(&str, bool, History)> = vec![
         ("OK", true, attached_a().unpublish("a", OK)),
         ("no unpublish", false, attached_a()),
@@ -119,6 +123,21 @@ fn finalizer_goes_with_each_kind_of_proof_only() {
             "the Go sidecar's issue 12: only the present ID is unpublished",
             false,
             renamed(attached_a()).unpublish("c", OK),
+        ),
+        (
+            "attached again under another ID, and NOT_FOUND for the former one",
+            true,
+            renamed(history().attach("a"))
+                .unpublish("a", "NOT_FOUND")
+                .va(moved())
+                .va(deleting(moved(), 9)),
+        ),
+        (
+            "attached again under another ID, and the former one not unpublished",
+            false,
+            renamed(history().attach("a"))
+                .va(moved())
+                .va(deleting(moved(), 9)),
         ),
         (
             "two lists without the node",

@@ -17,6 +17,9 @@ pub enum Proof {
     OtherAttachment,
     /// Two complete lists, both begun after the last publish ended, have the volume without the node.
     Lists,
+    /// The driver did not know it when the attachment was published to another ID of its node: the attacher unpublishes it
+    /// without the attachment.
+    Orphan,
     /// Three refusals over a minute, while the node registers another ID, from which the volume is unpublished.
     Renamed,
     /// Three refusals over the time that the operator named, without a node, or without the volume in the lists.
@@ -53,6 +56,10 @@ pub struct TargetState {
     pub refusals: Refusals,
     /// Complete lists, since the last publish ended, without an entry of the volume.
     pub unlisted: usize,
+    /// Whether another client removed the finalizer of the attachment for which it was published.
+    pub taken: bool,
+    /// Whether its attachment records another target, after the driver did not know this one.
+    pub(super) orphaned: bool,
     publish_ended: Option<usize>,
     unpublished: bool,
     lists_without_node: usize,
@@ -103,6 +110,8 @@ impl TargetState {
             self.calls = (0, 0);
         }
         self.published_for = owner;
+        self.taken = false;
+        self.orphaned = false;
         self.publish_began = Some(number);
         self.publish_ended = None;
         self.unpublished = false;
@@ -152,6 +161,12 @@ impl TargetState {
                 }
             }
         }
+    }
+
+    /// Whether the driver answered the last unpublish that it does not know the target.
+    pub(super) fn is_unknown(&self) -> bool {
+        let refused = self.failures.1.as_ref();
+        refused.is_some_and(|answer| matches!(&*answer.code, "NOT_FOUND" | "INVALID_ARGUMENT"))
     }
 
     /// The publish ended without an answer.

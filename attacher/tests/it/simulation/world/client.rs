@@ -8,7 +8,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use tokio::time::Instant;
 
-use super::{State, World};
+use super::{PROCESS, World};
 
 /// One in this many requests of a replica is interrupted by SIGSTOP.
 const SUSPENDED_ONCE_IN: u16 = 100;
@@ -102,16 +102,8 @@ impl Client {
         }
     }
 
-    /// Checks that the sender of a write or call holds the lease when the server receives it.
-    pub(super) fn check_lease(&self, state: &mut State, what: &str) {
-        let (Some(identity), Some(lease)) = (&self.identity, &state.lease) else {
-            return;
-        };
-        let holder = lease.holder();
-        if holder.as_deref() != Some(&**identity) {
-            let violation = format!("{what} of {identity}, but the lease is held by {holder:?}");
-            state.note(format_args!("{violation}"));
-            state.violations.push(violation);
-        }
+    /// The name of its process.
+    pub(super) fn name(&self) -> Arc<str> {
+        self.identity.clone().unwrap_or_else(|| PROCESS.into())
     }
 }

@@ -11,9 +11,11 @@ use csi_attacher::model::attachment::{
 use csi_attacher::model::{Attachment, Problem, Recorded, SecretRef, Secrets, Uid, Volume};
 use csi_attacher::plan::{Operation, Record};
 use serde_json::json;
+use tokio::time::Instant;
 
+use super::choices::ApiFault;
 use super::client::Client;
-use super::{State, World, recorded};
+use super::{Bug, Lie, State, World};
 
 const FINALIZER: &str = "external-attacher/sim";
 
@@ -21,6 +23,9 @@ pub(in super::super) struct FakeCluster {
     pub(super) world: World,
     pub(super) client: Client,
 }
+
+/// When a late request is executed: after two repetitions.
+const LATE: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RequestKind {
@@ -36,14 +41,18 @@ impl FakeCluster {
         kind: RequestKind,
         act: impl FnOnce(&mut State) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
+        let mut chosen = None;
         let (lost_before, lost_after, delay) = {
             let mut state = self.world.state();
+            if let Some(choices) = state.choices.as_mut().filter(|_| kind == RequestKind::Write) {
+                chosen = choices.api_fault();
+            }
             let faults = state.faults.api;
             let lost = state.percent(faults);
             let before = state.random.bool();
             (
-                lost && before,
-                lost && !before,
+                lost && before || matches!(chosen, Some(ApiFault::RequestLost)),
+                lost && !before || matches!(chosen, Some(ApiFault::ResponseLost)),
                 Duration::from_millis(state.random.u64(0..20)),
             )
         };
@@ -52,6 +61,19 @@ impl FakeCluster {
         if kind == RequestKind::Write {
             self.client.await_connection(&self.world).await;
             self.client.fence().await?;
+        }
+        match chosen {
+            Some(ApiFault::CrashBefore) => self.world.crash().await,
+            Some(ApiFault::StrayNotFound) => {
+                return Err(Error::NotFound("a proxy does not know the path".into()));
+            }
+            Some(ApiFault::Late) => {
+                let late = move |state: &mut State| drop(act(state));
+                let at = Instant::now() + LATE;
+                self.world.state().late_writes.push((at, Box::new(late)));
+                return Err(Error::Unanswered("no response".into()));
+            }
+            _ => {}
         }
         let (world, client) = (self.world.clone(), self.client.clone());
         let response = self.client.on_server(async move {
@@ -63,11 +85,16 @@ impl FakeCluster {
             }
             let mut state = world.state();
             if kind == RequestKind::Write {
-                client.check_lease(&mut state, "a write");
+                state.observe_write(&client, "an object", true);
             }
             act(&mut state)
         });
         let response = response.await;
+        match chosen {
+            Some(ApiFault::CrashAfter) => self.world.crash().await,
+            Some(ApiFault::StrayTimeout) => return Err(stray(504)),
+            _ => {}
+        }
         if lost_before {
             return response;
         }
@@ -84,21 +111,33 @@ impl FakeCluster {
         attachment: &Attachment,
         change: impl FnOnce(&mut Attachment, &mut State) -> Result<(), Error> + Send + 'static,
     ) -> Result<Attachment, Error> {
-        let attachment = attachment.clone();
+        let (attachment, client) = (attachment.clone(), self.client.clone());
         self.request(RequestKind::Write, move |state| {
-            if state.faults.lies && state.percent(2) {
+            if state.lies(Lie::StrayNotFound, 2) {
                 return Err(Error::NotFound("a proxy does not know the path".into()));
             }
+            let stray = state.lies(Lie::StrayStatus, 4).then(|| state.stray_status());
+            if let Some((error, false)) = &stray {
+                return Err(error.clone());
+            }
             let before = state.attachment(&attachment)?;
+            let context = state.contexts.get(&before.uid).cloned();
             let mut after = before.clone();
             state.writes.attachments += 1;
             change(&mut after, state)?;
             // A write without a change keeps the resourceVersion and causes no watch event.
-            Ok(if after == before {
-                before
-            } else {
-                state.put_attachment(after)
-            })
+            if after == before && state.contexts.get(&before.uid) == context.as_ref() {
+                state.observe_write(&client, &before.name, false);
+                return Ok(before);
+            }
+            if after.finalizer && !before.finalizer {
+                state.finalizer_added.insert(after.uid.clone(), Instant::now());
+            }
+            let stored = state.put_attachment(after);
+            match stray {
+                Some((error, _)) => Err(error),
+                None => Ok(stored),
+            }
         })
         .await
     }
@@ -134,7 +173,12 @@ impl FakeCluster {
             state.writes.volumes += 1;
             match (volume.uid == uid, volume.finalizer, volume.deleting) {
                 (false, _, _) => Err(Error::Replaced("other uid".into())),
-                (true, true, _) => Ok(volume),
+                (true, true, _) => {
+                    if state.bug == Some(Bug::PvFinalizerAppended) {
+                        state.observe_volume(&volume, 2);
+                    }
+                    Ok(volume)
+                }
                 (true, false, true) => Err(Error::Refused {
                     status: 422,
                     message: "no new finalizers".into(),
@@ -154,23 +198,10 @@ impl FakeCluster {
         attachment: &Attachment,
         context: &BTreeMap<String, String>,
     ) -> Result<Attachment, Error> {
-        let keys = context.keys().map(|key| key.as_str().into()).collect();
+        let context = context.clone();
         self.change(attachment, move |attachment, state| {
-            if !state.is_published(attachment, true) && !state.array.may_lack_publish_capability() {
-                state
-                    .violations
-                    .push(format!("attached but not published: {attachment:?}"));
-            }
-            let lacks_finalizer = |volume: &Volume| {
-                !volume.finalizer
-                    && !volume.deleting
-                    && volume.spec.csi().map(|csi| &csi.handle) == attachment.recorded.handle.as_ref()
-            };
-            if state.volumes.values().any(lacks_finalizer) && !state.array.may_lack_publish_capability() {
-                state.violations.push(format!(
-                    "attached but the PersistentVolume has no finalizer: {attachment:?}"
-                ));
-            }
+            let keys = context.keys().map(|key| key.as_str().into()).collect();
+            state.contexts.insert(attachment.uid.clone(), context);
             attachment.attached = true;
             attachment.metadata_keys = keys;
             attachment.attach_error = None;
@@ -180,7 +211,8 @@ impl FakeCluster {
     }
 
     async fn mark_detached(&self, attachment: &Attachment) -> Result<Attachment, Error> {
-        self.change(attachment, |attachment, _| {
+        self.change(attachment, |attachment, state| {
+            state.contexts.remove(&attachment.uid);
             attachment.attached = false;
             attachment.metadata_keys = Box::default();
             attachment.detach_error = None;
@@ -189,14 +221,8 @@ impl FakeCluster {
         .await
     }
 
-    /// The array's truth counts, whatever driver, CSINode or lists say.
     async fn remove_finalizer(&self, attachment: &Attachment) -> Result<Attachment, Error> {
-        self.change(attachment, |attachment, state| {
-            if state.is_published(attachment, false) && !state.is_left_to_another(attachment) {
-                state
-                    .violations
-                    .push(format!("finalizer removed while published: {attachment:?}"));
-            }
+        self.change(attachment, |attachment, _| {
             attachment.finalizer = false;
             Ok(())
         })
@@ -209,17 +235,6 @@ impl FakeCluster {
             let known = state.volume(&name)?;
             if known.uid != uid {
                 return Err(Error::Replaced("other uid".into()));
-            }
-            let handle = known.spec.csi().map(|csi| csi.handle.clone());
-            // An attach of a volume that is not deleting may begin now; it adds the finalizer again before its call.
-            if state
-                .attachments
-                .values()
-                .any(|a| a.finalizer && (known.deleting || a.attached) && a.recorded.handle == handle)
-            {
-                state
-                    .violations
-                    .push(format!("finalizer of a volume in use removed: {known:?}"));
             }
             Ok(state.put_volume(Volume {
                 finalizer: false,
@@ -295,9 +310,29 @@ impl Cluster for FakeCluster {
             if state.percent(faults) {
                 return Err(Error::NotFound(format!("secrets {reference} not found").into()));
             }
-            Ok(Secrets::default())
+            if state
+                .secret_forbidden_until
+                .is_some_and(|until| Instant::now() < until)
+            {
+                return Err(Error::Refused {
+                    status: 403,
+                    message: format!("secrets {reference} is forbidden").into(),
+                    retry_after: None,
+                });
+            }
+            Ok(Secrets(
+                [("password".to_owned(), "of the tenant".to_owned())].into(),
+            ))
         })
         .await
+    }
+}
+
+fn stray(status: u16) -> Error {
+    Error::Refused {
+        status,
+        message: format!("a proxy answers {status}").into(),
+        retry_after: None,
     }
 }
 
@@ -318,7 +353,7 @@ impl State {
             .attachments
             .get(&*wanted.name)
             .ok_or_else(|| Error::NotFound(format!("{:?} not found", wanted.name).into()))?;
-        if known.uid == wanted.uid {
+        if known.uid == wanted.uid || self.bug == Some(Bug::WritesWithoutUid) {
             Ok(known.clone())
         } else {
             Err(Error::Replaced("other uid".into()))
@@ -330,26 +365,13 @@ impl State {
         self.volumes.get(name).cloned().ok_or_else(not_found)
     }
 
-    /// Whether another attachment's detach will unpublish this one's target.
-    pub(super) fn is_left_to_another(&self, attachment: &Attachment) -> bool {
-        let Some(target) = recorded(attachment).map(|target| self.present(&target)) else {
-            return false;
-        };
-        self.attachments.values().any(|other| {
-            let is_there = recorded(other).is_some_and(|there| {
-                let has_id = self.present_node_id(other).as_ref() == Some(&target.node_id);
-                there.volume_id == target.volume_id && (has_id || self.present(&there) == target)
-            });
-            other.uid != attachment.uid && other.finalizer && is_there
-        })
-    }
-
-    fn is_published(&self, attachment: &Attachment, attached: bool) -> bool {
-        // The publishes of a removed machine no longer exist; the attacher cannot detect that in time.
-        recorded(attachment).is_some_and(|target| {
-            let target = self.present(&target);
-            let lost = self.removed_ids.contains(&target.node_id) || self.was_lost(&target);
-            self.published.contains(&target) || attached && lost
-        })
+    /// An answer of a proxy, and whether the request took effect before.
+    fn stray_status(&mut self) -> (Error, bool) {
+        let status = [404, 408, 425, 429, 502, 504][self.random.usize(..6)];
+        // Only a timeout of a proxy leaves the result open.
+        (
+            stray(status),
+            matches!(status, 408 | 502 | 504) && self.random.bool(),
+        )
     }
 }

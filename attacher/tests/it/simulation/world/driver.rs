@@ -1,19 +1,30 @@
-//! A fake driver that is slow, refuses calls, and returns errors for calls that succeeded.
+//! A fake driver that is slow, refuses calls, answers untruly, and returns errors for calls that succeed, at once or later.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use attacher_contract::Observation;
+use attacher_contract::observation::Method;
 use csi_attacher::csi::{CallError, ControllerClient};
-use csi_attacher::model::{Attachment, Capabilities, PublishTarget};
+use csi_attacher::model::{Capabilities, PublishTarget};
 use csi_proto::v1;
+use tokio::time::Instant;
 use tonic::{Code, Status};
 
+use super::choices::CallFault;
 use super::client::Client;
-use super::{State, World};
+use super::{Bug, Lie, State, World};
 
 pub(in super::super) struct FakeDriver {
     pub(super) world: World,
     pub(super) client: Client,
+}
+
+/// A call as it arrives.
+struct Request {
+    method: Method,
+    target: PublishTarget,
+    has_secret: bool,
 }
 
 enum Outcome {
@@ -24,95 +35,74 @@ enum Outcome {
     Locked,
     /// An error although the call took effect.
     Uncertain,
+    /// OK without effect.
+    Ignored,
+    /// An error, and the call takes effect later.
+    Late,
+    /// As chosen.
+    Chosen(CallFault),
 }
+
+/// The answer of the driver.
+type Answered = Result<BTreeMap<String, String>, Status>;
+
+/// When the effect of a call comes at the latest that ended with DEADLINE_EXCEEDED.
+const LATE: u64 = 3_000;
 
 // === impl FakeDriver ===
 
 impl FakeDriver {
-    /// `unknown_id` is the result if the driver knows the machine by another ID.
-    async fn call(
-        &self,
-        name: &'static str,
-        target: &PublishTarget,
-        unknown_id: Result<(), Status>,
-        act: impl FnOnce(&mut State) + Send + 'static,
-    ) -> Result<(), CallError> {
+    async fn call(&self, request: Request) -> Result<BTreeMap<String, String>, CallError> {
         self.client.await_connection(&self.world).await;
         self.client.fence().await?;
-        let (world, client, target) = (self.world.clone(), self.client.clone(), target.clone());
-        let result = self.client.on_server(async move {
-            client.check_lease(&mut world.state(), name);
-            world.serve(name, &target, unknown_id, act).await
-        });
-        result.await.map_err(CallError::from)
+        let (world, client) = (self.world.clone(), self.client.clone());
+        let (method, bug) = (request.method, self.world.state().bug);
+        let request = match (bug, method) {
+            (Some(Bug::PresentNodeId), Method::Unpublish) => self.world.state().with_present_id(request),
+            _ => request,
+        };
+        let served = self
+            .client
+            .on_server(async move { world.serve(&client, request).await });
+        let answer = served.await;
+        let is_not_found = answer
+            .as_ref()
+            .is_err_and(|status| status.code() == Code::NotFound);
+        match (bug, method) {
+            (Some(Bug::NotFoundIsProof), Method::Unpublish) if is_not_found => Ok(BTreeMap::new()),
+            _ => answer.map_err(CallError::from),
+        }
     }
 }
 
 // === impl World ===
 
 impl World {
-    async fn serve(
-        &self,
-        name: &str,
-        target: &PublishTarget,
-        unknown_id: Result<(), Status>,
-        act: impl FnOnce(&mut State),
-    ) -> Result<(), Status> {
-        let (outcome, before, after) = {
+    async fn serve(&self, client: &Client, request: Request) -> Answered {
+        let Request {
+            method,
+            target,
+            has_secret,
+        } = request;
+        let (number, outcome, before, after) = {
             let mut state = self.state();
-            let running = state.calling.entry(target.clone()).or_default();
-            *running += 1;
-            if *running > 1 {
-                state.violations.push(format!("two calls at once for {target:?}"));
-            }
-            let faults = state.faults.driver;
-            let mut others = state.calling.keys().filter(|other| *other != target);
-            let is_locked = state.faults.locks_nodes && others.any(|other| other.node_id == target.node_id);
-            let outcome = match (state.percent(faults), state.random.bool()) {
-                _ if is_locked => Outcome::Locked,
-                (false, _) => Outcome::Success,
-                (true, true) => Outcome::Refused,
-                (true, false) => Outcome::Uncertain,
-            };
-            state.note(format_args!("{name} {target:?}"));
-            (outcome, state.pause(), state.pause())
+            let number = state.observe_call(client, method, &target, has_secret);
+            *state.calling.entry(target.clone()).or_default() += 1;
+            let outcome = state.outcome(&target);
+            (number, outcome, state.pause(), state.pause())
         };
         tokio::time::sleep(before).await;
-        let result = {
-            let mut state = self.state();
-            let removed = state.removed_ids.contains(&state.present(target).node_id);
-            match outcome {
-                _ if !state.array.has_publish_capability() => {
-                    Err(Status::new(Code::Unimplemented, "no such call"))
-                }
-                _ if state.is_unknown_id(target) => unknown_id,
-                _ if removed => Err(Status::new(Code::NotFound, "no such node")),
-                // Its node cache is cold.
-                _ if state.faults.lies && state.percent(15) => {
-                    Err(Status::new(Code::NotFound, "no such node"))
-                }
-                Outcome::Success => {
-                    act(&mut state);
-                    Ok(())
-                }
-                Outcome::Refused => Err(Status::new(Code::Internal, "no")),
-                Outcome::Locked => {
-                    state.calls.locked += 1;
-                    Err(Status::new(Code::Aborted, "the node is locked"))
-                }
-                Outcome::Uncertain => {
-                    act(&mut state);
-                    Err(Status::new(Code::DeadlineExceeded, "too late"))
-                }
-            }
-        };
+        if matches!(outcome, Outcome::Chosen(CallFault::CrashBefore)) {
+            self.crash().await;
+        }
+        let result = self.state().answer(method, &target, &outcome);
+        if matches!(outcome, Outcome::Chosen(CallFault::CrashAfter)) {
+            self.crash().await;
+        }
         tokio::time::sleep(after).await;
         let mut state = self.state();
-        state.note(format_args!(
-            "{name} {target:?}: {:?}",
-            result.as_ref().map_err(Status::code)
-        ));
-        state.calling.remove(target);
+        state.observe_answer(number, &result);
+        state.calling.remove(&target);
         result
     }
 }
@@ -129,20 +119,13 @@ impl ControllerClient for FakeDriver {
             volume_id: request.volume_id.into(),
             node_id: request.node_id.into(),
         };
-        let unknown_id = Err(Status::new(Code::NotFound, "no such node"));
-        self.call("publish", &target.clone(), unknown_id, move |state| {
-            state.calls.publish += 1;
-            // Crash safety: before the publish, an attachment with our finalizer must record the target.
-            if !state.is_recorded(&target) {
-                state
-                    .violations
-                    .push(format!("published without a record: {target:?}"));
-            }
-            let target = state.present(&target);
-            state.publish(&target);
+        let has_secret = !request.secrets.is_empty();
+        self.call(Request {
+            method: Method::Publish,
+            target,
+            has_secret,
         })
-        .await?;
-        Ok(BTreeMap::from([("path".to_owned(), "/dev/sim".to_owned())]))
+        .await
     }
 
     async fn unpublish(
@@ -154,22 +137,13 @@ impl ControllerClient for FakeDriver {
             volume_id: request.volume_id.into(),
             node_id: request.node_id.into(),
         };
-        self.call("unpublish", &target.clone(), Ok(()), move |state| {
-            state.calls.unpublish += 1;
-            let is_attached = |attachment: &Attachment| attachment.attached && !attachment.deleting;
-            let present = state.present(&target);
-            let is_in_use = state.attachments.values().any(|attachment| {
-                let recorded = super::recorded(attachment);
-                is_attached(attachment) && recorded.is_some_and(|there| state.present(&there) == present)
-            });
-            if state.published.contains(&present) && is_in_use {
-                state
-                    .violations
-                    .push(format!("unpublished while attached: {target:?}"));
-            }
-            state.published.remove(&present);
-        })
-        .await
+        let has_secret = !request.secrets.is_empty();
+        let unpublished = self.call(Request {
+            method: Method::Unpublish,
+            target,
+            has_secret,
+        });
+        unpublished.await.map(|_| ())
     }
 
     async fn list(&self, request: v1::ListVolumesRequest) -> Result<v1::ListVolumesResponse, CallError> {
@@ -191,13 +165,154 @@ impl ControllerClient for FakeDriver {
 // === impl State ===
 
 impl State {
-    fn pause(&mut self) -> Duration {
+    pub(super) fn pause(&mut self) -> Duration {
         Duration::from_millis(self.random.u64(0..40))
     }
 
-    fn is_recorded(&self, target: &PublishTarget) -> bool {
-        self.attachments
-            .values()
-            .any(|attachment| attachment.finalizer && super::recorded(attachment).as_ref() == Some(target))
+    fn outcome(&mut self, target: &PublishTarget) -> Outcome {
+        if let Some(choices) = &mut self.choices {
+            return choices.call_fault().map_or(Outcome::Success, Outcome::Chosen);
+        }
+        let faults = self.faults.driver;
+        let mut others = self.calling.keys().filter(|other| *other != target);
+        let is_locked = self.faults.locks_nodes && others.any(|other| other.node_id == target.node_id);
+        match (self.percent(faults), self.random.bool()) {
+            _ if is_locked => Outcome::Locked,
+            (false, _) if self.lies(Lie::OkWithoutEffect, 5) => Outcome::Ignored,
+            (false, _) if self.lies(Lie::EffectLater, 5) => Outcome::Late,
+            (false, _) => Outcome::Success,
+            (true, true) => Outcome::Refused,
+            (true, false) => Outcome::Uncertain,
+        }
+    }
+
+    fn answer(&mut self, method: Method, target: &PublishTarget, outcome: &Outcome) -> Answered {
+        let no_node = || Err(Status::new(Code::NotFound, "no such node"));
+        let present = self.present(target);
+        if !self.array.has_publish_capability() {
+            return Err(Status::new(Code::Unimplemented, "no such call"));
+        }
+        if self.is_unknown_id(target) {
+            // As vSphere's: an unpublish does nothing and succeeds.
+            return match method {
+                Method::Publish => no_node(),
+                Method::Unpublish => Ok(BTreeMap::new()),
+            };
+        }
+        if self.removed_ids.contains(&present.node_id) {
+            return no_node();
+        }
+        if self.broken_node.is_some() && self.broken_node == self.node_of(&present.node_id) {
+            return Err(Status::new(Code::Unavailable, "the node's fabric is down"));
+        }
+        // Its node cache is cold.
+        if self.lies(Lie::NotFound, 15) {
+            return no_node();
+        }
+        let outcome = match outcome {
+            Outcome::Chosen(CallFault::NotFound) => return no_node(),
+            Outcome::Chosen(CallFault::InvalidArgument) => {
+                return Err(Status::new(Code::InvalidArgument, "no node ID of this array"));
+            }
+            Outcome::Chosen(CallFault::DeadlineWithoutEffect) => {
+                return Err(Status::new(Code::DeadlineExceeded, "too late"));
+            }
+            Outcome::Chosen(CallFault::OkWithoutEffect) => &Outcome::Ignored,
+            Outcome::Chosen(CallFault::Aborted) => &Outcome::Locked,
+            Outcome::Chosen(CallFault::DeadlineWithEffect) => &Outcome::Uncertain,
+            Outcome::Chosen(CallFault::CrashBefore | CallFault::CrashAfter)
+            | Outcome::Success
+            | Outcome::Refused
+            | Outcome::Locked
+            | Outcome::Uncertain
+            | Outcome::Ignored
+            | Outcome::Late => outcome,
+        };
+        match outcome {
+            Outcome::Success | Outcome::Chosen(_) => {
+                self.take_effect(method, &present);
+                Ok(self.context(method, &present))
+            }
+            Outcome::Refused => Err(Status::new(Code::Internal, "the array refuses")),
+            Outcome::Locked => {
+                self.calls.locked += 1;
+                Err(Status::new(Code::Aborted, "the node is locked"))
+            }
+            Outcome::Uncertain => {
+                self.take_effect(method, &present);
+                Err(Status::new(Code::DeadlineExceeded, "too late"))
+            }
+            Outcome::Ignored => {
+                self.note(format_args!("the call has no effect"));
+                Ok(self.context(method, &present))
+            }
+            Outcome::Late => {
+                let at = Instant::now() + Duration::from_millis(self.random.u64(0..LATE));
+                self.late.push((at, method, target.clone()));
+                Err(Status::new(Code::DeadlineExceeded, "too late"))
+            }
+        }
+    }
+
+    /// The `publish_context`, which is the same as long as the volume stays published.
+    fn context(&self, method: Method, present: &PublishTarget) -> BTreeMap<String, String> {
+        if method == Method::Unpublish {
+            return BTreeMap::new();
+        }
+        let device = self.devices.get(present).copied().unwrap_or_default();
+        BTreeMap::from([("path".to_owned(), format!("/dev/sd{device}"))])
+    }
+
+    fn take_effect(&mut self, method: Method, present: &PublishTarget) {
+        match method {
+            Method::Publish => {
+                self.calls.publish += 1;
+                if self.published.insert(present.clone()) {
+                    *self.devices.entry(present.clone()).or_default() += 1;
+                }
+            }
+            Method::Unpublish => {
+                self.calls.unpublish += 1;
+                self.published.remove(present);
+            }
+        }
+        self.observe_array();
+    }
+
+    /// Lets calls and writes take effect whose time has come.
+    pub(super) fn take_late_effects(&mut self) {
+        let now = Instant::now();
+        let due: Vec<_> = self.late_writes.extract_if(.., |(at, _)| *at <= now).collect();
+        for (_, write) in due {
+            self.observe(Observation::Fault("a late write".to_owned()));
+            write(self);
+        }
+        let due: Vec<_> = self.late.extract_if(.., |(at, ..)| *at <= now).collect();
+        for (_, method, target) in due {
+            let present = self.present(&target);
+            if !self.removed_ids.contains(&present.node_id) {
+                self.observe(Observation::Fault(format!("a late effect: {method}")));
+                self.take_effect(method, &present);
+            }
+        }
+    }
+
+    /// The request of an attacher that ignores the recorded node ID.
+    fn with_present_id(&self, mut request: Request) -> Request {
+        let mut attachments = self.attachments.values();
+        let of_target =
+            attachments.find(|attachment| super::recorded(attachment).as_ref() == Some(&request.target));
+        let node = of_target.and_then(|attachment| self.nodes.get(&*attachment.node));
+        if let Some(id) = node.and_then(|node| node.id.clone()) {
+            request.target.node_id = id;
+        }
+        request
+    }
+
+    /// The node that registers this ID.
+    fn node_of(&self, id: &str) -> Option<std::sync::Arc<str>> {
+        let mut nodes = self.nodes.values();
+        let node = nodes.find(|node| node.id.as_deref() == Some(id));
+        node.map(|node| node.name.clone())
     }
 }

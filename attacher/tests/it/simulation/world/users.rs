@@ -2,14 +2,38 @@
 
 use std::time::Duration;
 
+use attacher_contract::Observation;
 use csi_attacher::model::{Attachment, Volume};
+use tokio::time::Instant;
 
-use super::{NODES, State, VOLUMES, World};
+use super::observer::name_of;
+use super::{Lie, NODES, State, VOLUMES, World};
 
 /// Number of attachments that are created and deleted.
 const ATTACHMENTS: usize = 8;
 /// How many of them may have a second attachment of the same volume and node.
 const SECOND_ATTACHMENTS: usize = 4;
+
+/// What changes while the volume is attached.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) enum Environment {
+    Same,
+    /// The driver's pod on the node restarts.
+    NoDriver,
+    NoCsiNode,
+    /// Another machine has the node's name.
+    OtherMachine,
+    /// The machine has another node ID.
+    OtherId,
+    /// Another node has the same node ID.
+    SharedId,
+    /// The driver reports no publish calls.
+    NoCapability,
+    /// It does for one session.
+    CapabilityBack,
+    /// The PersistentVolume is being deleted.
+    NoVolume,
+}
 
 // === impl World ===
 
@@ -41,6 +65,52 @@ impl World {
         let mut state = self.state();
         state.create_volume(0, true);
         state.create_attachment(0, false);
+    }
+
+    /// A change around the attached volume of node 0.
+    pub(in super::super) fn change(&self, environment: Environment) {
+        let mut state = self.state();
+        match environment {
+            Environment::Same => {}
+            Environment::NoDriver => state.unregister_driver(0),
+            Environment::NoCsiNode => state.remove_node(0),
+            Environment::OtherMachine => state.register_machine(0, true),
+            Environment::OtherId => state.register_machine(0, false),
+            Environment::SharedId => state.share_node_id(0),
+            Environment::NoCapability => state.set_publish_capability(false),
+            Environment::CapabilityBack => {
+                state.set_publish_capability(false);
+                state.set_publish_capability(true);
+            }
+            Environment::NoVolume => {
+                if let Some(volume) = state.volumes.get("pv-0").cloned() {
+                    state.put_volume(Volume {
+                        deleting: true,
+                        ..volume
+                    });
+                }
+            }
+        }
+    }
+
+    pub(in super::super) fn detach_one(&self) {
+        let mut state = self.state();
+        if let Some(attachment) = state.attachments.get("va-0").cloned() {
+            state.put_attachment(Attachment {
+                deleting: true,
+                ..attachment
+            });
+        }
+    }
+
+    /// Waits until the attachment is gone, at most for `time`.
+    pub(in super::super) async fn gone_within(&self, time: Duration) {
+        let gone = self.until(|state| !state.attachments.contains_key("va-0"));
+        tokio::time::timeout(time, gone).await.ok();
+    }
+
+    pub(in super::super) fn attach_second(&self) {
+        self.state().create_attachment(NODES * VOLUMES, false);
     }
 
     pub(in super::super) fn detach_all(&self) {
@@ -80,6 +150,22 @@ impl World {
 // === impl State ===
 
 impl State {
+    /// kube-apiserver reads the object, and deletes it: it may lose a finalizer that it accepted in between
+    /// (kubernetes#77988).
+    fn delete(&mut self, attachment: Attachment) {
+        let added = self.finalizer_added.get(&attachment.uid);
+        let is_new = added.is_some_and(|added| added.elapsed() < Duration::from_millis(50));
+        let loses = is_new && !attachment.foreign_finalizers && self.lies(Lie::LostFinalizer, 50);
+        if loses {
+            self.observe(Observation::FinalizerTaken(name_of(&attachment.uid)));
+        }
+        self.put_attachment(Attachment {
+            deleting: true,
+            finalizer: attachment.finalizer && !loses,
+            ..attachment
+        });
+    }
+
     fn act(&mut self) {
         let mut number = self.random.usize(0..ATTACHMENTS);
         if number < SECOND_ATTACHMENTS && self.random.bool() {
@@ -95,10 +181,7 @@ impl State {
             }
             8..14 => {
                 if let Some(attachment) = self.attachments.get(&name).cloned() {
-                    self.put_attachment(Attachment {
-                        deleting: true,
-                        ..attachment
-                    });
+                    self.delete(attachment);
                 }
             }
             14 => {
@@ -127,8 +210,17 @@ impl State {
                     });
                 }
             }
-            17 if self.faults.lies && self.random.bool() => self.unregister_driver(number % NODES),
+            17 if self.lies(Lie::CsiNode, 40) => self.unregister_driver(number % NODES),
+            17 if self.lies(Lie::CsiNodeGone, 40) => self.remove_node(number % NODES),
+            17 if self.lies(Lie::SharedNodeId, 30) => self.share_node_id(number % NODES),
             17 => self.register_node(number % NODES),
+            18 if self.lies(Lie::SecretForbidden, 30) => {
+                let time = Duration::from_millis(self.random.u64(..2_000));
+                self.secret_forbidden_until = Some(Instant::now() + time);
+            }
+            18 if self.lies(Lie::ClockJumps, 30) => {
+                super::CLOCK_ERROR.set(self.random.i64(-100_000..100_000))
+            }
             18 => self.act_outside_kubernetes(),
             // CSI migration is rolled back, or enabled again.
             19 => {

@@ -1,0 +1,115 @@
+//! Whether a target is released, and what prevents an attach or detach.
+
+use std::time::Duration;
+
+use super::{Proof, Refusals, World};
+use crate::observation::{Attachment, Name, Registration, Target};
+
+// === impl World ===
+
+impl World {
+    /// The proof that the target is released, from the view of this attachment.
+    pub fn proof(&self, attachment: &Attachment, target: &Target, now: Duration) -> Option<Proof> {
+        let others = self.attachments.values().map(|state| &state.version);
+        let mut others = others.filter(|other| other.uid != attachment.uid && other.finalizer);
+        if others.any(|other| self.is_target_of(other, target)) {
+            return Some(Proof::OtherAttachment);
+        }
+        let state = self.targets.get(target)?;
+        if let Some(proof) = state.proof() {
+            return Some(proof);
+        }
+        if state.orphaned && attachment.node_id.as_ref() != Some(&target.node) {
+            return Some(Proof::Orphan);
+        }
+        let registration = self
+            .nodes
+            .get(&attachment.node)
+            .and_then(|node| node.registration.as_ref())
+            .map(|(registration, _)| registration);
+        let present = match registration {
+            Some(Registration::Id(id)) if *id != target.node => Some(Target {
+                volume: target.volume.clone(),
+                node: id.clone(),
+            }),
+            Some(Registration::Id(_) | Registration::NoDriver | Registration::NoCsiNode) | None => None,
+        };
+        // No CSINode of this node registers the recorded ID any more, and the volume is off the machine that has the name.
+        if let Some(present) = present
+            && state.refusals.last_for(Refusals::MINUTE)
+            && self.is_released(attachment, &present)
+        {
+            return Some(Proof::Renamed);
+        }
+        let operator = self.operator?;
+        let has_no_node = registration == Some(&Registration::NoCsiNode);
+        let refused = state.refusals.last_for(operator) && (has_no_node || state.unlisted >= 2);
+        (refused && now >= operator).then_some(Proof::Operator)
+    }
+
+    fn is_released(&self, attachment: &Attachment, target: &Target) -> bool {
+        let others = self.attachments.values().map(|state| &state.version);
+        let mut others = others.filter(|other| other.uid != attachment.uid && other.finalizer);
+        others.any(|other| self.is_target_of(other, target))
+            || self
+                .targets
+                .get(target)
+                .is_some_and(|state| state.proof().is_some())
+    }
+
+    /// Whether the driver said that the target is released after its last publish, or another client removed the finalizer.
+    pub fn is_denied(&self, target: &Target) -> bool {
+        let known = self.targets.get(target);
+        known.is_some_and(|known| known.taken || known.publish_began.is_some() && known.proof().is_some())
+    }
+
+    /// Whether the target was published for another attachment, which will unpublish it.
+    pub(crate) fn is_others(&self, target: &Target, uid: &Name) -> bool {
+        let known = self.targets.get(target);
+        let published_for = known.and_then(|known| known.published_for.as_ref());
+        let mut attachments = self.attachments.values().map(|state| &state.version);
+        published_for.is_some_and(|owner| {
+            owner != uid && attachments.any(|other| other.uid == *owner && other.finalizer)
+        })
+    }
+
+    /// Whether the driver refused a call for the attachment after the end of all faults.
+    pub(crate) fn is_refused(&self, attachment: &Attachment) -> bool {
+        let mut states = self.targets.iter().filter(|(target, _)| {
+            self.handle(attachment).as_ref() == Some(&target.volume)
+                && self.is_id_of(&attachment.node, &target.node)
+        });
+        states.any(|(_, state)| state.failed.is_some_and(|failed| Some(failed) > self.healed))
+    }
+
+    /// Whether the objects prevent the attach or detach for as long as they are as they are.
+    pub(crate) fn has_obstacle(&self, attachment: &Attachment) -> bool {
+        let registration = self
+            .nodes
+            .get(&attachment.node)
+            .and_then(|node| node.registration.as_ref());
+        let present = match registration {
+            Some((Registration::Id(id), _)) => Some(id),
+            Some((Registration::NoDriver | Registration::NoCsiNode, _)) | None => None,
+        };
+        let is_moved = attachment.node_id.is_some() && attachment.node_id.as_ref() != present;
+        let mut others = self.attachments.values().map(|state| &state.version);
+        // Another attachment of the volume and node uses it, under another node ID or unguarded.
+        let has_twin = others.any(|other| {
+            let is_twin = other.uid != attachment.uid
+                && (&other.node, &other.volume) == (&attachment.node, &attachment.volume);
+            let uses_it = other.attached && other.deleting.is_none();
+            is_twin && uses_it && (other.node_id != attachment.node_id || !other.finalizer)
+        });
+        let volume = self.volumes.get(&attachment.volume);
+        let lacks_volume = volume.is_none_or(|volume| {
+            volume.deleting
+                || attachment
+                    .handle
+                    .as_ref()
+                    .is_some_and(|handle| *handle != volume.handle)
+        });
+        let cannot_attach = attachment.deleting.is_none() && lacks_volume;
+        is_moved || has_twin || cannot_attach || present.is_none() || !self.publishes
+    }
+}
