@@ -65,7 +65,8 @@ pub struct Args {
     #[arg(long, default_value = "5m", value_parser = duration::positive, value_name = "DURATION")]
     pub(crate) retry_interval_max: Duration,
 
-    /// Maximum number of concurrent attaches, and of concurrent detaches.
+    /// Maximum number of concurrent attaches, and of concurrent detaches. Half as many repairs of lost attachments are added:
+    /// N means up to 2.5 N driver calls at once, with the Go sidecar N. --max-driver-calls bounds their sum.
     #[arg(long, default_value = "10", value_parser = number::at_least_one, value_name = "N")]
     pub(crate) worker_threads: NonZeroUsize,
 
@@ -77,8 +78,8 @@ pub struct Args {
     #[arg(long, value_parser = number::at_least_one, value_name = "N")]
     pub(crate) detach_concurrency: Option<NonZeroUsize>,
 
-    /// Maximum number of concurrent attaches, detaches and repairs together. 0 means no limit besides those of attaches and
-    /// detaches.
+    /// Maximum number of concurrent attaches, detaches and repairs together. The value of --worker-threads allows what it
+    /// allows with the Go sidecar. 0 means no limit besides those of attaches and detaches.
     #[arg(long, default_value = "0", value_name = "N")]
     pub(crate) max_driver_calls: usize,
 

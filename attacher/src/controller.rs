@@ -1,5 +1,5 @@
-//! Syncs one work item at a time: executes the writes and calls of its plan, in an order from which the next process can
-//! recover after a crash at any await.
+//! Syncs one work item at a time. The machine (`plan`) decides, in an order from which the next process can recover after a crash at
+//! any await, and the [`executor`] acts.
 //!
 //! Attach: our finalizers and the record of the call are stored before ControllerPublishVolume is sent; the status is
 //! written after its response. Detach: our finalizer is removed only after ControllerUnpublishVolume succeeded. So whenever
@@ -10,8 +10,8 @@
 //!
 //! The API server's responses to our writes are stored in the [`ControllerState`] directly.
 
-mod attach;
-mod detach;
+mod calls;
+mod executor;
 mod heartbeat;
 mod keyed_mutex;
 mod pv_finalizer;
@@ -20,8 +20,6 @@ mod reporting;
 mod run;
 pub mod state;
 mod sync_error;
-mod undo;
-mod unpublish;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -37,9 +35,9 @@ use self::state::{ControllerState, Event, Item};
 use crate::csi::{CallError, ControllerClient};
 use crate::informer::Change;
 use crate::kube_api::events::Recorder;
-use crate::kube_api::{AttachmentRequest, Cluster, Error, VolumeRequest};
+use crate::kube_api::{self, AttachmentRequest, Cluster, Error, Newest, VolumeRequest};
 use crate::model::{Attachment, Driver, PublishTarget, Uid, Volume};
-use crate::plan::Operation;
+use crate::plan::Subject;
 pub(crate) use crate::workqueue::SyncError;
 use crate::workqueue::{Key, Outcome};
 pub use heartbeat::Heartbeat;
@@ -125,13 +123,12 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             match item {
                 Item::Attachment {
                     attachment,
-                    operation: Operation::Attach,
-                } => self.attach(attachment).await,
-                Item::Attachment {
-                    attachment,
-                    operation: Operation::Detach,
-                } => self.detach(attachment).await,
-                Item::Target(abandoned) => self.unpublish_abandoned(abandoned).await,
+                    operation,
+                } => {
+                    self.execute(&Subject::Attachment(*operation, attachment.clone()))
+                        .await
+                }
+                Item::Orphan(orphan) => self.execute(&Subject::Orphan(orphan.clone())).await,
                 Item::Volume(volume) => self.remove_pv_finalizer(volume).await,
                 Item::Backfill { volume, attachments } => self.record_volume_id(volume, attachments).await,
             }
@@ -177,21 +174,6 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         result
     }
 
-    /// Waits until the driver is connected. Its capabilities may have changed.
-    async fn ready_driver(&self) -> Result<Driver, SyncError> {
-        let capabilities = self.csi.ready().await.map_err(|error| SyncError::call(&error))?;
-        Ok(Driver {
-            capabilities,
-            ..self.driver.clone()
-        })
-    }
-
-    /// Reads the VolumeAttachment from the API server; `None` if it is deleted.
-    async fn read(&self, attachment: &Attachment) -> Result<Option<Attachment>, SyncError> {
-        let newest = self.request(attachment, AttachmentRequest::Get).await;
-        newest.map_err(|error| SyncError::api("could not read VolumeAttachment", &error))
-    }
-
     /// Reads a PersistentVolume that the store does not have: it may be another driver's, which the store does not keep, or
     /// newer than the watch.
     async fn missing_volume(&self, name: &str) -> Result<Option<Arc<Volume>>, SyncError> {
@@ -225,39 +207,17 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     }
 
     /// Sends a request about `attachment`, stores the API server's response, and returns the object; `None` if it is deleted.
-    ///
-    /// The volume of an absent VolumeAttachment is unpublished, so a write that was not found counts only if a read agrees.
     async fn request(
         &self,
         attachment: &Attachment,
         request: AttachmentRequest<'_>,
     ) -> Result<Option<Attachment>, Error> {
-        let mut result = self.cluster.attachment(attachment, request).await;
-        if let Err(error) = &result
-            && error.is_gone()
-            && !matches!(request, AttachmentRequest::Get)
-        {
-            let read = self.cluster.attachment(attachment, AttachmentRequest::Get).await;
-            result = read.and_then(|newest| match newest.is_deleted() {
-                true => Ok(newest),
-                false => Err(Error::Unanswered(
-                    format!("{error}, although the VolumeAttachment exists").into(),
-                )),
-            });
-        }
-        let (newest, deleted_at) = match result {
-            Ok(newest) if newest.is_deleted() => (None, Some(newest.version)),
-            Ok(newest) => (Some(newest), None),
-            Err(error) if error.is_gone() => (None, None),
-            Err(error) => return Err(error),
-        };
-        let change = match &newest {
-            Some(newest) => Change::LocallyUpdated(newest.clone()),
-            None => Change::LocallyDeleted {
-                name: attachment.name.clone(),
-                uid: attachment.uid.clone(),
-                version: deleted_at,
-            },
+        let (newest, change) = match kube_api::send(&self.cluster, attachment, request).await? {
+            Newest::Exists(newest) => (Some(newest.clone()), Change::LocallyUpdated(newest)),
+            Newest::Deleted(version) => {
+                let (name, uid) = (attachment.name.clone(), attachment.uid.clone());
+                (None, Change::LocallyDeleted { name, uid, version })
+            }
         };
         self.state().handle(Event::Attachments(change));
         Ok(newest)

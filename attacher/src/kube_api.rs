@@ -27,7 +27,7 @@ pub(crate) use request_limiter::{Rate, RateLimit};
 pub(crate) use status::MAX_RETRY_AFTER;
 
 use crate::leader_election::NotLeading;
-use crate::model::{Attachment, Problem, SecretRef, Secrets, Uid, Volume};
+use crate::model::{Attachment, Problem, SecretRef, Secrets, Uid, Version, Volume};
 use crate::plan::{Operation, Proof, Record};
 use crate::report::chain;
 
@@ -86,6 +86,13 @@ pub enum VolumeRequest<'a> {
     RemoveFinalizer(&'a Uid),
 }
 
+/// A VolumeAttachment according to the API server.
+pub(crate) enum Newest {
+    Exists(Attachment),
+    /// In this version, if known.
+    Deleted(Option<Version>),
+}
+
 /// Message for a Secret's value that is not a protobuf string.
 pub(crate) const NOT_TEXT: &str = "is not valid UTF-8";
 
@@ -117,6 +124,38 @@ pub enum Error {
     /// The write was not sent because we do not lead.
     #[error(transparent)]
     NotLeading(#[from] NotLeading),
+}
+
+/// Sends a request about a VolumeAttachment.
+///
+/// The volume of an absent one counts as unpublished, so a write that was not found counts only if a read agrees.
+pub(crate) async fn send(
+    cluster: &impl Cluster,
+    attachment: &Attachment,
+    request: AttachmentRequest<'_>,
+) -> Result<Newest, Error> {
+    let is_read = matches!(request, AttachmentRequest::Get);
+    let mut answer = cluster.attachment(attachment, request).await;
+    if let Err(error) = &answer
+        && error.is_gone()
+        && !is_read
+    {
+        let exists = |_| {
+            Err(Error::Unanswered(
+                format!("{error}, although the VolumeAttachment exists").into(),
+            ))
+        };
+        answer = cluster
+            .attachment(attachment, AttachmentRequest::Get)
+            .await
+            .and_then(exists);
+    }
+    match answer {
+        Ok(newest) if newest.is_deleted() => Ok(Newest::Deleted(Some(newest.version))),
+        Ok(newest) => Ok(Newest::Exists(newest)),
+        Err(error) if error.is_gone() => Ok(Newest::Deleted(None)),
+        Err(error) => Err(error),
+    }
 }
 
 // === impl Error ===

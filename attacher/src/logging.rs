@@ -69,7 +69,7 @@ pub fn init(logging: &Logging, traces: Option<TraceLayer>) -> LogGuard {
 }
 
 /// Writes the error that ends the process to the log and the termination message.
-pub fn last_words(error: &(dyn std::error::Error + 'static)) -> ExitCode {
+pub fn exit_with_error(error: &(dyn std::error::Error + 'static)) -> ExitCode {
     let words = report::chain(error);
     tracing::error!(error = words, "exiting");
     leave(Path::new(TERMINATION_LOG), &words);

@@ -35,6 +35,6 @@ async fn main() -> ExitCode {
     }
     match manager::run(args, exporter).await {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => logging::last_words(&error),
+        Err(error) => logging::exit_with_error(&error),
     }
 }

@@ -214,7 +214,7 @@ enum Term {
     /// The process shuts down.
     Over,
     /// The driver stayed disconnected, so the lease was released and another replica may lead.
-    Vacated,
+    DriverLost,
 }
 
 // === impl Service ===
@@ -223,7 +223,16 @@ impl Service {
     async fn term(&self, tasks: &mut Tasks, session: &Session) -> Result<Term, Error> {
         let args = &self.args;
         let driver = Driver::new(&session.name, session.capabilities, &args.default_fs_type);
-        tracing::info!(driver = %driver.name, finalizer = %driver.finalizer, "serving");
+        let limits = work::limits(args);
+        tracing::info!(
+            driver = %driver.name,
+            finalizer = %driver.finalizer,
+            attaches = limits.attach,
+            detaches = limits.detach,
+            repairs = limits.repair(),
+            max_driver_calls = limits.driver_calls,
+            "serving"
+        );
         let (recorder, publisher) = Recorder::new(
             self.clients.events.clone(),
             format!("csi-attacher/{}", driver.name),
@@ -243,12 +252,12 @@ impl Service {
         let worked = tokio::select! {
             biased;
             worked = supervise(tasks, &self.shutdown) => worked.map(|()| Term::Over),
-            () = self.driver_stays_away() => Ok(Term::Vacated),
+            () = self.driver_stays_away() => Ok(Term::DriverLost),
         };
         match &worked {
             // Another replica may lead only from now on.
             Ok(Term::Over) => election::end(tasks, &stop_election, &state).await?,
-            Ok(Term::Vacated) => {
+            Ok(Term::DriverLost) => {
                 let lease_duration = args.election.lease_duration.as_secs();
                 tracing::warn!(
                     "no CSI driver for {lease_duration} s: releasing the lease, so that a replica with a working driver can lead"
@@ -308,7 +317,7 @@ fn runs_election_again(tasks: &mut Tasks, term: Term) -> Result<bool, Error> {
     }
     Ok(match term {
         Term::Over => false,
-        Term::Vacated => true,
+        Term::DriverLost => true,
     })
 }
 
@@ -428,10 +437,13 @@ mod tests {
     #[tokio::test]
     async fn runs_no_further_election_if_a_task_ended() {
         let mut tasks = Tasks::default();
-        assert!(matches!(runs_election_again(&mut tasks, Term::Vacated), Ok(true)));
+        assert!(matches!(
+            runs_election_again(&mut tasks, Term::DriverLost),
+            Ok(true)
+        ));
         assert!(matches!(runs_election_again(&mut tasks, Term::Over), Ok(false)));
         lose_lease(&mut tasks).await;
-        let next = runs_election_again(&mut tasks, Term::Vacated);
+        let next = runs_election_again(&mut tasks, Term::DriverLost);
         assert!(matches!(next, Err(Error::StoppedLeading(_))), "{next:?}");
     }
 }

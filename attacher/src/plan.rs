@@ -6,22 +6,32 @@
 
 mod attach;
 mod capability;
+mod command;
 mod detach;
+mod evidence;
+mod machine;
+mod progress;
 mod proof;
 pub mod reconcile;
 mod target_usage;
+mod view;
 
 use std::sync::Arc;
 
 pub use attach::Record;
 pub(crate) use attach::{AttachPlan, PvFinalizer, attach};
 pub use capability::Unsupported;
+pub(crate) use command::{Command, Next, Stop};
 pub(crate) use detach::{DetachPlan, detach};
+pub(crate) use evidence::DetachEvidence;
+pub(crate) use machine::next;
+pub(crate) use progress::{Failure, Orphan, Progress, Published};
 pub use proof::Proof;
 pub(crate) use proof::{
     Answers, Decision, Evidence, ListEvidence, NodeState, TargetEvidence, UnpublishResult, decide,
 };
-pub(crate) use target_usage::{OtherAttachment, TargetUsage, UsedBy, target_usage};
+pub(crate) use target_usage::{OtherAttachment, TargetUsage, target_usage};
+pub(crate) use view::{Subject, View};
 
 use crate::model::{Attachment, Driver, NoCsiSource, Node, Source, SourceFault, Volume, VolumeSpec};
 
@@ -143,7 +153,7 @@ pub fn refusal(inputs: &AttachInputs, driver: &Driver) -> Option<Refusal> {
 ///
 /// The volume is likely, but not certainly unpublished: the finalizer may have been removed by an edit.
 pub(crate) fn has_stale_status(attachment: &Attachment) -> bool {
-    attachment.deleting && !attachment.finalizer && attachment.says_attached()
+    attachment.deleting && !attachment.finalizer && attachment.has_attached_status()
 }
 
 /// Whether our finalizer must be removed: no VolumeAttachment of ours names the volume, and none will, as it is being deleted

@@ -54,7 +54,7 @@ pub(crate) enum Lane {
 /// The concurrency of each lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// `--attach-concurrency`. Repairs have half of it in addition.
+    /// `--attach-concurrency`.
     pub attach: usize,
     /// `--detach-concurrency`.
     pub detach: usize,
@@ -64,6 +64,13 @@ pub struct Limits {
     pub driver_calls: usize,
     /// `--adaptive-concurrency`: whether refusals lower the concurrency.
     pub adaptive: bool,
+}
+
+impl Limits {
+    /// Repairs, besides attaches and detaches.
+    pub(crate) fn repair(&self) -> usize {
+        (self.attach / 2).max(1)
+    }
 }
 
 /// See the module.
@@ -145,7 +152,7 @@ impl Queue {
         let lane = |lane| match lane {
             Lane::Attach => LaneQueue::new(limits.attach, attachments.clone()),
             Lane::Detach => LaneQueue::new(limits.detach, attachments.clone()),
-            Lane::Repair => LaneQueue::new((limits.attach / 2).max(1), attachments.clone()),
+            Lane::Repair => LaneQueue::new(limits.repair(), attachments.clone()),
             Lane::Volume => LaneQueue::new(limits.volume, volumes.clone()),
         };
         Self {

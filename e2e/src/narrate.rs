@@ -11,6 +11,7 @@ mod buffer;
 pub mod call;
 mod names;
 pub mod object;
+mod pace;
 mod source;
 
 use std::io::{IsTerminal, Write};
@@ -25,6 +26,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use buffer::Buffer;
 pub use names::Names;
+pub(crate) use pace::Pace;
 
 use crate::scenario::TestEnv;
 
@@ -35,6 +37,9 @@ const PRINT: Duration = Duration::from_millis(50);
 /// Maximum lag of a watch behind components that act on the same change. It is subtracted from the time of a watch event that
 /// is a cause, so that it is printed before its effect.
 const WATCH_LAG: SignedDuration = SignedDuration::from_millis(20);
+/// Time to read a character.
+const READING_TIME: Duration = Duration::from_millis(40);
+
 /// The component that acts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Actor {
@@ -94,10 +99,32 @@ pub struct TimelineRow {
 
 /// Prints lines by timestamp.
 #[derive(Clone)]
-pub struct Narrator(Arc<Mutex<Buffer>>);
+pub struct Narrator {
+    buffer: Arc<Mutex<Buffer>>,
+    pace: Pace,
+}
 
 /// The tasks that follow one test environment. Dropping it ends them.
 pub struct Following(JoinSet<()>);
+
+/// A message of a gRPC error as users read it: `RESOURCE_EXHAUSTED: full` in place of `rpc error: code = ResourceExhausted
+/// desc = full`.
+pub(crate) fn without_rpc_prefix(message: &str) -> String {
+    let parts = message.split_once("rpc error: code = ");
+    let Some((before, (code, text))) =
+        parts.and_then(|(before, error)| Some((before, error.split_once(" desc = ")?)))
+    else {
+        return message.to_owned();
+    };
+    let mut name = String::new();
+    for character in code.chars() {
+        if character.is_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.extend(character.to_uppercase());
+    }
+    format!("{before}{name}: {text}")
+}
 
 // === impl Actor ===
 
@@ -156,15 +183,33 @@ impl Narrator {
         Self::new(stdout.is_terminal(), Box::new(stdout), Timestamp::now())
     }
 
-    /// A narrator for a view, which prints to `out` without colours and pauses for `reading_time` after each heading.
-    pub(crate) fn for_view(out: Box<dyn Write + Send>, reading_time: Duration) -> Self {
-        let narrator = Self::new(false, out, Timestamp::now());
-        narrator.buffer().reading_time = reading_time;
-        narrator
+    /// A narrator that prints to `out`, without colours.
+    pub fn to(out: Box<dyn Write + Send>) -> Self {
+        Self::new(false, out, Timestamp::now())
+    }
+
+    /// Pauses after each heading until a user who reads `speed` times as fast as most has read it.
+    #[must_use]
+    pub fn with_speed(self, speed: f64) -> Self {
+        self.buffer().reading_time = READING_TIME.div_f64(speed);
+        self
+    }
+
+    /// From `at` on, this replica of the attacher is the leader.
+    pub(crate) fn set_leader(&self, at: Timestamp, replica: &str) {
+        self.buffer().leaders.insert(at, replica.to_owned());
+    }
+
+    /// Its pace.
+    pub(crate) fn pace(&self) -> &Pace {
+        &self.pace
     }
 
     fn new(colour: bool, out: Box<dyn Write + Send>, began: Timestamp) -> Self {
-        Self(Arc::new(Mutex::new(Buffer::new(colour, out, began))))
+        Self {
+            buffer: Arc::new(Mutex::new(Buffer::new(colour, out, began))),
+            pace: Pace::new(),
+        }
     }
 
     /// Buffers a line until it is due.
@@ -190,12 +235,21 @@ impl Narrator {
         });
     }
 
-    /// Adds a line about an action of the user.
+    /// Adds a line about an action of the user that affects all volumes.
     pub fn you(&self, text: &str) {
+        self.act(Vec::new(), text);
+    }
+
+    /// Adds a line about an action of the user that affects one volume.
+    pub(crate) fn you_to(&self, volume: String, text: &str) {
+        self.act(vec![volume], text);
+    }
+
+    fn act(&self, volumes: Vec<String>, text: &str) {
         self.take(Line {
             at: Timestamp::now(),
             actor: Actor::You,
-            volumes: Vec::new(),
+            volumes,
             text: text.to_owned(),
         });
     }
@@ -256,7 +310,7 @@ impl Narrator {
     }
 
     fn buffer(&self) -> MutexGuard<'_, Buffer> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -299,6 +353,24 @@ mod tests {
             actor: Actor::Attacher,
             volumes: vec!["data".to_owned()],
             text: text.to_owned(),
+        }
+    }
+
+    #[test]
+    fn grpc_errors_are_short() {
+        for (message, expected) in [
+            ("the port is locked", "the port is locked"),
+            (
+                "rpc error: code = Internal desc = the port is locked",
+                "INTERNAL: the port is locked",
+            ),
+            (
+                "failed: rpc error: code = ResourceExhausted desc = full",
+                "failed: RESOURCE_EXHAUSTED: full",
+            ),
+            ("rpc error: code = Internal", "rpc error: code = Internal"),
+        ] {
+            assert_eq!(without_rpc_prefix(message), expected);
         }
     }
 

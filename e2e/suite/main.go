@@ -21,7 +21,7 @@ import (
 	_ "k8s.io/kubernetes/test/e2e/storage"
 	_ "k8s.io/kubernetes/test/e2e/storage/csimock"
 	_ "k8s.io/kubernetes/test/e2e/storage/external"
-	_ "k8s.io/kubernetes/test/utils/format"
+	_ "k8s.io/kubernetes/test/utils/ktesting/format"
 )
 
 // manifests are the suite's. No image is pulled from a registry, so no container may insist on pulling its image.
@@ -36,8 +36,7 @@ func (m manifests) ReadTestFile(path string) ([]byte, error) {
 
 // alone makes a test run alone that stops kubelet.
 func alone(_ types.NodeType, _ ginkgo.Offset, text string, args []any) (string, []any, []error) {
-	isDisruptive := func(arg any) bool { return framework.TagsEqual(arg, framework.WithDisruptive()) }
-	if slices.ContainsFunc(args, isDisruptive) {
+	if slices.Contains(args, framework.WithDisruptive()) {
 		args = append(args, ginkgo.Serial)
 	}
 	return text, args, nil

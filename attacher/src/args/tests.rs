@@ -42,6 +42,16 @@ fn accepts_the_longest_go_duration() {
 }
 
 #[test]
+fn help_states_the_number_of_driver_calls() {
+    let help = read(&["--help"]).unwrap_err().to_string();
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        help.contains("N means up to 2.5 N driver calls at once"),
+        "{help}"
+    );
+}
+
+#[test]
 fn accepts_go_flag_syntax() {
     let expected = read(&["--timeout=1m30s", "--v=5", "--kubeconfig=/k"]).unwrap();
     for line in [

@@ -15,8 +15,8 @@ pub(super) type KeyedGuard = OwnedMutexGuard<()>;
 
 // === impl KeyedMutex ===
 
-impl<K: Eq + Hash + Ord + Clone> KeyedMutex<K> {
-    /// Locks `key`. Waiters acquire the lock in FIFO order.
+impl<K: Eq + Hash + Clone> KeyedMutex<K> {
+    /// Locks `key`. Waiters acquire the lock in FIFO order. One that locks several keys must do so in their order.
     ///
     /// # Cancellation
     ///
@@ -35,21 +35,6 @@ impl<K: Eq + Hash + Ord + Clone> KeyedMutex<K> {
             })
         };
         lock.lock_owned().await
-    }
-
-    /// Locks two different keys in sorted order, so that two callers never deadlock.
-    ///
-    /// # Cancellation
-    ///
-    /// As with [`KeyedMutex::lock`].
-    pub(super) async fn lock_both(&self, one: &K, other: &K) -> [KeyedGuard; 2] {
-        if one < other {
-            let one = self.lock(one).await;
-            [one, self.lock(other).await]
-        } else {
-            let other = self.lock(other).await;
-            [self.lock(one).await, other]
-        }
     }
 }
 
@@ -75,31 +60,6 @@ mod tests {
         assert!(second.as_mut().now_or_never().is_none());
         drop(first);
         assert!(second.now_or_never().is_some());
-    }
-
-    #[tokio::test]
-    async fn locks_of_two_keys_do_not_deadlock() {
-        let mutex = KeyedMutex::default();
-        let first = mutex.lock(&1).await;
-        let mut both = std::pin::pin!(mutex.lock_both(&2, &1));
-        assert!(both.as_mut().now_or_never().is_none());
-        assert!(
-            mutex.lock(&2).now_or_never().is_some(),
-            "the first key must be locked first, whatever the order of the arguments"
-        );
-        let mut crossed = std::pin::pin!(mutex.lock_both(&1, &2));
-        assert!(crossed.as_mut().now_or_never().is_none());
-        drop(first);
-        let [two, one] = both.now_or_never().expect("both are free");
-        assert!(crossed.as_mut().now_or_never().is_none());
-        drop(two);
-        assert!(
-            mutex.lock(&2).now_or_never().is_some(),
-            "the first guard must be that of key 2"
-        );
-        assert!(crossed.as_mut().now_or_never().is_none());
-        drop(one);
-        assert!(crossed.now_or_never().is_some());
     }
 
     #[tokio::test]

@@ -100,7 +100,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                     ..attachment.recorded.clone()
                 },
                 // A concurrent attach may be recording another node id.
-                whole: false,
+                is_unconditional: false,
             };
             let write = async {
                 let recorded = self.request(attachment, AttachmentRequest::Record(&record)).await;

@@ -37,10 +37,10 @@ pub(super) fn span(item: &Item, driver: &Driver) -> Span {
             otel.trace_id = %trace::Id { uid: &a.uid, operation: *operation },
             otel.uid = %a.uid, otel.driver = %driver, otel.status_description = field::Empty
         ),
-        Item::Target(abandoned) => info_span!(
-            "unpublish", va = %abandoned.attachment.name,
-            pv = abandoned.attachment.volume_name().map(|name| &**name), node = %abandoned.attachment.node,
-            otel.uid = %abandoned.attachment.uid, otel.driver = %driver, otel.status_description = field::Empty
+        Item::Orphan(orphan) => info_span!(
+            "unpublish", va = %orphan.attachment.name,
+            pv = orphan.attachment.volume_name().map(|name| &**name), node = %orphan.attachment.node,
+            otel.uid = %orphan.attachment.uid, otel.driver = %driver, otel.status_description = field::Empty
         ),
         Item::Volume(volume) => info_span!(
             "remove_finalizer", pv = %volume.name, otel.uid = %volume.uid, otel.driver = %driver,
@@ -131,7 +131,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Observes the time since the request of a completed operation. Repairs do not count.
     pub(super) fn observe_latency(&self, operation: Operation, attachment: &Attachment) {
         let Some(since) = attachment
-            .wanted_since
+            .requested_at
             .filter(|_| !operation.is_repair(attachment))
         else {
             return;

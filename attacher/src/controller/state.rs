@@ -7,15 +7,15 @@
 //! Invariants: one sync per key at a time; a sync starts from the newest state; the echo of our own write enqueues nothing;
 //! backoff ends early only if something changed that the work depends on.
 
-mod abandoned_targets;
 mod capacity;
 mod events;
 mod evidence;
 mod item;
+mod orphans;
+mod progress;
 mod reconcile;
 mod repair;
 mod stats;
-mod target_usage;
 mod volumes;
 mod warnings;
 
@@ -27,14 +27,14 @@ use capacity::RESOURCE_EXHAUSTED;
 pub(crate) use stats::QueueStats;
 use stats::{CachesSynced, LatencyMetrics};
 
-use self::evidence::DetachEvidence;
 use super::SyncError;
 use crate::informer::{Change, Indexer, Informer};
 use crate::model::{Attachment, Capabilities, Node, PublishTarget, Uid, Volume};
 use crate::plan::reconcile::ListVolumesResult;
-use crate::plan::{self, Operation};
+use crate::plan::{self, DetachEvidence, Operation, Orphan, Progress};
 use crate::workqueue::{Backoff, Class, Finished, Key, Lane, Limits, Queue};
-pub(crate) use item::{AbandonedTarget, Item, PendingStatusWrite};
+pub(crate) use item::Item;
+pub(crate) use progress::SyncContext;
 pub use reconcile::Round;
 pub(crate) use reconcile::{Finding, LastRound, Rounds};
 use repair::SuspectState;
@@ -46,8 +46,9 @@ pub struct ControllerState {
     pub(crate) index: Informer,
     to_backfill: BTreeSet<Arc<str>>,
     pub(crate) queue: Queue,
-    /// Targets to unpublish although their attachments are gone.
-    pub(crate) abandoned: BTreeMap<PublishTarget, Arc<AbandonedTarget>>,
+    pub(crate) orphans: BTreeMap<PublishTarget, Arc<Orphan>>,
+    /// Of the orphans that are being synced.
+    orphan_progress: HashMap<PublishTarget, Progress>,
     attachment_states: HashMap<Uid, AttachmentState>,
     evidence: DetachEvidence,
     /// VolumeAttachments by node whose sync failed with RESOURCE_EXHAUSTED.
@@ -68,19 +69,13 @@ pub struct ControllerState {
 /// State of a VolumeAttachment in addition to the stored object.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct AttachmentState {
-    /// Its target that may be published although no status shows it yet. If the VolumeAttachment is deleted, the target is
-    /// abandoned.
-    pub(super) unwritten_publish: Option<AbandonedTarget>,
-    /// A result of the driver that is not written yet. The next sync repeats the write without another call.
-    pub(super) pending: Option<PendingStatusWrite>,
-    /// Whether the running sync began before the last reconnect: its result may come from the previous driver process.
-    started_before_reconnect: bool,
-    /// Whether its record is being changed to another target: the stored one is uncertain, as the response may be lost.
-    pub(super) node_id_update_pending: bool,
+    pub(super) progress: Progress,
+    /// Whether the driver reconnected while it was being synced.
+    is_overtaken: bool,
     /// The repair that it needs, until that succeeds.
     repair: Option<Operation>,
     /// A refused repair, until something changes.
-    parked: Option<Operation>,
+    suspended: Option<Operation>,
     /// Whether it was attached, or attached elsewhere, since the last reconcile round began.
     attached_since_round: bool,
     /// Whether it was so before that. The driver's list may be older.
@@ -116,7 +111,8 @@ impl ControllerState {
             index: Informer::default(),
             to_backfill: BTreeSet::new(),
             queue: Queue::new(limits, backoff, now),
-            abandoned: BTreeMap::new(),
+            orphans: BTreeMap::new(),
+            orphan_progress: HashMap::new(),
             attachment_states: HashMap::new(),
             evidence: DetachEvidence::default(),
             resource_exhausted_by_node: Indexer::default(),
@@ -161,7 +157,7 @@ impl ControllerState {
             let item = match &key {
                 Key::Attachment(name) => self.attachment_item(name, lane),
                 Key::Volume(name) => self.volume_item(name),
-                Key::Target(target) => self.abandoned.get(target).cloned().map(Item::Target),
+                Key::Target(target) => self.orphans.get(target).cloned().map(Item::Orphan),
             };
             if item.is_some() {
                 return item;
@@ -187,14 +183,19 @@ impl ControllerState {
                     self.attachment_states.remove(&attachment.uid);
                 }
             }
-            Item::Target(abandoned) => self.target_finished(abandoned, result),
+            Item::Orphan(orphan) => self.orphan_finished(orphan, result),
             Item::Volume(volume) | Item::Backfill { volume, .. } => self.volume_finished(volume, result),
         }
     }
 
-    /// Whether no sync is running and no abandoned target remains. Only this process knows abandoned targets.
+    /// Whether no sync is running.
+    pub fn is_drained(&self) -> bool {
+        self.queue.running() == 0
+    }
+
+    /// Whether no sync is running and no orphan remains. Only this process knows orphans.
     pub fn is_idle(&self) -> bool {
-        self.queue.running() == 0 && self.abandoned.is_empty()
+        self.is_drained() && self.orphans.is_empty()
     }
 
     fn attachment_item(&mut self, name: &Arc<str>, lane: Lane) -> Option<Item> {
@@ -231,22 +232,23 @@ impl ControllerState {
             self.attachment_succeeded(done, attachment, &newest);
         }
         let known = self.state_of(&attachment.uid);
-        let started_before_reconnect = std::mem::take(&mut known.started_before_reconnect);
+        known.progress.sync = Default::default();
+        let is_overtaken = std::mem::take(&mut known.is_overtaken);
         let next = self
             .operation(&newest)
             .filter(|(operation, _)| *operation == done);
         let Some((_, lane)) = next else {
-            self.state_of(&attachment.uid).pending = None;
+            self.state_of(&attachment.uid).progress.published = None;
             return self.reevaluate(&key);
         };
         // After a success the watch will show the result; backoff keeps the sync from spinning until then.
         let error = result.err().unwrap_or_else(SyncError::watch_is_late);
         // The driver reconnected while this sync reported it as disconnected: no other event will end the wait.
-        finished.dirty |= started_before_reconnect && error.class == Class::Disconnected;
+        finished.dirty |= is_overtaken && error.class == Class::Disconnected;
         let edited = newest.recorded != attachment.recorded || newest.finalizer != attachment.finalizer;
         if error.class == Class::Refused && lane == Lane::Repair && !finished.dirty && !edited {
             self.rounds.metrics.refused += 1;
-            self.state_of(&attachment.uid).parked = Some(done);
+            self.state_of(&attachment.uid).suspended = Some(done);
             return;
         }
         let mut error = error;
@@ -266,7 +268,8 @@ impl ControllerState {
     fn attachment_succeeded(&mut self, done: Operation, before: &Attachment, newest: &Attachment) {
         let lists = self.lists_published();
         let known = self.attachment_states.entry(before.uid.clone()).or_default();
-        known.pending = None;
+        known.progress.published = None;
+        known.progress.proof = None;
         if done.is_repair(before) {
             self.rounds.metrics.repaired += u64::from(known.repair.take().is_some());
         } else if newest.finalizer {
@@ -276,14 +279,6 @@ impl ControllerState {
         let was_there = before.attached && newest.recorded.has_same_target(&before.recorded);
         // Only reconcile rounds reset it.
         known.attached_since_round |= lists && newest.attached && !was_there;
-    }
-
-    /// Keeps a result whose write failed for the next sync. To be called by the running sync.
-    pub(crate) fn keep_pending(&mut self, attachment: &Attachment, write: PendingStatusWrite) {
-        let known = self.state_of(&attachment.uid);
-        if !(write.ends_with_connection() && known.started_before_reconnect) {
-            known.pending = Some(write);
-        }
     }
 
     /// The state of a VolumeAttachment that is in the store or is being synced.
@@ -309,8 +304,8 @@ impl ControllerState {
                 })
             }
             Key::Target(target) => {
-                let abandoned = self.abandoned.get(target);
-                abandoned.map(|abandoned| (Lane::Detach, Some(abandoned.attachment.node.clone())))
+                let orphan = self.orphans.get(target);
+                orphan.map(|orphan| (Lane::Detach, Some(orphan.attachment.node.clone())))
             }
             Key::Volume(name) => match self.volume_item(name) {
                 Some(Item::Backfill { .. }) => {
@@ -330,7 +325,8 @@ impl ControllerState {
             && let Some(attachment) = self.index.attachments.get(name)
             && let Some(known) = self.attachment_states.get_mut(&attachment.uid)
         {
-            known.pending = None;
+            known.progress.published = None;
+            known.progress.proof = None;
         }
     }
 
@@ -342,7 +338,7 @@ impl ControllerState {
             .iter()
             .map(|a| Key::Attachment(a.name.clone()));
         let volumes = self.index.volumes.iter().map(|v| Key::Volume(v.name.clone()));
-        let targets = self.abandoned.keys().cloned().map(Key::Target);
+        let targets = self.orphans.keys().cloned().map(Key::Target);
         let mut keys: Vec<Key> = attachments.chain(volumes).chain(targets).collect();
         // The store is unordered, and the simulation must be deterministic.
         keys.sort_unstable();
@@ -351,15 +347,14 @@ impl ControllerState {
         }
     }
 
-    /// The operation that a VolumeAttachment needs, including repairs that are not parked, and its lane.
+    /// The operation that a VolumeAttachment needs, including repairs that are not suspended, and its lane.
     fn operation(&self, attachment: &Attachment) -> Option<(Operation, Lane)> {
         let nothing = AttachmentState::default();
         let known = self.attachment_states.get(&attachment.uid).unwrap_or(&nothing);
         // If the driver has no publish calls, a published volume stays published: then a wrong status gets it unpublished
         // when the driver has calls again.
-        let is_unpublished = self.publishes()
-            || attachment.recorded.node_id.is_none()
-            || matches!(known.pending, Some(PendingStatusWrite::Unpublished(_)));
+        let is_unpublished =
+            self.publishes() || attachment.recorded.node_id.is_none() || known.progress.proof.is_some();
         let corrects_status = is_unpublished && plan::has_stale_status(attachment);
         let operation = plan::operation(attachment, self.publishes())
             .or(known.repair.filter(|repair| repair.is_repair(attachment)))
@@ -369,8 +364,8 @@ impl ControllerState {
             Operation::Attach => Lane::Attach,
             Operation::Detach => Lane::Detach,
         };
-        let is_parked = lane == Lane::Repair && known.parked == Some(operation);
-        (!is_parked).then_some((operation, lane))
+        let is_suspended = lane == Lane::Repair && known.suspended == Some(operation);
+        (!is_suspended).then_some((operation, lane))
     }
 
     /// Whether the driver has calls to publish and unpublish.

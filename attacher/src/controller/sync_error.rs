@@ -3,7 +3,7 @@
 use crate::csi::{CallError, Reach};
 use crate::kube_api::Error;
 use crate::model::{PublishTarget, SecretRef};
-use crate::plan::{DetachPlan, NodeState, Refusal};
+use crate::plan::{DetachPlan, Failure, NodeState, Refusal};
 use crate::report::chain;
 use crate::workqueue::{Class, SyncError};
 
@@ -141,7 +141,7 @@ impl SyncError {
     }
 
     /// The driver does not know a node id under which the volume may be published, and nothing else proves that it is not.
-    pub(super) fn unproven(plan: &DetachPlan, finalizer: &str, last: Option<&Self>) -> Self {
+    pub(super) fn unproven(plan: &DetachPlan, finalizer: &str, last: Option<&Failure>) -> Self {
         let PublishTarget { volume_id, node_id } = &plan.target;
         let node = match &plan.node {
             NodeState::SameId => "which the node registers".to_owned(),

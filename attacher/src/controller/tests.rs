@@ -17,14 +17,13 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::*;
-use crate::controller::state::PendingStatusWrite;
 use crate::controller::state::tests::mk_state;
 use crate::csi::{CallError, Code, Reach};
 use crate::kube_api::patch;
 use crate::model::attachment::{NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION};
 use crate::model::{Capabilities, Node, Problem, Recorded, SecretRef, Secrets, Version};
 use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
-use crate::plan::{Record, TargetUsage, UsedBy};
+use crate::plan::{Operation, Record};
 
 const FINALIZER: &str = "external-attacher/test";
 const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);
@@ -454,6 +453,6 @@ fn name_of(item: &Item) -> String {
     match item {
         Item::Attachment { attachment, .. } => attachment.name.to_string(),
         Item::Volume(volume) | Item::Backfill { volume, .. } => volume.name.to_string(),
-        Item::Target(abandoned) => abandoned.target.volume_id.to_string(),
+        Item::Orphan(orphan) => orphan.target.volume_id.to_string(),
     }
 }

@@ -223,7 +223,7 @@ fn reconcile(scrape: &Scrape, rounds: &Rounds) {
     );
     scrape.counter(
         "csi_attacher_refused_repairs_total",
-        "Total number of repairs that the attacher refused, for example because the volume is being deleted; each is parked until one of its objects changes",
+        "Total number of repairs that the attacher refused, for example because the volume is being deleted; each is suspended until one of its objects changes",
         reconcile.refused as f64,
     );
 }

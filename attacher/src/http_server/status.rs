@@ -224,7 +224,7 @@ impl WorkStatus {
             }
             Key::Volume(name) => (name.to_string(), Some(name), None),
             Key::Target(target) => {
-                let node = state.abandoned.get(target).map(|a| &a.attachment.node);
+                let node = state.orphans.get(target).map(|o| &o.attachment.node);
                 (format!("{} on {}", target.volume_id, target.node_id), None, node)
             }
         };
@@ -237,7 +237,7 @@ impl WorkStatus {
                 (None, Some(seconds(until.saturating_duration_since(now))))
             }
         };
-        let wanted = state.wanted_since(key).map(|since| {
+        let wanted = state.requested_at(key).map(|since| {
             let ago = wall.duration_since(since);
             seconds(Duration::try_from(ago).unwrap_or_default())
         });

@@ -95,7 +95,7 @@ pub(super) fn mk_state(attachments: &[String]) -> ControllerState {
     for name in attachments {
         let mut attachment = mk_attachment(name);
         attachment.uid = name.as_str().into();
-        attachment.wanted_since = Timestamp::from_second(940).ok();
+        attachment.requested_at = Timestamp::from_second(940).ok();
         state.handle(Event::Attachments(Change::Applied(attachment)));
     }
     state.handle(Event::Attachments(Change::Replaced));

@@ -20,7 +20,7 @@ pub fn record(attachment: &Attachment, record: &Record, finalizer: &str) -> Valu
     let wanted = &record.annotations;
     let mut annotations = Map::new();
     let mut set = |key: &str, before: Option<&str>, after: Option<&str>| {
-        if record.whole || before != after {
+        if record.is_unconditional || before != after {
             annotations.insert(key.to_owned(), after.into());
         }
     };
@@ -41,7 +41,7 @@ pub fn record(attachment: &Attachment, record: &Record, finalizer: &str) -> Valu
         after.map(ToString::to_string).as_deref(),
     );
     let mut metadata = json!({ "uid": attachment.uid.0 });
-    if record.whole || !attachment.finalizer {
+    if record.is_unconditional || !attachment.finalizer {
         metadata["finalizers"] = json!([finalizer]);
     }
     if !annotations.is_empty() {
@@ -104,7 +104,7 @@ mod tests {
     use crate::plan::tests::mk_attachment;
 
     #[test]
-    fn record_patch_has_only_changes_unless_whole() {
+    fn record_patch_has_only_changes_unless_unconditional() {
         let wanted = Recorded {
             node_id: Some("id".into()),
             handle: Some("h".into()),
@@ -112,7 +112,7 @@ mod tests {
         };
         let first = Record {
             annotations: wanted.clone(),
-            whole: false,
+            is_unconditional: false,
         };
         let attachment = mk_attachment("va");
         assert_eq!(
@@ -138,7 +138,7 @@ mod tests {
                 secret: None,
                 ..wanted
             },
-            whole: false,
+            is_unconditional: false,
         };
         assert_eq!(
             record(&attachment, &changed, "f"),
@@ -151,12 +151,12 @@ mod tests {
             } })
         );
         // The cache may be outdated.
-        let whole = Record {
-            whole: true,
+        let repeated = Record {
+            is_unconditional: true,
             ..changed
         };
         assert_eq!(
-            record(&attachment, &whole, "f"),
+            record(&attachment, &repeated, "f"),
             json!({ "metadata": {
                 "uid": "uid-va",
                 "finalizers": ["f"],
@@ -196,12 +196,12 @@ mod tests {
     #[test]
     fn each_patch_carries_the_uid() {
         let (va, uid) = (mk_attachment("va"), Uid::from("uid-va"));
-        let whole = Record {
+        let repeated = Record {
             annotations: Recorded::default(),
-            whole: true,
+            is_unconditional: true,
         };
         for patch in [
-            record(&va, &whole, "f"),
+            record(&va, &repeated, "f"),
             add_finalizer(&uid, "f"),
             remove_finalizer(&uid, "f"),
             attached(&va, &BTreeMap::new()),

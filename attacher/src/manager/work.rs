@@ -103,19 +103,27 @@ impl Service {
     }
 }
 
-fn new_state(args: &Args) -> ControllerState {
-    let limits = Limits {
+pub(super) fn limits(args: &Args) -> Limits {
+    Limits {
         attach: args.attach_concurrency.unwrap_or(args.worker_threads).get(),
         detach: args.detach_concurrency.unwrap_or(args.worker_threads).get(),
         volume: args.worker_threads.get(),
         driver_calls: args.max_driver_calls,
         adaptive: args.adaptive_concurrency,
-    };
+    }
+}
+
+fn new_state(args: &Args) -> ControllerState {
     let backoff = Backoff {
         start: args.retry_interval_start,
         max: args.retry_interval_max,
     };
-    ControllerState::new(limits, backoff, fastrand::u64(..), Instant::now().into_std())
+    ControllerState::new(
+        limits(args),
+        backoff,
+        fastrand::u64(..),
+        Instant::now().into_std(),
+    )
 }
 
 /// Forwards a reflector's events to the controller.

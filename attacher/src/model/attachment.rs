@@ -27,7 +27,7 @@ pub struct Attachment {
     /// Whether `metadata.deletionTimestamp` is set: a detach is wanted.
     pub deleting: bool,
     /// `metadata.deletionTimestamp`, or else `metadata.creationTimestamp`.
-    pub wanted_since: Option<Timestamp>,
+    pub requested_at: Option<Timestamp>,
     /// Whether it has our finalizer: a publish may have been sent.
     pub finalizer: bool,
     /// Whether it has other finalizers: removing ours will not delete it.
@@ -118,7 +118,7 @@ impl Attachment {
         let deleted = object.meta().deletion_timestamp.as_ref();
         let deleting = deleted.is_some();
         let since = deleted.or(object.meta().creation_timestamp.as_ref());
-        let wanted_since = since.map(|time| time.0);
+        let requested_at = since.map(|time| time.0);
         let (name, uid, version) = wire::identity(object.metadata);
         let status = object.status;
         Some(Self {
@@ -126,7 +126,7 @@ impl Attachment {
             uid,
             version,
             deleting,
-            wanted_since,
+            requested_at,
             finalizer,
             foreign_finalizers,
             node: object.spec.node_name.into(),
@@ -150,7 +150,7 @@ impl Attachment {
     }
 
     /// Whether the status has fields that a detach must remove.
-    pub fn says_attached(&self) -> bool {
+    pub fn has_attached_status(&self) -> bool {
         self.attached || self.detach_error.is_some() || !self.metadata_keys.is_empty()
     }
 
@@ -166,6 +166,11 @@ impl Attachment {
 // === impl Recorded ===
 
 impl Recorded {
+    /// Whether it suffices for a detach.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.node_id.is_some() && self.handle.is_some()
+    }
+
     /// Whether both are of the same volume and node.
     pub(crate) fn has_same_target(&self, other: &Self) -> bool {
         (&self.node_id, &self.handle) == (&other.node_id, &other.handle)
@@ -269,7 +274,7 @@ mod tests {
                 uid: "u".into(),
                 version: Version(7),
                 deleting: true,
-                wanted_since: "2026-01-01T00:00:01Z".parse().ok(),
+                requested_at: "2026-01-01T00:00:01Z".parse().ok(),
                 finalizer: true,
                 foreign_finalizers: true,
                 node: "n".into(),

@@ -7,7 +7,7 @@ use csi_proto::v1::VolumeCapability;
 
 use super::capability::capability;
 use super::{AttachInputs, DetachPlan, NodeState, Refusal, node_id, spec};
-use crate::model::{CsiSource, Driver, PublishTarget, Recorded, SecretRef, Uid};
+use crate::model::{Attachment, CsiSource, Driver, PublishTarget, Recorded, SecretRef, Uid};
 
 /// Everything that an attach sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,8 +30,6 @@ pub(crate) struct AttachPlan {
     pub(crate) pv_finalizer: Option<PvFinalizer>,
     /// The record to write, if the VolumeAttachment lacks it.
     pub(crate) record: Option<Record>,
-    /// Whether our finalizer and a record of `target` are stored.
-    pub(crate) is_recorded: bool,
 }
 
 /// A PersistentVolume that must get our finalizer, so that it outlives its attachments.
@@ -50,18 +48,18 @@ pub struct Record {
     pub annotations: Recorded,
     /// Whether the write repeats the stored values. The stored object may be outdated: the response to an earlier write may
     /// be lost, and the watch late.
-    pub whole: bool,
+    pub is_unconditional: bool,
 }
 
-// === impl AttachPlan ===
+// === impl Record ===
 
-impl AttachPlan {
-    /// Whether the call of this plan may be sent, given `now`, the plan made from the current objects: its record and the
-    /// finalizers are stored, and the node id, the volume and the Secret are the same.
-    pub(crate) fn is_still_valid(&self, now: &Self) -> bool {
-        now.is_recorded
-            && (now.pv_finalizer.is_none() || now.pv_finalizer == self.pv_finalizer)
-            && (&now.target, &now.secret) == (&self.target, &self.secret)
+impl Record {
+    /// Our finalizer, and the annotations as they are known.
+    pub(crate) fn again(attachment: &Attachment) -> Self {
+        Self {
+            annotations: attachment.recorded.clone(),
+            is_unconditional: true,
+        }
     }
 }
 
@@ -135,10 +133,9 @@ pub(crate) fn attach(inputs: &AttachInputs, driver: &Driver) -> Result<AttachPla
                 volume: volume.name.clone(),
                 uid: volume.uid.clone(),
             }),
-        is_recorded: attachment.finalizer && attachment.recorded.has_same_target(&annotations),
         record: (!is_complete).then_some(Record {
             annotations,
-            whole: attachment.finalizer,
+            is_unconditional: attachment.finalizer,
         }),
         target,
     })

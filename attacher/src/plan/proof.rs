@@ -188,6 +188,10 @@ impl Answers {
         self.uid == *uid
     }
 
+    pub(crate) fn is_of(&self, result: UnpublishResult) -> bool {
+        self.result == result
+    }
+
     fn lasted(&self, least: Duration) -> bool {
         self.count >= ANSWERS && self.last.saturating_duration_since(self.first) >= least
     }
@@ -221,6 +225,15 @@ impl ListEvidence {
 // === impl TargetEvidence ===
 
 impl TargetEvidence {
+    /// Without answers and lists.
+    pub(crate) fn of(result: UnpublishResult) -> Self {
+        Self {
+            result,
+            answers: None,
+            lists: ListEvidence::default(),
+        }
+    }
+
     fn is_released(&self) -> bool {
         matches!(self.result, UnpublishResult::Unpublished | UnpublishResult::InUse)
     }

@@ -83,7 +83,7 @@ pub(crate) enum Drift {
     /// The volume is not published: publish it again.
     Lost,
     /// The volume is published although its VolumeAttachment is being deleted without our finalizer.
-    Leftover,
+    StillPublished,
     /// A retry may succeed at once, as the driver has completed the call.
     RetryMaySucceed,
 }
@@ -257,7 +257,7 @@ pub(crate) fn drift(candidate: &Candidate, suspected: bool, newly_attached: bool
                 Drift::Lost
             }
         }
-        (true, _) if published && !attachment.finalizer => Drift::Leftover,
+        (true, _) if published && !attachment.finalizer => Drift::StillPublished,
         (true, attached)
             if attachment.finalizer && published != attached && *listed_state != ListedState::Absent =>
         {

@@ -5,73 +5,92 @@
 
 use std::sync::Arc;
 
+use super::Stop;
 use crate::model::{Attachment, PublishTarget};
 
-/// How other VolumeAttachments use a target, the most important last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum TargetUsage {
-    /// Not at all.
-    Unused,
-    /// Only by VolumeAttachments that are being deleted, whose detaches unpublish it, too.
-    Deleting,
-    /// By one that is attached and lacks our finalizer, so that nothing ensures its detach.
-    MissingFinalizer,
-    /// Perhaps: one on the same node was published under another node id, which may name the same machine. An unpublish
-    /// could take the volume away from its pod; without one the volume may stay published.
-    Ambiguous,
-    /// By one whose detach will unpublish it.
-    InUse,
-}
-
-/// The VolumeAttachments that count as users of a target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum UsedBy {
-    /// Those whose record names it: they were published there.
-    Record,
-    /// Also those whose node has its node id now, independent of their record. For a target that is only unpublished
-    /// because it may be another id of the recorded one.
-    RecordOrPresentId,
-}
-
 /// Another VolumeAttachment of the volume.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct OtherAttachment<'a> {
     pub(crate) attachment: &'a Attachment,
+    /// Its volume handle; `None` if unknown.
+    pub(crate) handle: Option<&'a Arc<str>>,
     /// The id that its node's CSINode shows now.
     pub(crate) present_id: Option<&'a Arc<str>>,
-    /// Whether its stored record is up to date. A write that changes the recorded node id may be under way, or its response
-    /// lost.
-    pub(crate) is_record_certain: bool,
+    /// Whether a write that changes its recorded target is under way, or its response lost.
+    pub(crate) is_record_uncertain: bool,
+    /// Whether it is attached, being synced, or published without a written status.
+    pub(crate) may_be_attached: bool,
 }
 
-/// How `other` uses `target`, which is to be unpublished for `attachment`.
+/// Whether another live VolumeAttachment with our finalizer records the target, and unpublishes it when it is deleted. The
+/// variants are in the order of their precedence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum TargetUsage {
+    No,
+    /// Unknown until the other one changes.
+    Wait(Stop),
+    Yes,
+}
+
+/// Whether one of `others` uses `target`, which is to be unpublished for `attachment`. `is_present` says that `attachment` does
+/// not record the target: it may be another id of the recorded one.
 pub(crate) fn target_usage(
     attachment: &Attachment,
     target: &PublishTarget,
-    used_by: UsedBy,
-    other: OtherAttachment<'_>,
+    is_present: bool,
+    others: &[OtherAttachment<'_>],
 ) -> TargetUsage {
-    let OtherAttachment {
-        attachment: other,
-        present_id,
-        is_record_certain,
-    } = other;
-    // Only our finalizer ensures a detach. Before an attach has stored it, the driver was not called.
-    let may_be_published = other.finalizer || !other.deleting && other.attached;
-    if other.uid == attachment.uid || !may_be_published {
-        return TargetUsage::Unused;
-    }
-    let recorded = other.recorded.node_id.as_ref().or(present_id);
-    let is_recorded = recorded == Some(&target.node_id);
-    let is_used = match used_by {
-        UsedBy::Record => is_recorded && is_record_certain,
-        UsedBy::RecordOrPresentId => is_recorded || present_id == Some(&target.node_id),
+    let others = || {
+        let others = others.iter().filter(|o| o.attachment.uid != attachment.uid);
+        others.filter(|o| o.handle.is_none_or(|handle| *handle == target.volume_id))
     };
-    match (is_used, other.deleting) {
-        (true, true) => TargetUsage::Deleting,
-        (true, false) if other.finalizer => TargetUsage::InUse,
-        (true, false) => TargetUsage::MissingFinalizer,
-        (false, false) if other.node == attachment.node => TargetUsage::Ambiguous,
-        (false, _) => TargetUsage::Unused,
+    let is_on_node = |other: &OtherAttachment<'_>| other.attachment.node == attachment.node;
+    let may_be_attached_on_node =
+        others().any(|other| is_on_node(other) && !other.attachment.deleting && other.may_be_attached);
+    let by = |other: &OtherAttachment<'_>| {
+        let (known, present) = (other.attachment, other.present_id);
+        // Two detaches never wait for each other, and before an attach has stored our finalizer, the driver was not called.
+        if known.deleting || !known.finalizer && !known.attached {
+            return TargetUsage::No;
+        }
+        let records_it = known.recorded.node_id.as_ref().or(present) == Some(&target.node_id);
+        let is_used = match is_present {
+            true => records_it || present == Some(&target.node_id),
+            false => records_it && !other.is_record_uncertain,
+        };
+        match is_used {
+            true if known.finalizer || is_present => TargetUsage::Yes,
+            // Nothing ensures its detach until its attach restores the finalizer.
+            true => TargetUsage::Wait(Stop::MissingFinalizer(target.clone())),
+            // It was published under another node id, which may name the same machine: an unpublish could take the volume away
+            // from its pod; without one the volume may stay published.
+            false if is_on_node(other) => {
+                let is_detached_before = attachment.deleting && !attachment.finalizer;
+                match is_detached_before {
+                    // If the volume is published there nevertheless, reconcile finds it.
+                    true => TargetUsage::Yes,
+                    // The other attach may need this very unpublish, and publishes again after it.
+                    false if !attachment.deleting && !may_be_attached_on_node => TargetUsage::No,
+                    false => TargetUsage::Wait(Stop::AmbiguousNodeId(target.clone())),
+                }
+            }
+            false => TargetUsage::No,
+        }
+    };
+    others()
+        .map(by)
+        .max_by_key(TargetUsage::precedence)
+        .unwrap_or(TargetUsage::No)
+}
+
+// === impl TargetUsage ===
+
+impl TargetUsage {
+    fn precedence(&self) -> u8 {
+        match self {
+            Self::No => 0,
+            Self::Wait(_) => 1,
+            Self::Yes => 2,
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 mod attach;
 mod detach;
+mod machine;
 mod proof;
 mod target_usage;
 
@@ -29,7 +30,7 @@ pub(crate) fn mk_attachment(name: &str) -> Attachment {
         uid: format!("uid-{name}").as_str().into(),
         version: Version(1),
         deleting: false,
-        wanted_since: None,
+        requested_at: None,
         finalizer: false,
         foreign_finalizers: false,
         node: "node".into(),

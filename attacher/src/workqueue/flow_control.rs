@@ -263,21 +263,20 @@ impl FlowControl {
             return Ended::default();
         };
         let node_contended = !down && limits.limiter.is_contended(id, is_final);
-        let is_idle = limits.limiter.was_idle(id);
-        let stray = self
+        // What its node's limit does not explain may come from calls for other nodes, if another node has the like.
+        let is_stray = !node_contended || !limits.limiter.explains(id);
+        let has_other = self
             .stray
             .as_ref()
-            .filter(|(other, at)| other != node && *at + ACROSS_NODES >= now);
-        // A node that was idle may be locked still, or all calls are limited: then other nodes are refused, too, and the
-        // driver's limit explains it.
+            .is_some_and(|(other, at)| other != node && *at + ACROSS_NODES >= now);
+        let limited_by_driver =
+            limits.limiter.window().is_none() && self.driver.window().is_some() && self.driver.explains(id);
         let by_driver = !down
-            && (!node_contended || is_idle)
-            && stray.is_some()
+            && (is_stray && has_other || limited_by_driver)
             && self.driver.is_contended(id, is_final)
-            && (!node_contended || self.driver.explains(id))
             && (!timed_out || !self.driver.succeeded_during(id));
         let by_node = node_contended && !by_driver;
-        if is_idle {
+        if is_stray {
             self.stray = Some((node.clone(), now));
         }
         if by_node {
@@ -286,9 +285,10 @@ impl FlowControl {
             self.metrics.refused_by_node += 1;
         } else {
             limits.limiter.forget(id);
-            limits.limiter.unlearn_if_unproven();
+            limits.limiter.unlearn_if_unexplained();
             limits.fails |= !by_driver;
             if by_driver {
+                limits.limiter.unlearn();
                 self.driver.refused(id, repeated, now);
                 self.metrics.refused_by_driver += 1;
             } else {
@@ -330,7 +330,7 @@ impl FlowControl {
         self.driver.start_slowly();
         self.stray = None;
         for node in self.nodes.values_mut() {
-            node.limiter.unlearn_if_unproven();
+            node.limiter.unlearn();
         }
     }
 

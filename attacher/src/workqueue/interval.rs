@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Interval {
     /// The longest refused one.
-    pub(super) low: Duration,
+    low: Duration,
     /// The shortest accepted one.
     pub(super) high: Option<Duration>,
     /// The one in use.
@@ -22,23 +22,49 @@ pub(super) struct Interval {
 /// The bisection ends when the interval is known with this precision.
 const PRECISION: f64 = 1.06;
 /// Shorter intervals are none.
-pub(super) const NO_INTERVAL: Duration = Duration::from_millis(2);
+const NO_INTERVAL: Duration = Duration::from_millis(2);
+/// After more refusals in a row the interval is searched again.
+const TRACKED: u32 = 4;
 /// The shortest interval after a refusal.
-const INTERVAL_START: Duration = Duration::from_millis(20);
+const INTERVAL_START: Duration = Duration::from_millis(50);
 
 // === impl Interval ===
 
+impl Default for Interval {
+    fn default() -> Self {
+        Self {
+            low: Duration::ZERO,
+            high: None,
+            current: INTERVAL_START,
+            tracks: false,
+            accepted: 0,
+            refused: 0,
+        }
+    }
+}
+
 impl Interval {
-    /// A longer one is accepted for another reason: the last call has ended.
-    pub(super) fn bound(&mut self, high: Duration) {
-        self.high = Some(high);
-        self.bisect();
+    /// Whether calls need no interval.
+    pub(super) fn is_none(&self) -> bool {
+        self.current < NO_INTERVAL
     }
 
-    pub(super) fn bisect(&mut self) {
-        let Some(high) = self.high else { return };
-        self.tracks = self.low.mul_f64(PRECISION) >= high;
-        self.current = if self.tracks { high } else { (self.low + high) / 2 };
+    /// This one is accepted for another reason.
+    pub(super) fn bound(&mut self, high: Duration) {
+        if self.high.is_none() && !self.low.is_zero() && self.low < high {
+            self.high = Some(high);
+            self.bisect();
+        }
+    }
+
+    fn bisect(&mut self) {
+        self.current = match self.high {
+            None => (2 * self.low).max(INTERVAL_START),
+            Some(high) => {
+                self.tracks = self.low.mul_f64(PRECISION) >= high;
+                if self.tracks { high } else { (self.low + high) / 2 }
+            }
+        };
     }
 
     /// Whether a refusal after `gap` fits to what is known.
@@ -57,9 +83,6 @@ impl Interval {
                 self.accepted += 1;
                 let share = 0.001 * f64::from(1u32 << (self.accepted / 16).min(8));
                 self.current = self.current.mul_f64(1.0 - share.min(0.5));
-                if self.current < NO_INTERVAL {
-                    *self = Self::default();
-                }
             }
             return;
         }
@@ -73,16 +96,13 @@ impl Interval {
     pub(super) fn refused(&mut self, gap: Duration) {
         self.refused += 1;
         self.accepted = 0;
-        if self.tracks && self.refused <= 4 {
+        if self.tracks && self.refused <= TRACKED {
             self.current = self.current.mul_f64(1.05);
             return;
         }
         self.low = if self.tracks { gap } else { self.low.max(gap) };
         self.tracks = false;
         self.high = self.high.filter(|high| *high > self.low);
-        match self.high {
-            Some(_) => self.bisect(),
-            None => self.current = (2 * self.current.max(gap)).max(INTERVAL_START),
-        }
+        self.bisect();
     }
 }

@@ -1,19 +1,14 @@
 //! A limit of the calls in flight that the driver's refusals teach: one instance per node, and one for the driver.
 //!
 //! A *window* bounds the calls in flight. A refusal while n other calls run shows that the driver takes n; the window grows
-//! again while calls succeed and it is in use (AIMD). Two intervals refine a window of one call:
-//! - the *early* interval: a driver may lock the node for less than the call takes, so the next call may begin before the
-//!   last one has ended;
-//! - the *spacing*: it may lock the node for longer than the call takes, or limit the rate of calls.
-//!
-//! Both are found by bisection between the longest refused and the shortest accepted interval, and then tracked.
-
-mod reason;
+//! again while calls succeed and it is in use (AIMD). A window of one call has an *interval* between the begins of two calls
+//! besides: a lock may last for less than the call, so that the next call may begin before the last one has ended, or for
+//! longer than the call, or the driver limits the rate of calls.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::interval::{Interval, NO_INTERVAL};
+use super::interval::Interval;
 
 /// Identifies a call in flight.
 pub(super) type CallId = i64;
@@ -27,24 +22,20 @@ pub(super) struct Limiter {
     window: Option<usize>,
     /// Successes since the window changed, while it was in use.
     credit: usize,
-    /// The number of windows of successes before the window grows. Doubles with each growth that is refused.
+    /// The number of windows of successes before the window grows; 0 after an outage: each success lets it grow. Doubles
+    /// with each growth that is refused.
     hold: usize,
-    /// Whether the window grows with each success, after an outage.
-    slow_start: bool,
-    /// Whether a slow start was refused at once: the interval before it was that of a lock and not of an outage.
-    locks: bool,
     /// Whether a call succeeded since the limit was learned.
     proven: bool,
-    spacing: Interval,
-    early: Interval,
+    interval: Interval,
+    /// Whether the end of a call does not permit the next one before the interval has passed.
+    outlasts_call: bool,
     /// The latest begin, admission and end of successful calls.
     last_begin: Option<Instant>,
     last_admitted: Option<Instant>,
     last_end: Option<Instant>,
     /// The call that ended then.
     last_ended: CallId,
-    /// The duration of the last successful call.
-    duration: Duration,
     /// The duration of the slowest refusal.
     latency: Duration,
 }
@@ -77,12 +68,9 @@ const MAX_WINDOW: usize = 64;
 const MAX_HOLD: usize = 16;
 /// Windows of one call grow after this many times `hold` successes.
 const SINGLE_CREDIT: usize = 8;
-/// Calls that are shorter have no early successor.
-const SHORT: Duration = Duration::from_millis(50);
 /// A call that is in flight for longer than this, and than four times the slowest refusal, is assumed to be accepted.
-const PATIENCE: Duration = Duration::from_millis(100);
-/// A lock that lasts longer looks like an outage: a slow start tells them apart.
-const LONG_LOCK: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_millis(150);
+const SLOWEST_REFUSAL: Duration = Duration::from_secs(1);
 /// A call that ended this long ago may still hold a lock.
 pub(super) const JUST_ENDED: Duration = Duration::from_secs(1);
 /// The longest lock of a node after a call that is searched for. Longer ones look like failures.
@@ -98,16 +86,13 @@ impl Limiter {
             window: None,
             credit: 0,
             hold: 1,
-            slow_start: false,
-            locks: false,
             proven: false,
-            spacing: Interval::default(),
-            early: Interval::default(),
+            interval: Interval::default(),
+            outlasts_call: false,
             last_begin: None,
             last_admitted: None,
             last_end: None,
             last_ended: 0,
-            duration: Duration::ZERO,
             latency: Duration::ZERO,
         }
     }
@@ -123,9 +108,8 @@ impl Limiter {
 
     /// The learned time between the begins of two calls, if calls are paced.
     pub(super) fn interval(&self) -> Option<Duration> {
-        let early = Some(self.early.current).filter(|early| self.early.tracks && *early < self.duration);
-        let spacing = Some(self.spacing.current).filter(|spacing| !spacing.is_zero());
-        self.window.and(early.or(spacing))
+        let interval = Some(self.interval.current);
+        interval.filter(|_| self.window == Some(1) && self.interval.high.is_some())
     }
 
     /// Whether a call was sent since the start.
@@ -133,57 +117,57 @@ impl Limiter {
         !self.calls.is_empty() || self.last_end.is_some()
     }
 
-    /// Whether nothing is learned and nothing happened since `then`.
+    /// Whether nothing happened since `then`.
     pub(super) fn is_idle_since(&self, then: Instant) -> bool {
         self.calls.is_empty() && self.last_end.is_none_or(|end| end < then)
     }
 
     /// Whether a call may begin.
     pub(super) fn permit(&mut self, now: Instant) -> Permit {
-        let Some(window) = self.window else {
-            return Permit::Now;
-        };
+        match self.window {
+            None => Permit::Now,
+            Some(1) => self.permit_next(now),
+            Some(window) if self.calls.len() < window => Permit::Now,
+            Some(_) => Permit::AtEnd,
+        }
+    }
+
+    /// Whether a call may begin, of a window of one call.
+    fn permit_next(&mut self, now: Instant) -> Permit {
+        let newest = self.calls.iter().max_by_key(|(_, call)| call.began);
+        let newest = newest.map(|(id, call)| (*id, call.sent, call.learned, call.began));
+        let mut at = None;
+        match newest {
+            None if !self.outlasts_call => return Permit::Now,
+            None => {}
+            Some(_) if self.outlasts_call || self.interval.tracks => {}
+            // It has not begun.
+            Some((_, false, ..)) => return Permit::AtEnd,
+            Some((id, _, learned, began)) => {
+                let accepted = began + PATIENCE.max(4 * self.latency);
+                if accepted <= now && !learned {
+                    self.learn(id);
+                }
+                at = Some(accepted);
+            }
+        }
         // Counted from the admission, so that the calls have this interval after equally long writes.
         let newest = self.calls.values().map(|call| call.admitted).max();
         let last = newest.max(self.last_admitted);
-        let spaced = last.map(|last| last + self.spacing.current);
-        let mut at = spaced.filter(|_| !self.spacing.current.is_zero());
-        if self.calls.len() >= window {
-            if window > 1 || !self.proven || self.early.current.is_zero() {
-                return Permit::AtEnd;
-            }
-            let oldest = self.calls.values().map(|call| call.began).min();
-            let newest = self.calls.values().max_by_key(|call| call.began);
-            let hangs = oldest.map(|oldest| oldest + 2 * self.duration + LONG_LOCK);
-            if hangs.is_some_and(|hangs| hangs <= now) {
-                return Permit::AtEnd;
-            }
-            let patience = PATIENCE.max(4 * self.latency);
-            let known = newest
-                .filter(|call| !call.learned)
-                .map(|call| call.began + patience);
-            if known.is_some_and(|known| known <= now) {
-                self.learn_from_newest();
-            }
-            let early = last.map(|last| last + self.early.current);
-            at = at.max(early);
-            // The interval may be shorter once the newest call counts as accepted.
-            if let Some(known) = known.filter(|known| *known > now && at > Some(now)) {
-                at = at.min(Some(known));
-            }
-        }
+        let at = at.max(last.map(|last| last + self.interval.current));
         at.filter(|at| *at > now).map_or(Permit::Now, Permit::At)
     }
 
     /// A call is prepared, or sent.
     pub(super) fn begin(&mut self, id: CallId, sent: bool, now: Instant) {
         let prepared = self.calls.remove(&id).filter(|call| !call.sent);
-        let gap = self.window.and_then(|_| self.last_start());
+        let sent_calls = self.calls.values().filter(|call| call.sent);
+        let last = sent_calls.map(|call| call.began).max().max(self.last_begin);
         let call = Call {
             admitted: prepared.map_or(now, |call| call.admitted),
             began: now,
             sent,
-            gap: gap.map(|last| now.saturating_duration_since(last)),
+            gap: last.map(|last| now.saturating_duration_since(last)),
             is_early: self.window == Some(1) && !self.calls.is_empty(),
             learned: false,
         };
@@ -196,6 +180,7 @@ impl Limiter {
     }
 
     pub(super) fn succeeded(&mut self, id: CallId, now: Instant) {
+        self.learn(id);
         let Some(call) = self.calls.remove(&id) else {
             return;
         };
@@ -204,18 +189,10 @@ impl Limiter {
         self.last_admitted = self.last_admitted.max(Some(call.admitted));
         self.last_end = Some(now);
         self.last_ended = id;
-        self.duration = now.saturating_duration_since(call.began);
         self.proven = true;
-        let Some(window) = self.window else {
-            return;
-        };
-        if !call.learned {
-            self.learn(&call);
-        }
-        if window == 1 && self.early.high.is_none() && self.duration >= SHORT {
-            self.early.bound(self.duration);
-        }
-        if was_in_use && self.window == Some(window) {
+        if let Some(window) = self.window
+            && was_in_use
+        {
             self.grow(window);
         }
     }
@@ -223,26 +200,20 @@ impl Limiter {
     fn grow(&mut self, window: usize) {
         self.credit += 1;
         let needed = match window {
-            _ if self.slow_start => 1,
-            // The early interval allows more than a window of two would.
-            1 if self.early.tracks && self.early.current < self.duration => return,
-            1 => SINGLE_CREDIT * self.hold,
+            // The interval allows more.
+            1 if self.interval.high.is_some() => return,
+            1 if self.hold > 0 => SINGLE_CREDIT * self.hold,
             _ => window * self.hold,
         };
         if self.credit < needed {
             return;
         }
         self.credit = 0;
-        let step = if self.slow_start { 1 } else { (window / 4).max(1) };
-        if window + step > MAX_WINDOW {
-            return self.unlearn();
-        }
-        if window > 4 && self.slow_start {
-            // It was an outage.
-            self.spacing = Interval::default();
-            self.locks = false;
-        }
+        let step = if self.hold == 0 { 1 } else { (window / 4).max(1) };
         self.window = Some(window + step);
+        if window + step > MAX_WINDOW {
+            self.unlearn();
+        }
     }
 
     /// A refusal because of other calls. That of a call that is `repeated` lowers no window of more than one call, as the call
@@ -251,46 +222,35 @@ impl Limiter {
         let Some(call) = self.calls.remove(&id) else {
             return;
         };
-        let latency = now.saturating_duration_since(call.began);
         if repeated && self.window.is_none_or(|window| window > 1) {
             return;
         }
-        self.latency = self.latency.max(latency).min(LONG_LOCK);
+        let latency = now.saturating_duration_since(call.began);
+        self.latency = self.latency.max(latency).min(SLOWEST_REFUSAL);
         let others = self.calls.values().filter(|other| other.sent).count();
         let overlapped = self.last_end >= Some(call.began);
+        let before = self.window.unwrap_or(usize::MAX);
         // Without the number of calls that succeeded meanwhile, half of the window.
-        let window = match self.window {
-            Some(before) if others == 0 && overlapped => (before / 2).max(1),
-            Some(_) | None => others.max(1),
+        let window = match others {
+            0 if overlapped && self.window.is_some() => before / 2,
+            others => others.min(before),
         };
         match self.window {
             None => {
-                self.hold = 1;
-                self.proven = false;
-                self.window = Some(window);
+                (self.hold, self.proven) = (1, false);
+                self.interval = Interval::default();
             }
-            Some(before) => {
-                if before > 1 {
-                    self.hold = (2 * self.hold).clamp(1, MAX_HOLD);
-                }
-                self.window = Some(before.min(window));
-            }
+            Some(1) => {}
+            Some(_) => self.hold = (2 * self.hold).clamp(1, MAX_HOLD),
         }
+        self.window = Some(window.max(1));
         self.credit = 0;
-        if std::mem::take(&mut self.slow_start) && self.spacing.high.is_some() {
-            self.locks = true;
-            self.spacing.bisect();
+        if window > 1 || overlapped {
             return;
         }
-        if self.window != Some(1) {
-            return;
-        }
-        if others > 0 {
-            if let Some(gap) = call.gap.filter(|_| call.is_early) {
-                self.early.refused(gap);
-            }
-        } else if !overlapped && let Some(last) = self.last_begin {
-            self.spacing.refused(call.began.saturating_duration_since(last));
+        self.outlasts_call |= others == 0;
+        if let Some(gap) = call.gap.filter(|_| call.is_early || others == 0) {
+            self.interval.refused(gap);
         }
     }
 
@@ -298,73 +258,85 @@ impl Limiter {
     pub(super) fn start_slowly(&mut self) {
         self.unlearn();
         self.window = Some(2);
-        self.hold = 1;
-        self.slow_start = true;
+        self.hold = 0;
         self.proven = true;
     }
 
-    /// Ends a limit whose calls were all refused: the calls in flight were not the reason.
-    pub(super) fn unlearn_if_unproven(&mut self) {
-        if !self.proven {
+    /// Ends a limit whose calls were all refused, or that searches for the end of a lock: a refusal without other calls shows
+    /// that they were not the reason.
+    pub(super) fn unlearn_if_unexplained(&mut self) {
+        if !self.proven || self.outlasts_call && self.interval.high.is_none() {
             self.unlearn();
         }
     }
 
-    fn unlearn(&mut self) {
+    pub(super) fn unlearn(&mut self) {
         self.window = None;
         self.credit = 0;
-        self.slow_start = false;
-        self.locks = false;
-        self.spacing = Interval::default();
-        self.early = Interval::default();
+        self.interval = Interval::default();
+        self.outlasts_call = false;
     }
 
-    fn last_start(&self) -> Option<Instant> {
-        let newest = self.calls.values().map(|call| call.began).max();
-        newest.max(self.last_begin)
-    }
-
-    fn learn_from_newest(&mut self) {
-        let newest = self.calls.iter().max_by_key(|(_, call)| call.began);
-        if let Some(id) = newest.map(|(id, _)| *id)
-            && let Some(call) = self.calls.remove(&id)
-        {
-            self.learn(&call);
-            self.calls.insert(
-                id,
-                Call {
-                    learned: true,
-                    ..call
-                },
-            );
-        }
-    }
-
-    /// The interval of `call` was accepted.
-    fn learn(&mut self, call: &Call) {
-        let Some(gap) = call.gap else {
+    /// The interval before this call was accepted.
+    fn learn(&mut self, id: CallId) {
+        let Some(call) = self.calls.get_mut(&id) else {
             return;
         };
-        if call.is_early {
-            self.early.accepted(gap);
-            if self.early.current < NO_INTERVAL {
-                // The node takes several calls at once.
-                self.early = Interval::default();
-                self.window = Some(self.calls.len().max(2));
-                self.hold = 1;
+        let gap = call.gap.filter(|_| !std::mem::replace(&mut call.learned, true));
+        let Some(gap) = gap.filter(|_| self.window.is_none_or(|window| window == 1)) else {
+            return;
+        };
+        if self.window.is_none() {
+            self.interval.high = Some(self.interval.high.map_or(gap, |high| high.min(gap)));
+        } else if !call.is_early && !self.outlasts_call {
+            // The call before had ended, which suffices.
+            self.interval.bound(gap);
+        } else {
+            self.interval.accepted(gap);
+            if self.interval.is_none() || gap > 2 * self.longest_lock {
+                // The node takes several calls at once, or the lock was an outage.
+                self.unlearn();
             }
         }
-        let spacing = &mut self.spacing;
-        if spacing.current.is_zero() {
-            return;
+    }
+
+    // === the reasons of a refusal ===
+
+    /// Whether other calls, not an earlier one of the same sync, may be the reason of the refusal of this one: one was in
+    /// flight meanwhile or, unless the code is final, has just ended.
+    pub(super) fn is_contended(&self, id: CallId, is_final: bool) -> bool {
+        let Some(call) = self.calls.get(&id) else {
+            return false;
+        };
+        let lock = match self.window {
+            _ if is_final => Duration::ZERO,
+            Some(_) => (2 * self.interval.current).clamp(JUST_ENDED, self.longest_lock),
+            None => JUST_ENDED,
+        };
+        let ended = self.last_end.filter(|_| self.last_ended != id);
+        let is_other = |(other, call): (&CallId, &Call)| *other != id && call.sent;
+        self.calls.iter().any(is_other) || ended.is_some_and(|end| end + lock >= call.began)
+    }
+
+    /// Whether the limit explains its refusal: what was accepted before is not refused.
+    pub(super) fn explains(&self, id: CallId) -> bool {
+        let gap = self.calls.get(&id).and_then(|call| call.gap);
+        match self.window {
+            Some(window) if !self.proven || self.calls.len() > window => true,
+            None | Some(1) => gap.is_none_or(|gap| self.interval.explains(gap)),
+            Some(_) => false,
         }
-        if spacing.high.is_none() && gap >= LONG_LOCK && !self.locks {
-            spacing.high = Some(gap);
-            spacing.current = Duration::ZERO;
-            self.window = Some(2);
-            self.slow_start = true;
-        } else {
-            spacing.accepted(gap);
-        }
+    }
+
+    /// Whether no call was in flight besides this one, and none succeeded shortly before or meanwhile.
+    pub(super) fn is_alone(&self, id: CallId) -> bool {
+        !self.is_contended(id, false)
+    }
+
+    /// Whether a call succeeded while this one was in flight.
+    pub(super) fn succeeded_during(&self, id: CallId) -> bool {
+        self.calls
+            .get(&id)
+            .is_some_and(|call| self.last_end >= Some(call.began))
     }
 }

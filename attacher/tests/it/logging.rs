@@ -98,7 +98,8 @@ async fn logs_driver_calls_without_rust_syntax() {
     let path = dir.path().join("log");
     let stderr = std::fs::File::create(&path).expect("a log");
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
-    let attacher = Attacher::start_with(nowhere, &["--v=5"], stderr, None).expect("the program starts");
+    let flags = ["--v=5", "--worker-threads=8", "--max-driver-calls=9"];
+    let attacher = Attacher::start_with(nowhere, &flags, stderr, None).expect("the program starts");
     let _driver = Driver::new("d.example").serve(&attacher.socket);
     let log = timeout(SOON, async {
         loop {
@@ -117,6 +118,7 @@ async fn logs_driver_calls_without_rust_syntax() {
         "CONTROLLER_SERVICE",
         "PUBLISH_UNPUBLISH_VOLUME",
         "ready=true",
+        "attaches=8 detaches=8 repairs=4 max_driver_calls=9",
     ] {
         assert!(log.contains(expected), "{expected} is not in\n{log}");
     }

@@ -1,5 +1,8 @@
 //! The environment of an implementation: a driver with volumes, and their Kubernetes objects.
 
+mod needs;
+
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,40 +12,21 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use kube::config::Kubeconfig;
 use kube::{Api, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 
+pub(super) use self::needs::Needs;
 use super::csi_client::CsiClient;
 use super::objects::{create, delete, object, patch_status, wipe};
 use super::proxy::Proxy;
 use super::{Harness, NAMESPACE};
-use csi_e2e::driver::journal::Journal;
+use csi_e2e::driver::journal::{Call, Journal, Line, calls};
 use csi_e2e::fixture::attacher_finalizer;
 use csi_e2e::kubeconfig;
 use csi_e2e::process::{Process, Spec};
 use csi_e2e::wait::{self, Progress};
 
-const NODES: usize = 10;
 const DRIVER_START: Duration = Duration::from_secs(20);
 const NODE_ID_ANNOTATION: &str = "csi.alpha.kubernetes.io/node-id";
-
-/// Requirements of a row.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Needs {
-    /// Number of volumes.
-    pub(super) volumes: usize,
-    /// Latency of each driver call.
-    pub(super) latency: Duration,
-    /// Additional latency of each detach.
-    pub(super) slow_detach: Option<Duration>,
-    /// One-way network delay to the API server.
-    pub(super) api_delay: Option<Duration>,
-    /// Whether the driver keeps a journal.
-    pub(super) journal: bool,
-    /// Whether the driver's state survives a kill.
-    pub(super) durable: bool,
-    /// Whether an external driver, started before the benchmark, may be used.
-    pub(super) any_driver: bool,
-}
 
 /// One implementation's driver, volumes and nodes.
 pub(super) struct BenchEnv {
@@ -78,7 +62,7 @@ impl BenchEnv {
         let (socket, process) = match stranger {
             Some(socket) => (socket.clone(), None),
             None => {
-                let spec = driver_spec(&harness.programs.driver, &dir, &name, journal.path(), needs)?;
+                let spec = driver_spec(&harness.programs.driver, &dir, &name, journal.path(), &needs)?;
                 let process = Process::spawn(harness.run, spec.clone())?;
                 (dir.join(SOCKET), Some((process, spec)))
             }
@@ -87,7 +71,7 @@ impl BenchEnv {
         let driver = csi_client.name().await?;
         let node_ids = match stranger {
             Some(_) => vec![csi_client.node_id().await?],
-            None => (0..NODES).map(|node| format!("node-{node}")).collect(),
+            None => (0..needs.nodes).map(|node| format!("node-{node}")).collect(),
         };
         let cluster = harness.cluster;
         cluster.create_attacher_account(NAMESPACE, &name, false).await?;
@@ -201,13 +185,18 @@ impl BenchEnv {
         format!("{}-node-{node}", self.name)
     }
 
+    /// The node of the volume at `index`.
+    pub(super) fn node_of(&self, index: usize) -> String {
+        self.node(index % self.node_ids.len())
+    }
+
     /// The VolumeAttachment of the volume at `index`.
     pub(super) fn attachment(&self, index: usize) -> Result<VolumeAttachment> {
         object(json!({
             "metadata": { "name": self.volumes[index] },
             "spec": {
                 "attacher": self.driver,
-                "nodeName": self.node(index % self.node_ids.len()),
+                "nodeName": self.node_of(index),
                 "source": { "persistentVolumeName": self.volumes[index] },
             },
         }))
@@ -227,6 +216,34 @@ impl BenchEnv {
         delete(&api, &self.volumes[which])
             .await
             .context("delete VolumeAttachments")
+    }
+
+    /// Replaces the driver's fault file, and returns when the driver has loaded it. Needs a journal.
+    pub(super) async fn set_faults(&self, faults: &Value) -> Result<()> {
+        let mut journal = self.journal.tail()?;
+        journal.read()?;
+        let new = self.dir.join("faults.new");
+        std::fs::write(&new, faults.to_string()).context("write the driver's fault file")?;
+        std::fs::rename(new, self.dir.join(FAULTS)).context("replace the driver's fault file")?;
+        let loaded = async {
+            loop {
+                let lines = journal.read()?;
+                if lines
+                    .iter()
+                    .any(|line| matches!(line, Line::Faults { ids: Some(_), .. }))
+                {
+                    return anyhow::Ok(());
+                }
+                journal.changed().await?;
+            }
+        };
+        let loaded = tokio::time::timeout(DRIVER_START, loaded).await;
+        loaded.context("the driver does not load its fault file")?
+    }
+
+    /// The calls of the driver so far. Needs a journal.
+    pub(super) fn calls(&self) -> Result<Vec<Call>> {
+        Ok(calls(&self.journal.lines()?, &BTreeSet::new()))
     }
 
     /// Kills the driver, as a crash would.
@@ -304,36 +321,28 @@ impl BenchEnv {
 }
 
 const SOCKET: &str = "csi.sock";
+const FAULTS: &str = "faults.yaml";
 
-fn driver_spec(program: &Path, dir: &Path, name: &str, journal: &Path, needs: Needs) -> Result<Spec> {
-    let faults = dir.join("faults.yaml");
-    let rules = needs.slow_detach.map(|delay| {
-        csi_e2e::driver::fault::FaultRule::delay_response(
-            "slow",
-            csi_e2e::driver::fault::Method::ControllerUnpublishVolume,
-            delay,
-        )
-    });
-    // JSON is YAML.
-    let rules = serde_json::to_string(&rules.into_iter().collect::<Vec<_>>())?;
-    std::fs::write(&faults, rules).context("write the driver's fault file")?;
+fn driver_spec(program: &Path, dir: &Path, name: &str, journal: &Path, needs: &Needs) -> Result<Spec> {
+    let faults = dir.join(FAULTS);
+    if let Some(rules) = &needs.faults {
+        // JSON is YAML.
+        std::fs::write(&faults, rules.to_string()).context("write the driver's fault file")?;
+    }
     let state = dir.join("driver-state");
     std::fs::create_dir_all(&state).context("make the driver's state directory")?;
     // Services that are not needed are disabled, because they would use CPU of the measured processes.
     let optional = [
         (needs.journal, format!("--journal={}", journal.display())),
         (needs.durable, format!("--state-dir={}", state.display())),
-        (
-            needs.slow_detach.is_some(),
-            format!("--faults={}", faults.display()),
-        ),
+        (needs.faults.is_some(), format!("--faults={}", faults.display())),
     ];
     Ok(Spec::new("driver", program)
         .dir(dir)
         .args([
             format!("--endpoint=unix://{}", dir.join(SOCKET).display()),
             format!("--driver-name={name}.example"),
-            format!("--nodes={NODES}"),
+            format!("--nodes={}", needs.nodes),
             format!("--latency={}ms", needs.latency.as_millis()),
         ])
         .args(

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
@@ -40,6 +41,9 @@ struct Args {
     /// Rate of these per second.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rate: Option<u32>,
+    /// Seconds of an outage of the driver.
+    #[arg(long)]
+    outage: Option<u64>,
     /// Implementations to measure, in this order and in all rows: limit-N, ours-N, earlier-N or go-N with N
     /// concurrent volumes or workers, ours-default, earlier-default, go-default.
     #[arg(long, value_delimiter = ',')]
@@ -124,6 +128,7 @@ fn plan(args: &Args) -> Plan {
         burst: args.volumes.unwrap_or(sizes.burst),
         samples: args.samples.unwrap_or(sizes.samples),
         rate: args.rate.unwrap_or(sizes.rate),
+        outage: args.outage.map_or(sizes.outage, Duration::from_secs),
         ..sizes
     };
     Plan {

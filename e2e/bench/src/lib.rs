@@ -248,9 +248,9 @@ fn row_report(row: Row, plan: &Plan, found: Vec<Found>) -> RowReport {
     }
 }
 
-/// Timeout for this many volumes: long enough for 10 per second.
+/// Timeout for this many volumes: long enough for 10 per second, and for backoffs of minutes.
 fn timeout_for(volumes: usize) -> Duration {
-    Duration::from_secs(60 + volumes as u64 / 10)
+    Duration::from_secs(600 + volumes as u64 / 10)
 }
 
 #[cfg(test)]

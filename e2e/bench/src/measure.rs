@@ -4,6 +4,7 @@ mod burst;
 mod handover;
 mod latency;
 mod own;
+mod refusing;
 mod restart;
 mod scale;
 mod slow;
@@ -43,6 +44,11 @@ pub(super) async fn measure(
         }
         Row::Slow => slow::all_attached(harness, implementation, name).await,
         Row::Behind => slow::behind(harness, implementation, name).await,
+        Row::LockedNodes | Row::LockedNode => refusing::locked(harness, implementation, name, row).await,
+        Row::Throttled => refusing::throttled(harness, implementation, name).await,
+        Row::SickNode => refusing::sick_node(harness, implementation, name).await,
+        Row::NodeFull => refusing::node_full(harness, implementation, name).await,
+        Row::Outage | Row::OutageMany => refusing::outage(harness, implementation, name, row).await,
         Row::Restart => restart::measure(harness, implementation, name).await,
         Row::HandoverTerm => {
             handover::measure(harness, implementation, name, rustix::process::Signal::TERM).await

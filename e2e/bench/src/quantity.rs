@@ -25,6 +25,14 @@ pub enum Quantity {
     DetachP99,
     /// From the start of the burst until all are attached.
     AllAttached,
+    /// The same for detaches.
+    AllDetached,
+    /// Refused calls for each successful one.
+    Refusals,
+    /// Writes of `errorCode` 8 (RESOURCE_EXHAUSTED), for each of which kubelet fails a pod.
+    Exhausted,
+    /// Time for the attaches of all other nodes beside a node whose calls hang, over the time without it.
+    Slowdown,
     /// From a VolumeAttachment's creation to the ControllerPublishVolume call.
     PublishStart,
     /// From the start of the process to its first attach.
@@ -72,6 +80,10 @@ impl Quantity {
             Self::DetachP50 => ("detach p50 ms", 1, Less),
             Self::DetachP99 => ("detach p99 ms", 1, Less),
             Self::AllAttached => ("all attached s", 2, Less),
+            Self::AllDetached => ("all detached s", 2, Less),
+            Self::Refusals => ("refused/call", 2, Less),
+            Self::Exhausted => ("errorCode 8", 0, Less),
+            Self::Slowdown => ("slowdown", 2, Less),
             Self::PublishStart => ("publish starts ms", 1, Less),
             Self::Ready => ("ready s", 2, Less),
             Self::Recovery => ("next attach s", 2, Less),

@@ -25,6 +25,20 @@ pub enum Row {
     Slow,
     /// One attach behind many detaches of two seconds each.
     Behind,
+    /// Four nodes that the driver locks for a second with each call.
+    LockedNodes,
+    /// One such node.
+    LockedNode,
+    /// A driver that takes 20 calls a second.
+    Throttled,
+    /// A node whose calls hang.
+    SickNode,
+    /// A node that is full until its detaches end.
+    NodeFull,
+    /// An outage of the driver.
+    Outage,
+    /// The same with many waiting attaches.
+    OutageMany,
     /// A restart of the driver.
     Restart,
     /// SIGTERM to the leader.
@@ -65,6 +79,10 @@ pub struct Sizes {
     pub rate: u32,
     /// Volumes in [`Row::Slow`] and [`Row::Behind`].
     pub slow: usize,
+    /// The duration of an outage.
+    pub outage: Duration,
+    /// Volumes in [`Row::OutageMany`].
+    pub outage_many: usize,
     /// Foreign objects of each kind in [`Row::Foreign`].
     pub foreign: usize,
     /// VolumeAttachments in [`Row::Own`].
@@ -84,10 +102,13 @@ impl Row {
             samples,
             rate,
             slow,
+            outage,
+            outage_many,
             foreign,
             own,
             many,
         } = sizes;
+        let outage = outage.as_secs();
         match self {
             Self::Size => "Size of the program".to_owned(),
             Self::Default => format!("Default flags, a burst of {few}"),
@@ -98,6 +119,24 @@ impl Row {
             }
             Self::Slow => format!("{slow} attaches, driver calls of 1 s"),
             Self::Behind => format!("One attach behind {slow} detaches of 2 s"),
+            Self::LockedNodes | Self::LockedNode => {
+                let (volumes, nodes) = self.refusing_size(sizes);
+                format!(
+                    "{volumes} volumes, nodes: {nodes}, each locked for 1 s by a call of 1.5 s (ideal: {:.1} s)",
+                    volumes.div_ceil(nodes) as f64 + 0.5
+                )
+            }
+            Self::Throttled => {
+                let (volumes, nodes) = self.refusing_size(sizes);
+                format!(
+                    "{volumes} volumes on {nodes} nodes, 20 calls a second after the first 20 (ideal: {:.1} s)",
+                    (volumes - 20) as f64 / 20.0
+                )
+            }
+            Self::SickNode => "Calls of 0.5 s, those for one of 10 nodes hang".to_owned(),
+            Self::NodeFull => "3 attaches to a full node beside 3 detaches of 20 s (ideal: 20 s)".to_owned(),
+            Self::Outage => format!("100 attaches after an outage of {outage} s"),
+            Self::OutageMany => format!("{outage_many} attaches after an outage of {outage} s"),
             Self::Restart => "Restart of the driver".to_owned(),
             Self::HandoverTerm => "Failover: the leader receives SIGTERM".to_owned(),
             Self::HandoverKill => "Failover: the leader is killed (SIGKILL)".to_owned(),
@@ -115,6 +154,14 @@ impl Row {
             Self::Size | Self::Default | Self::HandoverTerm | Self::HandoverKill => {
                 vec![Ours(Default), Go(Default)]
             }
+            Self::LockedNodes
+            | Self::LockedNode
+            | Self::Throttled
+            | Self::SickNode
+            | Self::NodeFull
+            | Self::Outage => vec![Ours(Default), Ours(Number(100)), Go(Default), Go(Number(100))],
+            // Go's default flags allow five requests a second, so that 2,000 attaches take 20 minutes.
+            Self::OutageMany => vec![Ours(Default), Ours(Number(100)), Go(Number(100))],
             Self::Burst => vec![
                 Limit(16),
                 Limit(64),
@@ -139,6 +186,33 @@ impl Row {
         }
     }
 
+    /// Numbers of volumes and nodes of a row with a driver that refuses; of others nothing.
+    pub(super) fn refusing_size(self, sizes: &Sizes) -> (usize, usize) {
+        match self {
+            Self::LockedNode => (16, 1),
+            Self::Throttled => (400, 4),
+            Self::SickNode => (400, 10),
+            Self::NodeFull => (6, 1),
+            Self::Outage => (100, 10),
+            Self::OutageMany => (sizes.outage_many, 10),
+            Self::LockedNodes => (40, 4),
+            Self::Size
+            | Self::Default
+            | Self::Burst
+            | Self::Latency
+            | Self::LatencyFar
+            | Self::Slow
+            | Self::Behind
+            | Self::Restart
+            | Self::HandoverTerm
+            | Self::HandoverKill
+            | Self::Own
+            | Self::OwnMany
+            | Self::Foreign
+            | Self::ForeignMany => (0, 1),
+        }
+    }
+
     /// Whether the limit is measured.
     pub fn has_limit(self) -> bool {
         matches!(self, Self::Burst)
@@ -159,6 +233,13 @@ impl Row {
             | Self::LatencyFar
             | Self::Slow
             | Self::Behind
+            | Self::LockedNodes
+            | Self::LockedNode
+            | Self::Throttled
+            | Self::SickNode
+            | Self::NodeFull
+            | Self::Outage
+            | Self::OutageMany
             | Self::Restart
             | Self::HandoverTerm
             | Self::HandoverKill => Load::Empty,
@@ -188,6 +269,8 @@ impl Sizes {
             samples: 200,
             rate: 20,
             slow: 1000,
+            outage: Duration::from_secs(30),
+            outage_many: 2000,
             foreign: 20_000,
             own: 20_000,
             many: 100_000,
@@ -202,6 +285,8 @@ impl Sizes {
             samples: 40,
             rate: 20,
             slow: 100,
+            outage: Duration::from_secs(10),
+            outage_many: 200,
             foreign: 500,
             own: 500,
             many: 2000,

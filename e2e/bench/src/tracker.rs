@@ -24,6 +24,8 @@ pub(super) struct Life {
     pub(super) attached: Option<Instant>,
     pub(super) deleting: Option<Instant>,
     pub(super) gone: Option<Instant>,
+    /// How often its status had the `errorCode` of RESOURCE_EXHAUSTED.
+    pub(super) exhausted: usize,
 }
 
 /// The decoded fields of a VolumeAttachment.
@@ -32,6 +34,7 @@ pub(super) struct Life {
 struct Attachment {
     metadata: ObjectMeta,
     attached: bool,
+    error_code: Option<i32>,
 }
 
 /// The JSON form of these fields. Most bytes of an object are `managedFields`, which are skipped.
@@ -51,9 +54,17 @@ struct ShownMetadata {
 }
 
 #[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct ShownStatus {
     #[serde(default)]
     attached: bool,
+    attach_error: Option<ShownError>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ShownError {
+    error_code: Option<i32>,
 }
 
 /// A watch of some VolumeAttachments.
@@ -109,6 +120,11 @@ impl Tracker {
             .context("nothing was waited for")
     }
 
+    /// The number of status writes with the `errorCode` of RESOURCE_EXHAUSTED.
+    pub(super) fn exhausted(&self) -> usize {
+        self.lives.borrow().values().map(|life| life.exhausted).sum()
+    }
+
     /// The durations between two state changes.
     pub(super) fn spans(
         &self,
@@ -135,6 +151,7 @@ impl From<Shown> for Attachment {
                 ..ObjectMeta::default()
             },
             attached: shown.status.attached,
+            error_code: shown.status.attach_error.and_then(|error| error.error_code),
         }
     }
 }
@@ -188,6 +205,7 @@ fn note(
     if object.attached {
         life.attached.get_or_insert(now);
     }
+    life.exhausted += usize::from(object.error_code == Some(tonic::Code::ResourceExhausted as i32));
     if object.metadata.deletion_timestamp.is_some() {
         life.deleting.get_or_insert(now);
     }

@@ -85,8 +85,6 @@ pub struct Options {
     pub window: usize,
     /// Whether each namespace gets the ServiceAccount `default`, as kube-controller-manager gives it.
     pub default_service_accounts: bool,
-    /// Feature gate VolumeLimitScaling.
-    pub volume_limit_scaling: bool,
 }
 
 /// The server; clones share it.
@@ -120,6 +118,8 @@ pub struct ConnectionReset;
 
 /// Namespaces that every cluster has.
 const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
+/// Name of the ServiceAccount that every namespace has.
+const DEFAULT_SERVICE_ACCOUNT: &str = "default";
 
 // === impl Options ===
 
@@ -131,7 +131,6 @@ impl Default for Options {
             seed: 0,
             window: 10_000,
             default_service_accounts: true,
-            volume_limit_scaling: false,
         }
     }
 }
@@ -141,11 +140,9 @@ impl Default for Options {
 impl ApiServer {
     /// A server with the namespaces that every cluster has.
     pub fn new(options: &Options) -> Self {
-        let mut store = Store::new(resource::indexed_fields(), options.window);
-        store.volume_limit_scaling = options.volume_limit_scaling;
         let server = Server {
             clock: options.clock.clone(),
-            store: Mutex::new(store),
+            store: Mutex::new(Store::new(resource::indexed_fields(), options.window)),
             rng: Mutex::new(Rng::with_seed(options.seed)),
             faults: Faults::new(options.seed ^ 0x5eed),
             default_service_accounts: options.default_service_accounts,
@@ -286,15 +283,15 @@ impl Server {
         if let Ok(created) = created
             && kind == Kind::Namespace
         {
-            self.namespace_created(object::name(&created.object()));
+            self.create_default_service_account(object::name(&created.object()));
         }
     }
 
-    /// Creates a new namespace's default ServiceAccount, in place of kube-controller-manager's ServiceAccount
-    /// controller.
-    fn namespace_created(&self, namespace: &str) {
+    /// Creates the default ServiceAccount of a namespace unless it exists, in place of kube-controller-manager's
+    /// ServiceAccount controller.
+    fn create_default_service_account(&self, namespace: &str) {
         if self.default_service_accounts {
-            let account = json!({ "metadata": { "name": "default" } });
+            let account = json!({ "metadata": { "name": DEFAULT_SERVICE_ACCOUNT } });
             self.bootstrap(Kind::ServiceAccount, namespace, account);
         }
     }

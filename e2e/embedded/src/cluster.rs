@@ -40,8 +40,6 @@ pub struct ClusterOptions {
     pub node_monitor_grace_period: Duration,
     /// Period in which kubelets write a node status that has not changed: their `nodeStatusReportFrequency`.
     pub node_status_report_frequency: Duration,
-    /// Feature gate VolumeLimitScaling of the API server and the scheduler.
-    pub volume_limit_scaling: bool,
     /// Log of the controllers; default: the process's log.
     pub log: Option<Dispatch>,
 }
@@ -90,7 +88,6 @@ impl Default for ClusterOptions {
             attach_detach: AttachDetachOptions::default(),
             node_monitor_grace_period: MONITOR_GRACE_PERIOD,
             node_status_report_frequency: DEFAULT_NODE_STATUS_REPORT_FREQUENCY,
-            volume_limit_scaling: false,
             log: None,
         }
     }
@@ -118,7 +115,6 @@ impl EmbeddedCluster {
         let api_server = ApiServer::new(&apiserver::Options {
             clock: options.clock.clone(),
             seed: options.seed,
-            volume_limit_scaling: options.volume_limit_scaling,
             ..apiserver::Options::default()
         });
         let (client, controllers_client) = (api_server.client(), api_server.client_of(CONTROLLERS));

@@ -16,7 +16,8 @@ use clap::{Parser, ValueEnum};
 use csi_e2e::attacher::Kind;
 use csi_e2e::cluster::{Backend, Cluster, ClusterSettings};
 use csi_e2e::narrate::Narrator;
-use csi_e2e::playground::{Script, TOUR, error_text, story, terminal, web};
+use csi_e2e::playground::story::{self, Story};
+use csi_e2e::playground::{error_text, terminal, web};
 use csi_e2e::process::{Run, reaper_main_if_requested};
 use csi_e2e::scenario::test_env::force_cleanup;
 use csi_e2e::scenario::{TestContext, TestEnv};
@@ -31,9 +32,17 @@ struct Args {
     /// Run the tour once, check every step, and exit non-zero on failure.
     #[arg(long)]
     once: bool,
-    /// Play an incident instead of the tour, check its end state, and exit. Without NAME: list the stories.
-    #[arg(long, value_name = "NAME", value_parser = story::named)]
-    story: Option<Option<&'static Script>>,
+    /// Play a story instead of the tour, check its conditions and its end state, and exit. NAME is the name of a story or the
+    /// path of a file (docs/stories.md says how to write one). Without it: list the stories.
+    #[arg(long, value_name = "NAME", value_parser = story::open)]
+    story: Option<Option<Arc<Story>>>,
+    /// Print only the result of the story, for CI.
+    #[arg(long, requires = "story", conflicts_with_all = ["once", "web"])]
+    check: bool,
+    /// Pace at which the story's paragraphs are shown: 2 is twice as fast as most people read. Default with the terminal
+    /// view: 1. Default without it: no pauses.
+    #[arg(long, requires = "story", conflicts_with = "check", value_name = "FACTOR", value_parser = speed)]
+    speed: Option<f64>,
     /// Print lines instead of the terminal view. Without a terminal, and with --once, this is the default.
     #[arg(long)]
     plain: bool,
@@ -118,12 +127,20 @@ impl Args {
         self.once || self.story.is_some()
     }
 
-    fn story(&self) -> Option<&'static Script> {
-        self.story.flatten()
+    fn story(&self) -> Option<&Arc<Story>> {
+        self.story.as_ref()?.as_ref()
     }
 
     fn has_view(&self) -> bool {
-        !self.once && !self.plain && std::io::stdout().is_terminal()
+        !self.once && !self.plain && !self.check && std::io::stdout().is_terminal()
+    }
+
+    fn narrator(&self) -> Narrator {
+        match (self.check, self.speed) {
+            (true, _) => Narrator::to(Box::new(std::io::sink())),
+            (false, Some(speed)) => Narrator::on_stdout().with_speed(speed),
+            (false, None) => Narrator::on_stdout(),
+        }
     }
 
     /// Binds the web page, if there is one.
@@ -172,6 +189,14 @@ impl ClusterKind {
     }
 }
 
+/// Parses a factor of `--speed`.
+fn speed(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(factor) if (0.1..=100.0).contains(&factor) => Ok(factor),
+        _ => Err("give a number from 0.1 to 100, such as 2".to_owned()),
+    }
+}
+
 /// Runs the playground. Objects are deleted and all started processes are stopped at the end, also after an error or the first
 /// interrupt.
 async fn tour(args: &Args, started: Instant) -> Result<()> {
@@ -201,7 +226,7 @@ async fn tour(args: &Args, started: Instant) -> Result<()> {
         finished = run.finish() => finished?,
         () = interrupts.next() => bail!("stopped immediately"),
     }
-    if !settings.keep_files {
+    if !settings.keep_files && !args.check {
         say("Stopped; processes and files are removed.");
     }
     toured
@@ -222,15 +247,29 @@ async fn in_run(
         return Ok(());
     };
     let cluster = Arc::new(cluster?);
-    say(&format!(
-        "{} Ready after {:.2} s.\n{NODES}\nTo watch the objects with kubectl in another terminal:\n  \
-         kubectl --kubeconfig {} get pods,volumeattachments -A -w",
-        args.cluster.about(),
-        started.elapsed().as_secs_f64(),
-        cluster.admin_kubeconfig().display()
-    ));
+    if !args.check {
+        say(&format!(
+            "{} Ready after {:.2} s.\n{NODES}\nTo look at the objects with kubectl in another terminal:\n  \
+             kubectl --kubeconfig {kubeconfig} get pods -A --watch\n  \
+             kubectl --kubeconfig {kubeconfig} get volumeattachments --watch",
+            args.cluster.about(),
+            started.elapsed().as_secs_f64(),
+            kubeconfig = cluster.admin_kubeconfig().display()
+        ));
+    }
     let played = play(run, &toolchain, &cluster, args, page, stop).await;
-    played.and(cluster.stop().await)
+    let played = played.and(cluster.stop().await);
+    if args.check
+        && played.is_ok()
+        && let Some(story) = args.story()
+    {
+        say(&format!(
+            "ok {} {:.1} s",
+            story.name,
+            started.elapsed().as_secs_f64()
+        ));
+    }
+    played
 }
 
 async fn play(
@@ -256,7 +295,7 @@ async fn play(
     }
     let has_view = args.has_view();
     match args.story() {
-        Some(story) if has_view => terminal::play(&ctx, story, page, stop).await,
+        Some(story) if has_view => terminal::play(&ctx, story, args.speed.unwrap_or(1.0), page, stop).await,
         None if has_view || page.is_some() => terminal::explore(&ctx, has_view, page, stop).await,
         Some(_) | None => print_rounds(&ctx, args, stop).await,
     }
@@ -264,11 +303,12 @@ async fn play(
 
 /// Prints the narration line by line.
 async fn print_rounds(ctx: &TestContext, args: &Args, stop: &CancellationToken) -> Result<()> {
-    let narrator = Narrator::on_stdout();
+    let narrator = args.narrator();
+    let story = args.story().map_or_else(story::tour, Arc::clone);
     let mut round = 1;
     loop {
         let prefix = format!("round-{round}");
-        play_round(ctx, &narrator, &prefix, args.story().unwrap_or(&TOUR), stop).await?;
+        play_round(ctx, &narrator, &prefix, &story, stop).await?;
         if args.ends() || stop.is_cancelled() {
             return Ok(());
         }
@@ -282,13 +322,13 @@ async fn play_round(
     ctx: &TestContext,
     narrator: &Narrator,
     prefix: &str,
-    script: &Script,
+    story: &Story,
     stop: &CancellationToken,
 ) -> Result<()> {
     let played = ctx.cluster().while_alive(async {
-        let mut env = TestEnv::set_up(ctx, prefix, Kind::Ours, script.config).await?;
+        let mut env = TestEnv::set_up(ctx, prefix, Kind::Ours, story.config).await?;
         let following = narrator.follow(&env)?;
-        script.play(&mut env, narrator).await?;
+        story.play(&mut env, narrator).await?;
         following.end().await;
         env.teardown().await
     });

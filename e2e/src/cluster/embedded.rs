@@ -79,7 +79,6 @@ impl Embedded {
             node_monitor_grace_period: settings
                 .node_monitor_grace_period
                 .unwrap_or(options.node_monitor_grace_period),
-            volume_limit_scaling: settings.volume_limit_scaling,
             log: Some(file_log(&log)?),
             ..options
         };

@@ -23,8 +23,6 @@ pub struct ClusterSettings {
     pub node_monitor_grace_period: Option<Duration>,
     /// Whether a second kube-controller-manager runs as standby.
     pub standby_controller_manager: bool,
-    /// Feature gate VolumeLimitScaling of kube-apiserver and kube-scheduler.
-    pub volume_limit_scaling: bool,
     /// Whether the controllers log at a high verbosity.
     pub verbose_log: bool,
 }
@@ -41,7 +39,6 @@ impl ClusterSettings {
         reconcile_sync_period: None,
         node_monitor_grace_period: None,
         standby_controller_manager: false,
-        volume_limit_scaling: false,
         verbose_log: false,
     };
 
@@ -73,13 +70,6 @@ impl ClusterSettings {
         if self.verbose_log {
             flags.push("--v=5".to_owned());
         }
-        let mut extra_flags = BTreeMap::from([(Component::ControllerManager, flags)]);
-        if self.volume_limit_scaling {
-            for component in [Component::ApiServer, Component::Scheduler] {
-                let gate = "--feature-gates=VolumeLimitScaling=true".to_owned();
-                extra_flags.insert(component, vec![gate]);
-            }
-        }
         Options {
             scheduler: true,
             timers: Timers {
@@ -87,7 +77,7 @@ impl ClusterSettings {
                 populator_period: self.populator_period,
             },
             standby_controller_manager: self.standby_controller_manager,
-            extra_flags,
+            extra_flags: BTreeMap::from([(Component::ControllerManager, flags)]),
             ..Options::default()
         }
     }

@@ -3,6 +3,7 @@
 
 mod answer;
 mod object;
+mod watch_events;
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use anyhow::{Context, Result};
 use attacher_contract::Observation;
 use attacher_contract::observation::{Name, Write};
 use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use http::uri::PathAndQuery;
 use http::{HeaderName, Method, Request, Response};
 use http_body_util::BodyExt as _;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -34,6 +36,7 @@ use super::observer::Observer;
 use crate::{kubeconfig, observe};
 use answer::answer;
 use object::Object;
+use watch_events::without_bookmarks;
 
 /// Headers that belong to one connection or to the attacher's credentials.
 const OWN_HEADERS: [HeaderName; 5] = [HOST, AUTHORIZATION, CONNECTION, TRANSFER_ENCODING, CONTENT_LENGTH];
@@ -53,12 +56,14 @@ pub(super) enum ApiFault {
     LostAnswer,
     /// The connection breaks before the request is executed.
     LostRequest,
+    /// The watch sends no bookmark, so that its initial events have no end.
+    NoBookmarks,
 }
 
 /// The requests to which a fault applies.
 #[derive(Clone, Debug)]
 pub(super) struct ApiScript {
-    /// Part of the path.
+    /// Part of path and query.
     pub path: &'static str,
     /// Part of the body; empty: every body.
     pub body: &'static str,
@@ -251,12 +256,13 @@ impl Cluster {
         let body = body.collect().await?.to_bytes();
         let path = parts.uri.path().to_owned();
         let is_watch = parts.uri.query().is_some_and(|query| query.contains("watch="));
-        let fault = self.fault(&parts.method, &path, &body);
+        let target = parts.uri.path_and_query().map_or("", PathAndQuery::as_str);
+        let fault = self.fault(&parts.method, target, &body);
         match fault {
             Some(ApiFault::LostRequest) => return Err("the connection breaks".into()),
             Some(ApiFault::Status(code)) => return Ok(answer(code, true)),
             Some(ApiFault::Foreign(code)) => return Ok(answer(code, false)),
-            Some(ApiFault::LostAnswer) | None => {}
+            Some(ApiFault::LostAnswer | ApiFault::NoBookmarks) | None => {}
         }
         let mut headers = parts.headers;
         for header in OWN_HEADERS {
@@ -280,6 +286,7 @@ impl Cluster {
             parts.headers.remove(&header);
         }
         let body = match is_watch {
+            true if fault == Some(ApiFault::NoBookmarks) => without_bookmarks(body).boxed_unsync(),
             true => body
                 .map_frame(move |frame| {
                     if let Some(data) = frame.data_ref() {

@@ -166,5 +166,7 @@ pub const CASES: &[Case] = cases! {
     "api-removal-500", "The removal of the finalizer answers 500 once.", [], api_fault::at_removal::<500, true>;
     "api-removal-stray-404", "A proxy answers 404 to the removal of the finalizer once (A4).", [], api_fault::at_removal::<404, false>;
     "api-removal-404", "The removal of the finalizer answers 404 once, and the VolumeAttachment exists (A4).", [], api_fault::at_removal::<404, true>;
+    "api-watch-list-refused", "The API server refuses watches with initial events (WatchList).", [Settles], api_fault::watch_list_refused;
+    "api-watch-list-unended", "Watches with initial events (WatchList) send no bookmark, not even after these.", [Settles], api_fault::watch_list_unended;
     "api-removal-lost", "The answer to the removal of the finalizer is lost.", [], api_fault::removal_answer_lost;
 };

@@ -241,8 +241,6 @@ impl Layout {
             flag("token-auth-file", path(tokens)),
             flag("authorization-mode", "Node,RBAC"),
             flag("allow-privileged", "true"),
-            // Off by default in 1.34, where without it attachError has no errorCode and CSINode's limits are immutable.
-            flag("feature-gates", "MutableCSINodeAllocatableCount=true"),
         ]);
         flags
     }

@@ -22,6 +22,15 @@ pub enum Method {
 // === impl FaultRule ===
 
 impl FaultRule {
+    /// A rule with this action for the calls of a method, before or after their effect.
+    pub(crate) fn of(id: &str, method: &str, is_after_effect: bool, action: Value) -> Self {
+        let phase = match is_after_effect {
+            true => "after",
+            false => "before",
+        };
+        Self(json!({"id": id, "match": {"method": method}, "phase": phase, "action": action}))
+    }
+
     /// Fails the call before its effect.
     pub fn fail(id: &str, method: Method, code: &str, message: &str) -> Self {
         let action = json!({"code": code, "message": message});
@@ -58,6 +67,13 @@ impl FaultRule {
     #[must_use]
     pub fn for_node(mut self, node_id: &str) -> Self {
         self.0["match"]["node"] = node_id.into();
+        self
+    }
+
+    /// Limits the rule to this number of calls.
+    #[must_use]
+    pub(crate) fn times(mut self, times: usize) -> Self {
+        self.0["times"] = times.into();
         self
     }
 

@@ -3,7 +3,7 @@
 use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeAttachmentStatus, VolumeError};
 use kube::ResourceExt;
 
-use super::{Actor, Names, Narration};
+use super::{Actor, Names, Narration, without_rpc_prefix};
 use crate::invariant::observations::WatchEvent;
 
 /// The annotation that holds the driver's id of the node.
@@ -26,7 +26,8 @@ pub fn describe(before: Option<&VolumeAttachment>, now: &WatchEvent, names: &Nam
             .get(NODE_ID)
             .map(String::as_str)
             .unwrap_or_default();
-        let text = format!("adds its finalizer to {name}, records the driver's node id {node}");
+        let node = names.node(node);
+        let text = format!("adds its finalizer to {name}, records the driver's id of node {node}");
         described.push(Narration::cause(Actor::Attacher, text));
     }
     if before.metadata.deletion_timestamp.is_none() && attachment.metadata.deletion_timestamp.is_some() {
@@ -68,9 +69,9 @@ fn status(attachment: &VolumeAttachment) -> VolumeAttachmentStatus {
 }
 
 /// The new message, if it differs from the old one.
-fn news<'a>(old: Option<&VolumeError>, new: Option<&'a VolumeError>) -> Option<&'a str> {
+fn news(old: Option<&VolumeError>, new: Option<&VolumeError>) -> Option<String> {
     let message = new?.message.as_deref()?;
-    (old.and_then(|old| old.message.as_deref()) != Some(message)).then_some(message)
+    (old.and_then(|old| old.message.as_deref()) != Some(message)).then(|| without_rpc_prefix(message))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use jiff::Timestamp;
 
-use super::{Line, TimelineRow};
+use super::{Actor, Line, TimelineRow};
 
 /// Maximum number of printed lines in the timeline.
 pub(super) const KEPT_LINES: usize = 1000;
@@ -21,9 +21,11 @@ pub(super) struct Buffer {
     taken: u64,
     /// Time of each volume's last watch event that is not a cause. The empty name stands for events without a volume.
     effects: BTreeMap<String, Timestamp>,
+    /// Which replica of the attacher leads, from a time on. Empty without replicas.
+    pub(super) leaders: BTreeMap<Timestamp, String>,
     pub(super) printed: VecDeque<TimelineRow>,
     pub(super) chapter: String,
-    /// Pause after a heading.
+    /// Pause after a heading, for each character.
     pub(super) reading_time: Duration,
     colour: bool,
     pub(super) out: Box<dyn Write + Send>,
@@ -38,6 +40,7 @@ impl Buffer {
             buffered: BTreeMap::new(),
             taken: 0,
             effects: BTreeMap::new(),
+            leaders: BTreeMap::new(),
             printed: VecDeque::new(),
             chapter: String::new(),
             reading_time: Duration::ZERO,
@@ -74,7 +77,8 @@ impl Buffer {
             text.to_owned()
         };
         writeln!(self.out, "\n{heading}").context("write to the terminal")?;
-        Ok(self.reading_time)
+        let characters = u32::try_from(text.chars().count()).unwrap_or(u32::MAX);
+        Ok(self.reading_time.saturating_mul(characters))
     }
 
     pub(super) fn keep(&mut self, line: Line) {
@@ -83,11 +87,20 @@ impl Buffer {
         }
         let row = TimelineRow {
             at: self.since(line.at),
-            actor: line.actor.name(),
+            actor: self.actor(&line),
             volumes: line.volumes,
             text: line.text,
         };
         self.printed.push_back(row);
+    }
+
+    /// The component, and which replica of it.
+    fn actor(&self, line: &Line) -> String {
+        let name = line.actor.name();
+        match self.leaders.range(..=line.at).next_back() {
+            Some((_, leader)) if line.actor == Actor::Attacher => format!("{name} {leader}"),
+            _ => name,
+        }
     }
 
     pub(super) fn since(&self, at: Timestamp) -> f64 {
@@ -96,7 +109,7 @@ impl Buffer {
 
     pub(super) fn format(&self, line: &Line) -> String {
         let since = self.since(line.at);
-        let name = line.actor.name();
+        let name = self.actor(line);
         let (on, off) = if self.colour {
             (format!("\x1b[{}m", line.actor.colour()), "\x1b[0m")
         } else {

@@ -18,7 +18,7 @@ pub fn describe(line: &journal::Line, names: &Names) -> Option<Line> {
             let (verb, preposition) = verb(method)?;
             let (volume, node) = (
                 names.volume(field(request, "volume_id")),
-                field(request, "node_id"),
+                names.node(field(request, "node_id")),
             );
             let text = format!("calls {method}: {verb} {volume} {preposition} {node}");
             Some(Line {
@@ -42,7 +42,7 @@ pub fn describe(line: &journal::Line, names: &Names) -> Option<Line> {
             let took = end.duration_since(*start).as_millis();
             let (volume, node) = (
                 names.volume(field(request, "volume_id")),
-                field(request, "node_id"),
+                names.node(field(request, "node_id")),
             );
             let text = match &**code {
                 "OK" if method == PUBLISH => {

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt;
 
+use crate::scenario::TestEnv;
+
 /// Number of printed characters of an attachment's name, a long hash.
 const HASH: usize = 8;
 
@@ -13,16 +15,30 @@ const HASH: usize = 8;
 #[derive(Clone, Debug)]
 pub struct Names {
     prefix: String,
+    /// By the driver's id.
+    nodes: Arc<BTreeMap<String, String>>,
     volumes: Arc<Mutex<BTreeMap<String, String>>>,
 }
 
 // === impl Names ===
 
 impl Names {
-    /// The names of a test environment with this prefix.
+    /// The names of a test environment.
+    pub(crate) fn of(env: &TestEnv<'_>) -> Self {
+        let names = Self::with_prefix(env.prefix());
+        let nodes = env.nodes().iter();
+        let nodes = nodes.map(|node| (node.node_id().to_owned(), names.short(node.name())));
+        Self {
+            nodes: Arc::new(nodes.collect()),
+            ..names
+        }
+    }
+
+    /// The names of objects with this prefix.
     pub fn with_prefix(prefix: &str) -> Self {
         Self {
             prefix: format!("{prefix}-"),
+            nodes: Arc::default(),
             volumes: Arc::default(),
         }
     }
@@ -42,6 +58,11 @@ impl Names {
         volumes
             .get(handle)
             .map_or_else(|| handle.to_owned(), Clone::clone)
+    }
+
+    /// The name of the node with this id of the driver; the id if the name is unknown.
+    pub(crate) fn node(&self, id: &str) -> String {
+        self.nodes.get(id).map_or_else(|| id.to_owned(), Clone::clone)
     }
 
     /// The names of the volumes that a text mentions.

@@ -2,10 +2,19 @@
 
 use std::collections::BTreeSet;
 
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, Node, PersistentVolume, Pod};
 use kube::ResourceExt;
 
-use super::{Actor, Names, Narration};
+use super::{Actor, Names, Narration, without_rpc_prefix};
+
+/// The holder of a Lease and the time at which it acquired it; `None` after it was released.
+pub(super) fn leader(lease: &Lease) -> Option<(String, Timestamp)> {
+    let spec = lease.spec.as_ref()?;
+    let holder = spec.holder_identity.clone().filter(|holder| !holder.is_empty())?;
+    Some((holder, spec.acquire_time.as_ref()?.0))
+}
 
 /// Describes how a pod changed; `now` is `None` if it was deleted.
 pub fn pod(before: Option<&Pod>, now: Option<&Pod>, names: &Names) -> Vec<Narration> {
@@ -123,7 +132,7 @@ pub fn volume(
 
 /// Describes a warning event about a pod.
 pub fn event(event: &Event) -> Option<Narration> {
-    let message = event.message.as_deref()?;
+    let message = without_rpc_prefix(event.message.as_deref()?);
     let pod = event.involved_object.name.as_deref()?;
     let reason = event.reason.as_deref()?;
     (reason == "FailedAttachVolume").then(|| {

@@ -6,6 +6,7 @@ use std::fmt::Debug;
 use anyhow::Result;
 use futures::StreamExt;
 use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, Node, PersistentVolume, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::runtime::WatchStreamExt;
@@ -14,7 +15,7 @@ use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
-use super::{Line, Names, Narration, Narrator, attachment, call, object};
+use super::{Actor, Line, Names, Narration, Narrator, attachment, call, object};
 use crate::driver::journal::{self, Journal};
 use crate::fixture::SCENARIO_LABEL;
 use crate::scenario::TestEnv;
@@ -22,7 +23,7 @@ use crate::wait::{Key, key_of};
 
 /// Starts a task for each source.
 pub(super) fn follow(narrator: &Narrator, env: &TestEnv<'_>, tasks: &mut JoinSet<()>) -> Result<()> {
-    let names = Names::with_prefix(env.prefix());
+    let names = Names::of(env);
     attachments(narrator, env, &names, tasks);
     journals(narrator, env, &names, tasks)?;
 
@@ -66,6 +67,24 @@ pub(super) fn follow(narrator: &Narrator, env: &TestEnv<'_>, tasks: &mut JoinSet
                 }
                 object::volume(old, new, &names)
             }
+        },
+    );
+    let leaders = narrator.clone();
+    watched(
+        narrator,
+        tasks,
+        Api::<Lease>::namespaced(client.clone(), env.prefix()),
+        watcher::Config::default(),
+        |_, _| Vec::new(),
+        move |old, new| {
+            let (holder, since) = object::leader(new?)?;
+            let is_new = old
+                .and_then(object::leader)
+                .is_none_or(|(before, _)| before != holder);
+            is_new.then(|| {
+                leaders.set_leader(since, &holder);
+                Narration::effect(Actor::Attacher, "acquires the Lease: it is the leader".to_owned())
+            })
         },
     );
     let events = Api::<Event>::namespaced(client, env.prefix());
@@ -153,15 +172,16 @@ fn journal(
 
 /// Follows a watch and reports each change by `describe`, which gets the old and the new state; `volumes` returns the
 /// volumes of an object.
-fn watched<K>(
+fn watched<K, D>(
     narrator: &Narrator,
     tasks: &mut JoinSet<()>,
     api: Api<K>,
     config: watcher::Config,
     volumes: impl Fn(&K, &str) -> Vec<String> + Send + 'static,
-    describe: impl Fn(Option<&K>, Option<&K>) -> Vec<Narration> + Send + 'static,
+    describe: impl Fn(Option<&K>, Option<&K>) -> D + Send + 'static,
 ) where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+    D: IntoIterator<Item = Narration, IntoIter: Send> + Send,
 {
     let narrator = narrator.clone();
     tasks.spawn(async move {

@@ -25,9 +25,15 @@ pub enum Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Toggle(Action),
+    /// Pauses; while paused, lets the next step begin.
+    Step,
+    /// Ends a pause.
+    Resume,
     NextVolume,
     PreviousVolume,
     Help,
+    /// Closes the help.
+    Close,
     Quit,
 }
 
@@ -71,6 +77,12 @@ pub(crate) const BINDINGS: &[Binding] = &[
         Command::Toggle(Action::RestartControllers),
         "restart the controllers",
     ),
+    bind(' ', Command::Step, "pause; then each press lets one step begin"),
+    Binding {
+        key: KeyCode::Enter,
+        command: Command::Resume,
+        help: "go on after a pause",
+    },
     Binding {
         key: KeyCode::Down,
         command: Command::NextVolume,
@@ -82,6 +94,11 @@ pub(crate) const BINDINGS: &[Binding] = &[
         help: "timeline of the previous volume",
     },
     bind('?', Command::Help, "this help"),
+    Binding {
+        key: KeyCode::Esc,
+        command: Command::Close,
+        help: "close this help",
+    },
     bind('q', Command::Quit, "quit and clean up (also Ctrl-C)"),
 ];
 
@@ -182,8 +199,9 @@ mod tests {
             (KeyCode::Up, plain, Some(Command::PreviousVolume)),
             (KeyCode::Char('s'), KeyModifiers::CONTROL, None),
             (KeyCode::Char('q'), KeyModifiers::ALT, None),
+            (KeyCode::Char(' '), plain, Some(Command::Step)),
+            (KeyCode::Enter, plain, Some(Command::Resume)),
             (KeyCode::Char('x'), plain, None),
-            (KeyCode::Enter, plain, None),
         ] {
             assert_eq!(
                 command_of(KeyEvent::new(code, modifiers)),

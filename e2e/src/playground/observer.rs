@@ -1,7 +1,7 @@
 //! Takes snapshots: of the API objects from watches, of the attach/detach controller from its handle in this process, and
 //! of array and attacher from the last responses to requests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use csi_mock_driver::admin_api::client::Client as ArrayClient;
 use futures::StreamExt;
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod};
+use k8s_openapi::api::core::v1::{Event, Node, PersistentVolume, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::{self, Store};
@@ -29,7 +29,7 @@ use super::snapshot::{ArrayRow, AttachmentRow, LaneRow, NodeRow, PodRow, Snapsho
 use crate::cluster::Cluster;
 use crate::driver::array;
 use crate::fixture::{OUT_OF_SERVICE, SCENARIO_LABEL};
-use crate::narrate::{Names, Narrator, object};
+use crate::narrate::{Names, Narrator, object, without_rpc_prefix};
 use crate::scenario::TestEnv;
 
 /// Period of requests to array and attacher.
@@ -47,6 +47,7 @@ pub(crate) struct Observer {
     nodes: Store<Node>,
     attachments: Store<VolumeAttachment>,
     volumes: Store<PersistentVolume>,
+    events: Store<Event>,
     array: watch::Receiver<Option<Vec<ArrayRow>>>,
     lanes: watch::Receiver<Option<Vec<LaneRow>>>,
     _tasks: JoinSet<()>,
@@ -72,7 +73,7 @@ impl Observer {
         let mut tasks = JoinSet::new();
         let mine = watcher::Config::default().labels(&format!("{SCENARIO_LABEL}={}", env.prefix()));
         let all = watcher::Config::default();
-        let names = Names::with_prefix(env.prefix());
+        let names = Names::of(env);
         let node_ids: Vec<_> = env.nodes().iter().map(|node| node.node_id().to_owned()).collect();
         let (array_tx, array) = watch::channel(None);
         tasks.spawn(poll(array_tx, {
@@ -93,6 +94,11 @@ impl Observer {
                 all.clone(),
                 &mut tasks,
             ),
+            events: store(
+                Api::namespaced(client.clone(), env.prefix()),
+                all.clone(),
+                &mut tasks,
+            ),
             nodes: store(Api::all(client.clone()), mine.clone(), &mut tasks),
             attachments: store(Api::all(client.clone()), all, &mut tasks),
             volumes: store(Api::all(client), mine, &mut tasks),
@@ -100,6 +106,10 @@ impl Observer {
             lanes,
             _tasks: tasks,
         })
+    }
+
+    pub(crate) fn narrator(&self) -> &Narrator {
+        &self.narrator
     }
 
     /// The state now.
@@ -112,6 +122,7 @@ impl Observer {
         Snapshot {
             elapsed: self.narrator.elapsed(),
             chapter,
+            is_paused: self.narrator.pace().is_paused(),
             kubeconfig: cluster.admin_kubeconfig().display().to_string(),
             broken: status
                 .broken
@@ -141,7 +152,26 @@ impl Observer {
                 None => phase.unwrap_or_default(),
             },
             volumes: object::claims(pod),
+            reason: self.reason(pod),
         }
+    }
+
+    /// Why a pod does not run: the message of its newest warning.
+    fn reason(&self, pod: &Pod) -> String {
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        if phase != Some("Pending") {
+            return String::new();
+        }
+        let events = self.events.state();
+        let warnings = events.iter().filter(|event| {
+            event.involved_object.uid == pod.metadata.uid && event.type_.as_deref() == Some("Warning")
+        });
+        let newest = warnings.max_by_key(|event| {
+            let version = event.metadata.resource_version.as_deref();
+            version.and_then(|version| version.parse::<u64>().ok())
+        });
+        let message = newest.and_then(|event| event.message.as_deref());
+        message.map(without_rpc_prefix).unwrap_or_default()
     }
 
     fn node(&self, node: &Node) -> NodeRow {
@@ -188,12 +218,24 @@ impl Observer {
             node: self.names.short(&attachment.spec.node_name),
             attached: status.attached,
             deleting,
-            error: error.and_then(|error| error.message).unwrap_or_default(),
+            error: error
+                .and_then(|error| error.message)
+                .map(|error| without_rpc_prefix(&error))
+                .unwrap_or_default(),
         }
     }
 
     fn worlds(&self, cluster: &Cluster) -> Option<Vec<WorldRow>> {
         let volumes = cluster.attach_detach_volumes()?;
+        let nodes = self.nodes.state();
+        let in_use: BTreeSet<(String, String)> = nodes
+            .iter()
+            .flat_map(|node| {
+                object::in_use(node)
+                    .into_iter()
+                    .map(|handle| (node.name_any(), handle))
+            })
+            .collect();
         let row =
             |((volume, node), view): ((String, String), embedded_cluster::attach_detach::VolumeView)| {
                 let handle = volume
@@ -211,7 +253,8 @@ impl Observer {
                         })
                         .collect(),
                     actual: view.actual,
-                    mounted: view.mounted_by_node,
+                    // The controller assumes it of a volume until the node says otherwise.
+                    mounted: view.mounted_by_node && in_use.contains(&(node.clone(), handle.to_owned())),
                     pending: view.operation_pending,
                 }
             };
@@ -274,7 +317,7 @@ async fn read_array(client: ArrayClient, names: Names, node_ids: Vec<String>) ->
         let volumes = published.iter().filter(|(_, nodes)| nodes.contains(&node_id));
         ArrayRow {
             volumes: volumes.map(|(handle, _)| names.volume(handle)).collect(),
-            node_id,
+            node: names.node(&node_id),
         }
     };
     Ok(node_ids.into_iter().map(row).collect())

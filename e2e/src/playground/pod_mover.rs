@@ -11,14 +11,14 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::action::Action;
 use super::{LATENCY, error_text};
 use crate::control_plane::Component;
 use crate::driver::fault::{FaultRule, Method};
 use crate::fixture::Access;
-use crate::narrate::Narrator;
+use crate::narrate::{Narrator, Pace};
 use crate::scenario::test_env::{B, ScenarioConfig, TestEnv, TestVolume};
 
 /// Pause between two moves.
@@ -127,7 +127,7 @@ impl<'e, 'ctx> PodMover<'e, 'ctx> {
                     Some(action) => self.toggle(action).await,
                     None => return Ok(()),
                 },
-                _ = moves.tick() => self.move_next().await,
+                () = next_move(self.narrator.pace(), &mut moves) => self.move_next().await,
             };
             self.report(done);
         }
@@ -311,7 +311,8 @@ impl PodMover<'_, '_> {
             Some(pod) => format!("delete pod {pod}, and create pod {successor} for node {letter}"),
             None => format!("create pod {successor} for node {letter}"),
         };
-        self.narrator.you(&text);
+        self.narrator
+            .you_to(self.workloads[turn].volume.claim.clone(), &text);
         if let Some(pod) = self.workloads[turn].pod.take() {
             let deleted = self.pods().delete(&pod, &DeleteParams::default()).await;
             crate::cluster::ignore_not_found(deleted).with_context(|| format!("delete pod {pod}"))?;
@@ -326,6 +327,14 @@ impl PodMover<'_, '_> {
     fn pods(&self) -> Api<Pod> {
         Api::namespaced(self.env.client(), self.env.prefix())
     }
+}
+
+/// Waits for the next move: until it is due, or while paused until the user asks for it.
+async fn next_move(pace: &Pace, moves: &mut Interval) {
+    if !pace.is_paused() {
+        moves.tick().await;
+    }
+    pace.turn().await;
 }
 
 #[cfg(test)]

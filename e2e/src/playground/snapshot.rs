@@ -11,8 +11,10 @@ use crate::narrate::TimelineRow;
 pub struct Snapshot {
     /// Seconds since the playground started.
     pub elapsed: f64,
-    /// Current heading of the script; empty without a script.
+    /// Current heading of the story; empty without a story.
     pub chapter: String,
+    /// Whether the next step waits for the user.
+    pub is_paused: bool,
     /// Kubeconfig for kubectl.
     pub kubeconfig: String,
     /// Labels of the active faults.
@@ -50,6 +52,8 @@ pub struct PodRow {
     pub phase: String,
     /// Names of its volumes.
     pub volumes: Vec<String>,
+    /// Why it is pending; empty if it is not, or nothing has said why.
+    pub reason: String,
 }
 
 /// A node.
@@ -124,8 +128,8 @@ pub struct LaneRow {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ArrayRow {
-    /// The driver's id of the node.
-    pub node_id: String,
+    /// Name of the node.
+    pub node: String,
     /// The volumes that are published to it.
     pub volumes: Vec<String>,
 }

@@ -1,327 +1,278 @@
-//! Five typical incidents in clusters, each as a script that explains events and causes.
+//! Stories: text files of prose and commands, which the playground plays and checks.
+//!
+//! A line that begins with white space is a command, a line that begins with `# ` says what the story is about, and all other
+//! lines are paragraphs of prose, which the narration shows as headings. `docs/stories.md` describes the commands.
 
-use std::time::Duration;
+mod command;
+mod stage;
+#[cfg(test)]
+mod tests;
+mod words;
 
-use anyhow::{Result, ensure};
+use std::fmt::Write;
+use std::path::Path;
+use std::sync::Arc;
 
-use super::{LATENCY, Script};
-use crate::driver::fault::{FaultRule, Method};
-use crate::driver::journal::{PUBLISH, UNPUBLISH};
-use crate::fixture::Access;
+use anyhow::{Context, Result, anyhow};
+
+use self::command::{Command, Syntax};
+use self::stage::Stage;
+use self::words::{SyntaxError, Words};
+use super::LATENCY;
+use crate::invariant;
 use crate::narrate::Narrator;
-use crate::scenario::driver_restarts::{hold, kill_in_the_middle};
-use crate::scenario::leader::{History, attach};
-use crate::scenario::move_order;
-use crate::scenario::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv, TestVolume};
+use crate::scenario::{ScenarioConfig, TestEnv};
 
-/// Number of volumes in the burst.
-const BURST: usize = 12;
-/// The array's error when it refuses to detach.
-const LOCKED: &str = "the port is locked";
-/// The scheduler's message about a node at its limit.
-const FULL: &str = "node(s) exceed max volume count";
-
-const CONFIG: ScenarioConfig = ScenarioConfig {
-    latency: LATENCY,
-    ..ScenarioConfig::DEFAULT
-};
-
-/// All stories.
-pub const STORIES: &[Script] = &[
-    Script {
-        name: "multi-attach-after-node-loss",
-        about: "A node with a mounted volume is lost. The replacement pod cannot use the volume until an \
-                administrator adds the out-of-service taint to the node.",
-        config: CONFIG,
-        has_replicas: false,
-        run: |env, narrator| Box::pin(multi_attach_after_node_loss(env, narrator)),
-    },
-    Script {
-        name: "stuck-detach",
-        about: "The array refuses to detach a volume that a pod on another node needs.",
-        config: CONFIG,
-        has_replicas: false,
-        run: |env, narrator| Box::pin(stuck_detach(env, narrator)),
-    },
-    Script {
-        name: "driver-restart-in-burst",
-        about: "The driver is killed while it attaches many volumes, and again while it detaches them.",
-        config: ScenarioConfig {
-            latency: Duration::from_millis(100),
-            ..CONFIG
-        },
-        has_replicas: false,
-        run: |env, narrator| Box::pin(driver_restart_in_burst(env, narrator)),
-    },
-    Script {
-        name: "leader-hand-over",
-        about: "The leading attacher is killed, and a standby takes over when the lease has expired. The next leader \
-                is stopped by SIGTERM and releases the lease, so that the standby takes over at once.",
-        config: CONFIG,
-        has_replicas: true,
-        run: |env, narrator| Box::pin(leader_hand_over(env, narrator)),
-    },
-    Script {
-        name: "attach-limit",
-        about: "A node is at its attach limit, and a new pod needs another volume.",
-        config: ScenarioConfig {
-            driver_flags: &["--attach-limit=1"],
-            nodes: 1,
-            ..CONFIG
-        },
-        has_replicas: false,
-        run: |env, narrator| Box::pin(attach_limit(env, narrator)),
-    },
+/// The stories of the playground, and its tour.
+const FILES: &[(&str, &str)] = &[
+    (
+        "multi-attach-after-node-loss",
+        include_str!("stories/multi-attach-after-node-loss.story"),
+    ),
+    ("stuck-detach", include_str!("stories/stuck-detach.story")),
+    (
+        "driver-restart-in-burst",
+        include_str!("stories/driver-restart-in-burst.story"),
+    ),
+    ("leader-hand-over", include_str!("stories/leader-hand-over.story")),
+    ("attach-limit", include_str!("stories/attach-limit.story")),
+    (
+        "detach-without-effect",
+        include_str!("stories/detach-without-effect.story"),
+    ),
+    (
+        "detached-behind-kubernetes",
+        include_str!("stories/detached-behind-kubernetes.story"),
+    ),
+    (
+        "driver-cache-cold",
+        include_str!("stories/driver-cache-cold.story"),
+    ),
 ];
+const TOUR: (&str, &str) = ("tour", include_str!("stories/tour.story"));
 
-/// The story of this name.
+/// A story. Every command waits for its effect or condition, and fails the story otherwise.
+#[derive(Debug)]
+pub struct Story {
+    /// Name, the argument of `--story`.
+    pub name: String,
+    /// Summary in one sentence.
+    pub about: String,
+    /// Setup.
+    pub config: ScenarioConfig,
+    /// Whether it runs replicas of the attacher.
+    pub(crate) has_replicas: bool,
+    steps: Vec<Step>,
+}
+
+/// A paragraph of prose or a command.
+#[derive(Debug)]
+enum Step {
+    Prose(String),
+    Command {
+        line: usize,
+        text: String,
+        is_action: bool,
+        command: Box<dyn Command>,
+    },
+}
+
+/// What the commands of a story that are read so far say about its setup.
+#[derive(Debug)]
+struct Setup {
+    config: ScenarioConfig,
+    has_replicas: bool,
+    /// Whether a paragraph or another command than `set` was read.
+    has_begun: bool,
+}
+
+/// The playground's default story.
+///
+/// # Panics
+/// It cannot be read; a test reads it.
+pub fn tour() -> Arc<Story> {
+    let (name, text) = TOUR;
+    Arc::new(Story::parse(name, text).expect("a test has read the tour"))
+}
+
+/// The story of this name, or in the file of this name.
 ///
 /// # Errors
-/// No story has this name; the error lists all stories.
-pub fn named(name: &str) -> Result<&'static Script, String> {
-    let story = STORIES.iter().find(|story| story.name == name);
-    story.ok_or_else(list)
+/// There is neither; or the file is not a story, and the error has line and column.
+pub fn open(name: &str) -> Result<Arc<Story>, String> {
+    let of_name = FILES.iter().find(|(known, _)| *known == name);
+    let is_path = name.contains(['/', '.']);
+    let read = match of_name {
+        Some((_, text)) => Story::parse(name, text).map_err(|error| format!("{name}:{error}")),
+        None if is_path => read_file(Path::new(name)),
+        None => {
+            return Err(format!(
+                "no story has this name, and it is no path of a file; {}",
+                list()
+            ));
+        }
+    };
+    read.map(Arc::new)
 }
 
 /// Name and description of all stories.
 pub fn list() -> String {
-    let story = |Script { name, about, .. }: &Script| format!("\n\n  {name}\n      {about}");
-    let stories: String = STORIES.iter().map(story).collect();
-    format!("the stories are:{stories}")
-}
-
-async fn multi_attach_after_node_loss(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> {
-    narrator
-        .heading("1. Pod db runs on node a. Its volume is ReadWriteOnce: it may be attached to one node at a time.")
-        .await?;
-    let data = running_pod(env, narrator, "data", "db", A).await?;
-
-    narrator
-        .heading(
-            "2. Node a is lost. Its kubelet can no longer report that data is unmounted, so the attach/detach \
-             controller must assume that node a still writes to it, and does not attach it to node b: two nodes \
-             that write to one filesystem corrupt it.",
-        )
-        .await?;
-    narrator.you("stop node a, and create pod db-2 with the same volume, for node b");
-    env.lose_node(A).await?;
-    env.pod("db-2", B, &[&data]).await?;
-    env.wait_for_event("db-2", "FailedAttachVolume", "Multi-Attach error", STEP_TIMEOUT)
-        .await?;
-    ensure!(
-        env.driver.calls()?.iter().all(|call| call.method != UNPUBLISH),
-        "the volume was detached from a node that may still write to it"
-    );
-
-    narrator
-        .heading(
-            "3. The administrator knows that node a is shut down, and adds the out-of-service taint: once pod db \
-             is deleted, the attach/detach controller detaches data without waiting for the unmount.",
-        )
-        .await?;
-    narrator.you("taint node a with node.kubernetes.io/out-of-service, and delete pod db");
-    env.mark_out_of_service(A, "db", &data).await?;
-    env.wait_until_running("db-2", STEP_TIMEOUT).await?;
-    env.wait_until_detached(&data, A, STEP_TIMEOUT).await?;
-    move_order::ensure_detached_before_attach(env, &data, A, B).map(drop)
-}
-
-async fn stuck_detach(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> {
-    narrator
-        .heading("1. Pod db runs on node a with volume data.")
-        .await?;
-    let data = running_pod(env, narrator, "data", "db", A).await?;
-
-    narrator
-        .heading(
-            "2. The pod moves to node b, but the array fails to detach data from node a. The attacher keeps \
-             its finalizer on the VolumeAttachment, reports the driver's error in status.detachError, and retries \
-             with exponential backoff.",
-        )
-        .await?;
-    narrator.you("set a fault rule: the driver fails every detach");
-    let locked = FaultRule::fail("locked", Method::ControllerUnpublishVolume, "INTERNAL", LOCKED);
-    env.driver.set_faults(&[locked]).await?;
-    narrator.you("delete pod db, and create pod db-2 with the same volume, for node b");
-    env.delete_pod("db").await?;
-    env.pod("db-2", B, &[&data]).await?;
-    env.wait_for_detach_error(&data, A, LOCKED).await?;
-
-    narrator
-        .heading(
-            "3. Pod db-2 waits. Removing the finalizer manually would attach the volume to node b while the array \
-             still has it attached to node a. The array must be repaired instead.",
-        )
-        .await?;
-    env.ensure_not_running("db-2").await?;
-    let node_id = env.node(B).node_id();
-    ensure!(
-        env.driver
-            .calls()?
-            .iter()
-            .all(|call| call.method != PUBLISH || call.node != node_id),
-        "the volume was attached to node b while it was on node a"
-    );
-
-    narrator
-        .heading("4. The array is repaired. The attacher's next retry succeeds, and the volume moves.")
-        .await?;
-    narrator.you("remove the fault rule");
-    env.driver.clear_faults().await?;
-    env.wait_until_running("db-2", STEP_TIMEOUT).await?;
-    move_order::ensure_detached_before_attach(env, &data, A, B).map(drop)
-}
-
-async fn driver_restart_in_burst(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> {
-    narrator
-        .heading(&format!(
-            "1. {BURST} pods start at once. The driver is killed in the middle: running calls end without \
-             a response, and the attacher cannot know whether the array has attached their volumes. It keeps running, \
-             reconnects, and retries the calls, which are idempotent according to the CSI specification."
-        ))
-        .await?;
-    let volumes = env.many_volumes(BURST).await?;
-    hold(env, Method::ControllerPublishVolume, &volumes[0]).await?;
-    narrator.you("create the pods, half of them for each node; kill -9 the driver and start it again");
-    for (index, volume) in volumes.iter().enumerate() {
-        env.pod(&format!("web-{index}"), [A, B][index % 2], &[volume])
-            .await?;
+    let mut list = "the stories are:".to_owned();
+    for (name, text) in FILES {
+        let about = text.lines().next().unwrap_or_default().trim_start_matches("# ");
+        // Writing to a String cannot fail.
+        write!(list, "\n\n  {name}\n      {about}").ok();
     }
-    kill_in_the_middle(env, PUBLISH, &volumes[0]).await?;
-    env.wait_until_all_running(BURST, STEP_TIMEOUT).await?;
-    let published = env.driver.published().await?.len();
-    ensure!(published == BURST, "{published} of {BURST} volumes are published");
-
-    narrator
-        .heading(
-            "2. All pods are deleted, and the driver is killed again. No VolumeAttachment is deleted before the driver has \
-             confirmed the detach.",
-        )
-        .await?;
-    hold(env, Method::ControllerUnpublishVolume, &volumes[0]).await?;
-    narrator.you("delete the pods; kill -9 the driver and start it again");
-    for index in 0..BURST {
-        env.delete_pod(&format!("web-{index}")).await?;
-    }
-    kill_in_the_middle(env, UNPUBLISH, &volumes[0]).await?;
-    for (index, volume) in volumes.iter().enumerate() {
-        env.wait_until_detached(volume, [A, B][index % 2], STEP_TIMEOUT)
-            .await?;
-    }
-    Ok(())
+    list
 }
 
-async fn leader_hand_over(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> {
-    narrator
-        .heading("1. Two attachers run. The one that holds the Lease is the leader; the other is on standby.")
-        .await?;
-    narrator.you("start attacher one, then attacher two, in place of the single one");
-    let kind = env.attacher.kind();
-    let mut history = History::begin(env).await?;
-    let mut one = env.replica(kind, "one").await?;
-    history.wait_for_holder("one").await?;
-    let mut two = env.replica(kind, "two").await?;
-    attach(env, "before", A).await?;
-
-    narrator
-        .heading(
-            "2. The leader is killed. It does not release the Lease, and attacher two must not lead while attacher one may \
-             still run: it waits until the Lease was not renewed for the whole lease duration. New volumes wait, too.",
-        )
-        .await?;
-    narrator.you("kill -9 attacher one, and create pod after for node b");
-    one.crash().await?;
-    let volume = env.volume("after", Access::OneNode).await?;
-    env.pod("after", B, &[&volume]).await?;
-    history.wait_for_holder("two").await?;
-    narrator.you("see that attacher two holds the Lease");
-    env.wait_until_running("after", STEP_TIMEOUT).await?;
-
-    narrator
-        .heading(
-            "3. The leader receives SIGTERM, as in a rolling update. It finishes its calls and releases the Lease, so \
-             the standby becomes leader at once.",
-        )
-        .await?;
-    narrator.you("start attacher three, and send SIGTERM to attacher two");
-    let mut three = env.replica(kind, "three").await?;
-    two.stop().await?;
-    history.wait_for_holder("three").await?;
-    narrator.you("see that attacher three holds the Lease");
-    attach(env, "last", A).await?;
-    history.ensure_one_at_a_time(3)?;
-    three.stop().await?;
-    env.attacher.revive().await
+/// The names of all stories.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    FILES.iter().map(|(name, _)| *name)
 }
 
-async fn attach_limit(env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> {
-    narrator
-        .heading(
-            "1. The driver allows one volume per node. kubelet stores the limit in CSINode, and the scheduler enforces it.",
-        )
-        .await?;
-    let first = running_pod(env, narrator, "first", "one", A).await?;
-
-    narrator
-        .heading(
-            "2. Pod two needs a second volume. The scheduler leaves the pod pending instead of binding it to a node \
-             where the attach would fail. Attacher and driver receive no request.",
-        )
-        .await?;
-    let second = env.volume("second", Access::OneNode).await?;
-    narrator.you("create claim and volume second, and pod two that mounts it");
-    env.pod("two", A, &[&second]).await?;
-    let message = env.wait_until_unschedulable("two", FULL).await?;
-    narrator.you(&format!("read the condition PodScheduled of pod two: {message}"));
-    ensure!(
-        env.driver
-            .calls()?
-            .iter()
-            .all(|call| call.method != PUBLISH || call.volume != second.handle),
-        "the driver received an attach beyond its limit"
-    );
-
-    narrator
-        .heading("3. Pod one is deleted, and the scheduler binds pod two. If the attach of its volume precedes the detach \
-             of the other volume, the driver rejects it, and the attacher retries after the detach.")
-        .await?;
-    narrator.you("delete pod one");
-    env.delete_pod("one").await?;
-    env.wait_until_running("two", STEP_TIMEOUT).await?;
-    env.wait_until_detached(&first, A, STEP_TIMEOUT).await
+fn read_file(path: &Path) -> Result<Story, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| format!("read {}: {error}", path.display()))?;
+    let stem = path
+        .file_stem()
+        .and_then(|stem| stem.to_str())
+        .unwrap_or_default();
+    // It becomes the name of a namespace.
+    let letters = stem.chars().map(|c| match c.to_ascii_lowercase() {
+        c if c.is_ascii_lowercase() || c.is_ascii_digit() => c,
+        _ => '-',
+    });
+    let name: String = letters.take(MAX_NAME).collect();
+    let name = match name.trim_matches('-') {
+        "" => "story",
+        name => name,
+    };
+    Story::parse(name, &text).map_err(|error| format!("{}:{error}", path.display()))
 }
 
-/// Creates a volume and a pod that mounts it, and waits until the pod runs.
-async fn running_pod(
-    env: &mut TestEnv<'_>,
-    narrator: &Narrator,
-    volume: &str,
-    pod: &str,
-    node: usize,
-) -> Result<TestVolume> {
-    let made = env.volume(volume, Access::OneNode).await?;
-    let letter = ["a", "b"][node];
-    narrator.you(&format!(
-        "create claim and volume {volume}, and pod {pod} that mounts it, for node {letter}"
-    ));
-    env.pod(pod, node, &[&made]).await?;
-    env.wait_until_running(pod, STEP_TIMEOUT).await?;
-    Ok(made)
-}
+/// Longest name of a story; names of objects begin with it.
+const MAX_NAME: usize = 40;
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+// === impl Story ===
 
-    #[test]
-    fn unknown_name_lists_every_story() {
-        let Err(list) = named("") else {
-            panic!("a story has no name");
+impl Story {
+    fn parse(name: &str, text: &str) -> Result<Self, SyntaxError> {
+        let mut setup = Setup {
+            config: ScenarioConfig {
+                latency: LATENCY,
+                ..ScenarioConfig::DEFAULT
+            },
+            has_replicas: false,
+            has_begun: false,
         };
-        assert_eq!(STORIES.len(), 5);
-        for story in STORIES {
-            assert!(list.contains(story.name) && list.contains(story.about), "{list}");
-            assert!(named(story.name).is_ok());
+        let mut about = String::new();
+        let mut steps = Vec::new();
+        let mut paragraph = String::new();
+        for (number, line) in (1..).zip(text.lines()) {
+            let is_command = line.starts_with([' ', '\t']) && !line.trim().is_empty();
+            if (is_command || line.trim().is_empty()) && !paragraph.is_empty() {
+                steps.push(Step::Prose(std::mem::take(&mut paragraph)));
+            }
+            if is_command {
+                let (syntax, command) = command::parse(Words::of(number, line)?, &mut setup)?;
+                setup.has_begun |= syntax.verb() != "set";
+                steps.push(Step::command(number, line.trim(), syntax, command));
+            } else if let Some(title) = line.strip_prefix("# ") {
+                if !about.is_empty() || setup.has_begun {
+                    let text = "only the first line says what the story is about: remove the #".to_owned();
+                    let column = 1;
+                    return Err(SyntaxError {
+                        line: number,
+                        column,
+                        text,
+                    });
+                }
+                title.trim().clone_into(&mut about);
+            } else if !line.trim().is_empty() {
+                setup.has_begun = true;
+                if !paragraph.is_empty() {
+                    paragraph.push(' ');
+                }
+                paragraph.push_str(line.trim());
+            }
+        }
+        if !paragraph.is_empty() {
+            steps.push(Step::Prose(paragraph));
+        }
+        if about.is_empty() {
+            name.clone_into(&mut about);
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            about,
+            config: setup.config,
+            has_replicas: setup.has_replicas,
+            steps,
+        })
+    }
+
+    /// Plays the story, then deletes all objects, and checks the invariants before and after the deletion.
+    ///
+    /// # Errors
+    /// A command failed, a condition did not come true, or an invariant was violated.
+    pub async fn play(&self, env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> {
+        narrator.heading(&self.about).await?;
+        self.play_steps(env, narrator).await?;
+        env.settle().await?;
+        invariant::enforce(&invariant::check_running(&env.observations().await?))?;
+        narrator
+            .heading("The end. Everything is deleted: volumes are unmounted, detached and released.")
+            .await?;
+        narrator.you("delete all pods, then all claims and volumes");
+        env.clear().await?;
+        narrator
+            .heading(
+                "Checked: all steps succeeded. Nothing is attached, published or held by a finalizer any more, \
+                 and no secret was written anywhere.",
+            )
+            .await
+    }
+
+    async fn play_steps(&self, env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> {
+        let mut stage = Stage::new(env, narrator);
+        let mut paragraphs = 0;
+        for step in &self.steps {
+            match step {
+                Step::Prose(text) => {
+                    paragraphs += 1;
+                    narrator.pace().turn().await;
+                    narrator.heading(&format!("{paragraphs}. {text}")).await?;
+                }
+                Step::Command {
+                    line,
+                    text,
+                    is_action,
+                    command,
+                } => {
+                    narrator.pace().turn().await;
+                    if *is_action {
+                        narrator.you(text);
+                    }
+                    let within = self.config.within;
+                    let run = tokio::time::timeout(within, command.run(&mut stage)).await;
+                    let run = run.unwrap_or_else(|_| Err(anyhow!("not done after {within:?}")));
+                    run.with_context(|| format!("line {line}: {text}"))?;
+                }
+            }
+        }
+        stage.end().await
+    }
+}
+
+// === impl Step ===
+
+impl Step {
+    fn command(line: usize, text: &str, syntax: &Syntax, command: Box<dyn Command>) -> Self {
+        Self::Command {
+            line,
+            text: text.to_owned(),
+            is_action: syntax.is_action,
+            command,
         }
     }
 }

@@ -13,10 +13,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use super::Script;
 use super::action::{Action, Command, command_of};
 use super::observer::Observer;
 use super::pod_mover::{self, ActionStatus, PodMover};
+use super::story::Story;
 use super::view::{Choice, draw};
 use super::web::{Page, ServedPage};
 use crate::attacher::Kind;
@@ -26,8 +26,6 @@ use crate::scenario::{ScenarioConfig, TestContext, TestEnv};
 
 /// Pause between two snapshots.
 const REFRESH: Duration = Duration::from_millis(200);
-/// Pause for reading a story's heading.
-const READING: Duration = Duration::from_secs(4);
 /// Maximum number of queued actions while one is performed.
 const WAITING_ACTIONS: usize = 16;
 
@@ -94,7 +92,7 @@ pub async fn explore(
 ) -> Result<()> {
     const PREFIX: &str = "playground";
     let narrator = match has_view {
-        true => Narrator::for_view(Box::new(std::io::sink()), Duration::ZERO),
+        true => Narrator::to(Box::new(std::io::sink())),
         false => Narrator::on_stdout(),
     };
     let explored = ctx.cluster().while_alive(async {
@@ -108,7 +106,7 @@ pub async fn explore(
         let (status_tx, status) = watch::channel(ActionStatus::default());
         let observer = Observer::new(&env, &narrator, Some(attacher), status)?;
         let (actions_tx, actions) = mpsc::channel(WAITING_ACTIONS);
-        let page = page.map(|page| page.serve(Some(actions_tx.clone())));
+        let page = page.map(|page| page.serve(Some(actions_tx.clone()), narrator.pace().clone()));
         let shown = async {
             match has_view {
                 true => show(&observer, ctx, Some(&actions_tx), page.as_ref()).await,
@@ -129,34 +127,35 @@ pub async fn explore(
     explored.and(force_cleanup(ctx, PREFIX).await)
 }
 
-/// Plays a script once in the terminal view, then prints its output.
+/// Plays a story once in the terminal view, then prints its output. `speed` is that of the reader.
 ///
 /// # Errors
-/// The script failed, or the user quit before its end.
+/// The story failed, or the user quit before its end.
 pub async fn play(
     ctx: &TestContext,
-    script: &Script,
+    story: &Story,
+    speed: f64,
     page: Option<Page>,
     stop: &CancellationToken,
 ) -> Result<()> {
     let transcript = Transcript::default();
-    let narrator = Narrator::for_view(Box::new(transcript.clone()), READING);
+    let narrator = Narrator::to(Box::new(transcript.clone())).with_speed(speed);
     let played = ctx.cluster().while_alive(async {
         // Replicas of one attacher cannot share a port.
-        let (config, attacher) = match script.has_replicas {
-            true => (script.config, None),
+        let (config, attacher) = match story.has_replicas {
+            true => (story.config, None),
             false => {
-                let (config, attacher) = with_pages(script.config)?;
+                let (config, attacher) = with_pages(story.config)?;
                 (config, Some(attacher))
             }
         };
-        let mut env = TestEnv::set_up(ctx, script.name, Kind::Ours, config).await?;
+        let mut env = TestEnv::set_up(ctx, &story.name, Kind::Ours, config).await?;
         let following = narrator.follow(&env)?;
         let (_, status) = watch::channel(ActionStatus::default());
         let observer = Observer::new(&env, &narrator, attacher, status)?;
-        let page = page.map(|page| page.serve(None));
+        let page = page.map(|page| page.serve(None, narrator.pace().clone()));
         tokio::select! {
-            played = script.play(&mut env, &narrator) => played?,
+            played = story.play(&mut env, &narrator) => played?,
             shown = show(&observer, ctx, None, page.as_ref()) => {
                 shown?;
                 bail!("interrupted before the end of the story");
@@ -172,8 +171,8 @@ pub async fn play(
         .context("write to the terminal");
     match played {
         Some(Ok(())) => written,
-        Some(failed) => failed.and(force_cleanup(ctx, script.name).await),
-        None => force_cleanup(ctx, script.name).await,
+        Some(failed) => failed.and(force_cleanup(ctx, &story.name).await),
+        None => force_cleanup(ctx, &story.name).await,
     }
 }
 
@@ -226,6 +225,8 @@ async fn show(
                             tracing::debug!("action dropped: queue is full");
                         }
                     }
+                    Some(Command::Step) => observer.narrator().pace().pause_or_step(),
+                    Some(Command::Resume) => observer.narrator().pace().resume(),
                     Some(command) => choice.apply(command, snapshot.volumes.len()),
                     None => {}
                 }

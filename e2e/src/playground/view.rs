@@ -13,6 +13,7 @@ use ratatui::widgets::{Block, Borders, Clear, Paragraph};
 
 use super::action::{BINDINGS, Command};
 use super::snapshot::Snapshot;
+use crate::narrate::TimelineRow;
 use panel::{Panel, panels};
 
 const GOOD: Style = Style::new().fg(Color::Green);
@@ -52,7 +53,8 @@ impl Choice {
             Command::NextVolume => self.volume = (self.volume + 1) % volumes,
             Command::PreviousVolume => self.volume = (self.volume + volumes - 1) % volumes,
             Command::Help => self.help = !self.help,
-            Command::Toggle(_) | Command::Quit => {}
+            Command::Close => self.help = false,
+            Command::Toggle(_) | Command::Step | Command::Resume | Command::Quit => {}
         }
     }
 }
@@ -63,16 +65,20 @@ pub(crate) fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot, choice: &Choice) 
     let chapter = wrap(&snapshot.chapter, area.width.into());
     let chapter_height = u16::try_from(chapter.len()).unwrap_or(0).min(area.height / 5);
     let panels = panels(snapshot);
-    let free = area.height.saturating_sub(2 + chapter_height + TIMELINE);
+    let notice_height = u16::from(!snapshot.notice.is_empty());
+    let free = area
+        .height
+        .saturating_sub(2 + notice_height + chapter_height + TIMELINE);
     let wanted = |row: usize| panels[row].iter().map(Panel::height).max().unwrap_or(0);
     let height = |row: usize| Constraint::Length(wanted(row).min(free / PANEL_ROWS));
-    let [title, story, first, second, third, timeline, footer] = Layout::vertical([
+    let [title, story, first, second, third, timeline, notice, footer] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(chapter_height),
         height(0),
         height(1),
         height(2),
         Constraint::Min(3),
+        Constraint::Length(notice_height),
         Constraint::Length(1),
     ])
     .areas(area);
@@ -88,7 +94,8 @@ pub(crate) fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot, choice: &Choice) 
         }
     }
     draw_timeline(frame, timeline, snapshot, choice);
-    draw_footer(frame, footer, snapshot, choice);
+    frame.render_widget(Line::styled(snapshot.notice.as_str(), CHANGING), notice);
+    draw_footer(frame, footer, choice);
     if choice.help {
         draw_help(frame, snapshot, choice);
     }
@@ -105,20 +112,20 @@ fn title_line(snapshot: &Snapshot, choice: &Choice) -> Line<'static> {
         true => spans.push(Span::styled("no faults active", GOOD)),
         false => spans.push(Span::styled(snapshot.broken.join(", "), BAD)),
     }
+    if snapshot.is_paused {
+        spans.push(Span::styled("  paused: space steps, Enter goes on", CHANGING));
+    }
     spans.push(Span::styled(format!("  {}", choice.page), DIM));
     Line::from(spans)
 }
 
-/// The notice or the keys; the keys for help and quitting are never cut.
-fn draw_footer(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot, choice: &Choice) {
+/// The keys; those for help and quitting are never cut.
+fn draw_footer(frame: &mut Frame<'_>, area: Rect, choice: &Choice) {
     let keys = match choice.can_break {
         true => "s slow  f fail  n node  o out-of-service  k kill  a API  c controllers",
-        false => "up/down volume",
+        false => "space pause, step  Enter go on  up/down volume",
     };
-    let text = match snapshot.notice.as_str() {
-        "" => Span::styled(keys, DIM),
-        notice => Span::styled(notice, CHANGING),
-    };
+    let text = Span::styled(keys, DIM);
     let last = match area.width < WIDE && choice.can_break {
         true => "  ? q",
         false => "  ? help  q quit",
@@ -149,9 +156,16 @@ fn draw_timeline(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot, choice:
     let text_width = usize::from(area.width).saturating_sub(8 + 2 + actor_width + 1);
     let room = usize::from(area.height.saturating_sub(1));
     let mut lines: Vec<Line<'static>> = Vec::new();
-    for row in snapshot.timeline_of(volume).rev() {
+    for (row, times) in collapsed(snapshot.timeline_of(volume).collect())
+        .into_iter()
+        .rev()
+    {
         let actor: String = row.actor.chars().take(actor_width).collect();
-        let texts = wrap(&row.text, text_width);
+        let text = match times {
+            1 => row.text.clone(),
+            times => format!("{} ({times} times)", row.text),
+        };
+        let texts = wrap(&text, text_width);
         for (index, text) in texts.into_iter().enumerate().rev() {
             let first = index == 0;
             let time = if first {
@@ -175,10 +189,39 @@ fn draw_timeline(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot, choice:
     frame.render_widget(Paragraph::new(lines).block(block), area);
 }
 
+/// The rows without repetitions of up to three rows: the last of each, and how often it came.
+fn collapsed(rows: Vec<&TimelineRow>) -> Vec<(&TimelineRow, usize)> {
+    let is_same = |a: &TimelineRow, b: &TimelineRow| (&a.actor, &a.text) == (&b.actor, &b.text);
+    let mut collapsed: Vec<(&TimelineRow, usize)> = Vec::new();
+    for row in rows {
+        collapsed.push((row, 1));
+        for length in 1..=3 {
+            let Some(second) = collapsed.len().checked_sub(length) else {
+                break;
+            };
+            let Some(first) = second.checked_sub(length) else {
+                break;
+            };
+            let repeats = (first..second).all(|index| {
+                let ((earlier, _), (later, times)) = (collapsed[index], collapsed[index + length]);
+                times == 1 && is_same(earlier, later)
+            });
+            if repeats {
+                for index in first..second {
+                    collapsed[index] = (collapsed[index + length].0, collapsed[index].1 + 1);
+                }
+                collapsed.truncate(second);
+                break;
+            }
+        }
+    }
+    collapsed
+}
+
 fn colour_of(actor: &str) -> Style {
     match actor {
         "you" => BOLD,
-        "attacher" => GOOD,
+        attacher if attacher.starts_with("attacher") => GOOD,
         "driver" => CHANGING,
         "attach/detach controller" => Style::new().fg(Color::Cyan),
         _ => PLAIN,

@@ -24,14 +24,16 @@ use tokio::task::JoinSet;
 
 use super::action::{Action, BINDINGS, Command};
 use super::snapshot::Snapshot;
+use crate::narrate::Pace;
 
 /// Minimum time between two snapshots for a browser.
 const PAUSE: Duration = Duration::from_millis(300);
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 /// Path, media type and text of the page's own assets.
-const ASSETS: [(&str, &str, &str); 3] = [
+const ASSETS: [(&str, &str, &str); 4] = [
     ("/", "text/html; charset=utf-8", include_str!("web/page.html")),
     ("/playground/main.js", SCRIPT, include_str!("web/main.js")),
+    ("/playground/path.js", SCRIPT, include_str!("web/path.js")),
     (
         "/playground/style.css",
         "text/css; charset=utf-8",
@@ -57,6 +59,7 @@ struct PageState {
     snapshots: watch::Sender<Arc<str>>,
     /// `None` while a story runs.
     actions: Option<mpsc::Sender<Action>>,
+    pace: Pace,
 }
 
 // === impl Page ===
@@ -79,12 +82,13 @@ impl Page {
         url(self.address)
     }
 
-    /// Serves the page. Without `actions` it is read-only.
-    pub(crate) fn serve(self, actions: Option<mpsc::Sender<Action>>) -> ServedPage {
+    /// Serves the page. Without `actions` the user can only change the pace.
+    pub(crate) fn serve(self, actions: Option<mpsc::Sender<Action>>, pace: Pace) -> ServedPage {
         let snapshots = watch::Sender::new(Arc::from(""));
         let app = app(PageState {
             snapshots: snapshots.clone(),
             actions,
+            pace,
         });
         let mut server = JoinSet::new();
         server.spawn(async move {
@@ -146,6 +150,7 @@ fn app(state: PageState) -> Router {
     let pages = assets
         .route("/api/v1/actions", get(actions))
         .route("/api/v1/actions/{key}", post(perform))
+        .route("/api/v1/pace/{command}", post(change_pace))
         .route("/api/v1/changes", get(changes))
         .with_state(state);
     admin::page_router(pages)
@@ -169,6 +174,19 @@ async fn actions(State(state): State<PageState>) -> Response {
     let offered = state.actions.is_some();
     let actions: Vec<_> = bound_actions().filter(|_| offered).map(action).collect();
     json_response(StatusCode::OK, &Value::from(actions))
+}
+
+/// Pauses, lets one step begin, or goes on.
+async fn change_pace(State(state): State<PageState>, Path(command): Path<String>) -> Response {
+    match command.as_str() {
+        "step" => state.pace.pause_or_step(),
+        "resume" => state.pace.resume(),
+        _ => {
+            let message = json!({"message": "the pace can be changed by step and resume"});
+            return json_response(StatusCode::NOT_FOUND, &message);
+        }
+    }
+    StatusCode::ACCEPTED.into_response()
 }
 
 /// Performs the action of a key. Its result is the notice of a later snapshot.

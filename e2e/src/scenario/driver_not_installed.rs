@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, Scenario};
-use crate::cluster::{ClusterSettings, KubernetesVersion};
+use crate::cluster::KubernetesVersion;
 use crate::driver::journal::PUBLISH;
 use crate::fixture::Access;
 
@@ -21,18 +21,13 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run: |env| Box::pin(run(env)),
 };
 
-/// VolumeLimitScaling (KEP-5030), alpha in Kubernetes 1.36: the scheduler keeps the pod off the node.
+/// VolumeLimitScaling (KEP-5030), on by default since Kubernetes 1.37: the scheduler keeps the pod off the node.
 pub(super) const PREVENTS_SCHEDULING: Scenario = Scenario {
     name: "volume-limit-scaling",
     about: "With preventPodSchedulingIfMissing a pod is scheduled to a node only once the driver is registered there.",
     config: ScenarioConfig {
-        own_cluster: Some(ClusterSettings {
-            volume_limit_scaling: true,
-            ..ClusterSettings::DEFAULT
-        }),
-        // 1.35 has the feature gate, but not the field of CSIDriver.
-        since: Some(KubernetesVersion { major: 1, minor: 36 }),
-        // When CSINode changes, kube-scheduler 1.36 retries the pod only if a limit has increased: without a limit,
+        since: Some(KubernetesVersion { major: 1, minor: 37 }),
+        // When CSINode changes, kube-scheduler 1.37 retries the pod only if a limit has increased: without a limit,
         // kube-scheduler retries the pod only after up to five minutes.
         driver_flags: &["--attach-limit=4"],
         ..ScenarioConfig::ONE_NODE

@@ -278,6 +278,12 @@ impl History {
         holders
     }
 
+    /// How many replicas have led so far, one after the other.
+    pub(crate) fn terms(&self) -> i32 {
+        let terms = self.holders().iter().filter(|holder| !holder.is_empty()).count();
+        i32::try_from(terms).unwrap_or(i32::MAX)
+    }
+
     /// Whether a holder released it.
     fn was_released(&self) -> bool {
         let states = self.states.borrow();

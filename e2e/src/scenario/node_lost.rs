@@ -23,7 +23,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     env.lose_node(A).await?;
     env.pod("after", B, &[&volume]).await?;
     // Without the out-of-service taint the volume is not detached.
-    env.wait_for_event("after", "FailedAttachVolume", "Multi-Attach error", STEP_TIMEOUT)
+    env.wait_for_event("after", "FailedAttachVolume", "Volume is already", STEP_TIMEOUT)
         .await?;
     env.ensure_calls(UNPUBLISH, &volume, 0)?;
 

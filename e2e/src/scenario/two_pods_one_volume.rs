@@ -8,7 +8,7 @@ use crate::fixture::Access;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "two-pods-one-volume",
-    about: "The second pod's Event says Multi-Attach error and names the first pod; the pod gets the volume when the first pod is gone.",
+    about: "The second pod's Event names the first pod; the pod gets the volume when the first pod is gone.",
     config: ScenarioConfig::DEFAULT,
     go: ExpectedOutcome::Passes,
     run: |env| Box::pin(run(env)),
@@ -21,7 +21,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
 
     env.pod("waiter", B, &[&volume]).await?;
     let message = env
-        .wait_for_event("waiter", "FailedAttachVolume", "Multi-Attach error", STEP_TIMEOUT)
+        .wait_for_event("waiter", "FailedAttachVolume", "Volume is already", STEP_TIMEOUT)
         .await?;
     ensure!(
         message.contains("pod(s) holder"),

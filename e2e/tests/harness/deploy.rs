@@ -3,6 +3,7 @@
 mod certificate;
 mod charts;
 mod driver;
+mod finalizers_only;
 mod image;
 mod kinds;
 mod monitoring;
@@ -22,10 +23,12 @@ use csi_e2e::cluster::{Cluster, manifest};
 use csi_e2e::permissions::{Permission, granted};
 use csi_e2e::wait::{self, Progress};
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::core::v1::{Container, PodTemplateSpec};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::rbac::v1::Role;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::api::DynamicObject;
+use kube::api::{DynamicObject, PostParams};
 use kube::{Api, ResourceExt};
 use libtest_mimic::Trial;
 use serde::de::DeserializeOwned;
@@ -65,6 +68,7 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     trials.extend(certificate::trials(harness));
     trials.extend(charts::trials(harness));
     trials.extend(driver::trials(harness));
+    trials.extend(finalizers_only::trials(harness));
     trials.extend(program::trials(harness));
     trials.extend(security::trials(harness));
     trials.extend(sidecars::trials(harness));
@@ -136,6 +140,9 @@ async fn every_kustomization_is_accepted(harness: Arc<Harness>) -> Result<()> {
             permissions_arrive(cluster, &namespace, &deployment, shape.may_read_secrets())
                 .await
                 .with_context(|| what.clone())?;
+            renews_its_lease(cluster, &namespace, &deployment, &applied)
+                .await
+                .with_context(|| what.clone())?;
         }
     }
     Ok(())
@@ -182,7 +189,7 @@ async fn permissions_arrive(
         .context("the pods must have an account of their own")?;
     for (expected, group, resource, verb) in [
         (true, "storage.k8s.io", "volumeattachments", "patch"),
-        (true, "coordination.k8s.io", "leases", "update"),
+        (true, "coordination.k8s.io", "leases", "create"),
         (secrets, "", "secrets", "get"),
     ] {
         let right = Permission {
@@ -194,6 +201,64 @@ async fn permissions_arrive(
             .wait_until_granted(namespace, &account, Some(namespace), &right, expected)
             .await?;
     }
+    Ok(())
+}
+
+/// The account may update its driver's Lease, and no other one if the kustomization names the driver.
+async fn renews_its_lease(
+    cluster: &Cluster,
+    namespace: &str,
+    deployment: &Deployment,
+    objects: &[DynamicObject],
+) -> Result<()> {
+    let spec = template(deployment)
+        .spec
+        .context("a pod template must have a spec")?;
+    let account = spec
+        .service_account_name
+        .context("the pods must have an account of their own")?;
+    let rules = of_kind::<Role>(objects, "Role")?
+        .into_iter()
+        .flat_map(|role| role.rules.unwrap_or_default());
+    let lease = rules
+        .filter(|rule| {
+            rule.resources
+                .iter()
+                .flatten()
+                .any(|resource| resource == "leases")
+        })
+        .find_map(|rule| rule.resource_names?.into_iter().next());
+    let reviews = Api::<SubjectAccessReview>::all(cluster.client());
+    let may_update = async |name: &str| -> Result<bool> {
+        let review = SubjectAccessReview {
+            spec: SubjectAccessReviewSpec {
+                user: Some(format!("system:serviceaccount:{namespace}:{account}")),
+                resource_attributes: Some(ResourceAttributes {
+                    group: Some("coordination.k8s.io".to_owned()),
+                    resource: Some("leases".to_owned()),
+                    verb: Some("update".to_owned()),
+                    namespace: Some(namespace.to_owned()),
+                    name: Some(name.to_owned()),
+                    ..ResourceAttributes::default()
+                }),
+                ..SubjectAccessReviewSpec::default()
+            },
+            ..SubjectAccessReview::default()
+        };
+        let reviewed = reviews.create(&PostParams::default(), &review).await?;
+        Ok(reviewed.status.is_some_and(|status| status.allowed))
+    };
+    let own = lease.as_deref().unwrap_or("external-attacher-leader-any");
+    wait::poll(DEADLINE, "the Role of the Lease to be bound", || async {
+        Ok(Progress::of(may_update(own).await?, || {
+            format!("{account} may not update {own}")
+        }))
+    })
+    .await?;
+    ensure!(
+        lease.is_none() || !may_update("other").await?,
+        "{account} may update Leases of others"
+    );
     Ok(())
 }
 

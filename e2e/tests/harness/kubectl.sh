@@ -104,6 +104,5 @@ EOF
 kubectl create -f kept.yaml
 kubectl delete namespace kubectl-kept --wait=false
 kubectl wait --for=jsonpath='{.spec.finalizers[0]}'=example.com/keep namespace/kubectl-kept --timeout=60s
-kubectl get namespace kubectl-kept -o jsonpath='{range .status.conditions[*]}{.type} {.status} {.reason}: {.message}{"\n"}{end}'
 kubectl get namespace kubectl-kept -o json | sed '/example.com.keep/d' | kubectl replace --raw /api/v1/namespaces/kubectl-kept/finalize -f - >finalize.log
 kubectl wait --for=delete namespace/kubectl-kept --timeout=60s

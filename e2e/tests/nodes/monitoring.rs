@@ -44,7 +44,7 @@ async fn monitoring_service_returns_metrics(shell: Shell, toolchain: &Toolchain)
     write_overlay(&overlay, "mock-driver-nodes", &["monitoring"])?;
     let file = overlay.join("kustomization.yaml");
     let text = std::fs::read_to_string(&file).context("read the overlay")?;
-    let patched = text + &block(DEPLOY, "patches:")?;
+    let patched = text + &block(DEPLOY, "patches:\n  - target: {kind: ServiceMonitor")?;
     std::fs::write(&file, patched).context("write the overlay")?;
     let behind_proxy = ["monitoring", "kube-rbac-proxy"];
     write_overlay(

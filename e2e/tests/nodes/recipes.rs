@@ -120,7 +120,7 @@ async fn install_with_kustomize(shell: Shell) -> Result<()> {
                  -f deploy/examples/inline.yaml -f deploy/examples/tiers.yaml",
         )
         .await?;
-    node_pods_with_a_priority(&shell).await?;
+    pods_have_priority_classes(&shell).await?;
     shell.run(&block(DEPLOY, "kubectl delete")?).await?;
     ensure!(!array.exists(), "the array's directory must be removed");
     shell.ensure_all_replaced()?;
@@ -155,36 +155,29 @@ async fn control_the_driver(shell: &Shell) -> Result<()> {
     shell.run(&grow).await.map(drop)
 }
 
-/// Replaces the node pods by pods with a priority class while a pod uses a volume.
-async fn node_pods_with_a_priority(shell: &Shell) -> Result<()> {
-    write_overlay(
-        &shell.home().join("priority"),
-        "mock-driver-nodes",
-        &["node-critical-priority"],
-    )?;
-    let printed = shell
-        .run(
-            "kubectl apply -k ~/priority
-             kubectl -n csi-mock-driver rollout status daemonset/csi-mock-driver-node --timeout=3m
-             kubectl -n csi-mock-driver get pods -l app.kubernetes.io/component=node \
-                 -o jsonpath='{.items[*].spec.priorityClassName}'",
-        )
-        .await?;
-    ensure!(
-        printed.ends_with("system-node-critical system-node-critical"),
-        "the priority classes: {printed}"
-    );
+/// The system's priority classes are admitted, and kubelets have the pods with them.
+async fn pods_have_priority_classes(shell: &Shell) -> Result<()> {
+    for (component, expected) in [
+        ("controller", "system-cluster-critical"),
+        ("node", "system-node-critical system-node-critical"),
+    ] {
+        let printed = shell
+            .run(&format!(
+                "kubectl -n csi-mock-driver get pods -l app.kubernetes.io/component={component} \
+                     -o jsonpath='{{.items[*].spec.priorityClassName}}'"
+            ))
+            .await?;
+        ensure!(
+            printed == expected,
+            "the priority classes of {component}: {printed}"
+        );
+    }
     Ok(())
 }
 
 /// Works on any cluster: alone, with components, and with the Go attacher instead of csi-attacher.
 async fn run_controller_without_nodes(shell: &Shell) -> Result<()> {
-    const COMPONENTS: [&str; 4] = [
-        "control-plane-nodes",
-        "critical-priority",
-        "network-policy",
-        "publish-secrets",
-    ];
+    const COMPONENTS: [&str; 2] = ["finalizers-only", "publish-secrets"];
     let home = shell.home();
     write_overlay(&home.join("components"), "mock-driver", &COMPONENTS)?;
     write_overlay(&home.join("rollback"), "mock-driver", &["go-sidecar"])?;
@@ -200,6 +193,7 @@ async fn run_controller_without_nodes(shell: &Shell) -> Result<()> {
              $rollout
              kubectl -n csi-mock-driver get networkpolicy csi-attacher
              kubectl -n csi-mock-driver auth can-i get secrets --as=system:serviceaccount:csi-mock-driver:csi-attacher
+             kubectl delete validatingadmissionpolicybindings,validatingadmissionpolicies csi-attacher-finalizers-only
              kubectl apply -k ~/rollback
              $rollout
              test \"$({image})\" = {GO_ATTACHER}

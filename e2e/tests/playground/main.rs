@@ -18,7 +18,7 @@ use std::process::{Command, ExitCode, Output};
 use std::sync::OnceLock;
 
 use anyhow::Error;
-use csi_e2e::playground::story::STORIES;
+use csi_e2e::playground::story;
 use csi_e2e::process::reaper_main_if_requested;
 use csi_e2e::toolchain::without_run;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
@@ -31,17 +31,14 @@ const WITH_REPLICAS: &[&str] = &["leader-hand-over"];
 
 fn main() -> ExitCode {
     reaper_main_if_requested();
-    let mut trials: Vec<_> = STORIES
-        .iter()
-        .map(|story| {
-            let needs: &[_] = if WITH_REPLICAS.contains(&story.name) {
+    let mut trials: Vec<_> = story::names()
+        .map(|name| {
+            let needs: &[_] = if WITH_REPLICAS.contains(&name) {
                 &[OwnHostName]
             } else {
                 &[]
             };
-            trial(&format!("story::{}", story.name), needs, || {
-                plays_to_its_end(story.name)
-            })
+            trial(&format!("story::{name}"), needs, move || plays_to_its_end(name))
         })
         .collect();
     trials.extend([
@@ -49,6 +46,12 @@ fn main() -> ExitCode {
             "missing_or_unknown_story_lists_all",
             &[],
             missing_or_unknown_story_lists_all,
+        ),
+        trial("story_of_a_file_is_checked", &[], story_of_a_file_is_checked),
+        trial(
+            "story_with_an_error_names_its_place",
+            &[],
+            story_with_an_error_names_its_place,
         ),
         trial("errors_are_on_stderr", &[], errors_are_on_stderr),
         trial(
@@ -126,10 +129,49 @@ fn missing_or_unknown_story_lists_all() -> Result<(), Failed> {
         let output = playground(arguments)?;
         let text = if code == 0 { &output.stdout } else { &output.stderr };
         let text = String::from_utf8_lossy(text);
-        let listed = STORIES.iter().all(|story| text.contains(story.name));
+        let listed = story::names().all(|name| text.contains(name));
         if output.status.code() != Some(code) || !listed {
             return Err(format!("{arguments:?}: {}\n{text}", output.status).into());
         }
+    }
+    Ok(())
+}
+
+/// A user's own story, whose last condition does not come true.
+fn story_of_a_file_is_checked() -> Result<(), Failed> {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("My incident.story");
+    let path = path.to_str().ok_or("the path must be UTF-8")?;
+    let begin = "A pod.\n\n  pod db on a with data\n  wait db running\n";
+    std::fs::write(path, begin)?;
+    let output = playground(&["--story", path, "--check"])?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() || !text.starts_with("ok my-incident ") || text.lines().count() != 1 {
+        return Err(format!("{output:?}").into());
+    }
+    std::fs::write(
+        path,
+        format!("{begin}  expect data not published to a within 1s\n"),
+    )?;
+    let output = playground(&["--story", path, "--check"])?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let named = errors.contains("line 5: expect data not published to a within 1s");
+    if output.status.code() != Some(1) || !named || !output.stdout.is_empty() {
+        return Err(format!("{output:?}").into());
+    }
+    Ok(())
+}
+
+fn story_with_an_error_names_its_place() -> Result<(), Failed> {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("own.story");
+    let path = path.to_str().ok_or("the path must be UTF-8")?;
+    std::fs::write(path, "A pod.\n\n  pod db in a with data\n")?;
+    let output = playground(&["--story", path, "--check"])?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let named = errors.contains("own.story:3:10: expected `on`") && errors.contains("pod NAME on NODE");
+    if output.status.code() != Some(2) || !named {
+        return Err(format!("{output:?}").into());
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -20,14 +21,18 @@ var mockDriverNames = []string{
 	"Service/csi-attacher", "csi-mock-driver-controller",
 	"ServiceMonitor/csi-attacher", "csi-mock-driver-controller",
 	"NetworkPolicy/csi-attacher", "csi-mock-driver-controller",
+	"ResourceQuota/csi-attacher", "csi-mock-driver-controller",
 	"ClusterRole/csi-attacher", "csi-mock-driver-attacher",
 	"Role/csi-attacher-lease", "csi-mock-driver-attacher-lease",
 }
 
 const kubeletOfK0s = "/var/lib/k0s/kubelet"
 
-// Helm creates the Namespace; alerts and dashboard are in components/monitoring only.
-var notInCharts = []string{"Namespace", "PrometheusRule", "ConfigMap"}
+// Helm creates the Namespace.
+var notInCharts = []string{"Namespace"}
+
+// Alerts and dashboard are in the attacher's chart.
+var notInMockDriverChart = append(notInCharts, "PrometheusRule", "ConfigMap")
 
 func TestAttacherChartMeansWhatKustomizeMeans(t *testing.T) {
 	for _, test := range []struct {
@@ -35,19 +40,19 @@ func TestAttacherChartMeansWhatKustomizeMeans(t *testing.T) {
 		values     []string
 	}{
 		{nil, nil},
-		{[]string{"critical-priority"}, []string{"priorityClassName=system-cluster-critical"}},
 		{[]string{"publish-secrets"}, []string{"publishSecrets.enabled=true"}},
-		{[]string{"monitoring"}, []string{"serviceMonitor.enabled=true"}},
-		{[]string{"network-policy"}, []string{"networkPolicy.enabled=true"}},
-		{[]string{"control-plane-nodes"}, []string{
-			"tolerations[0].key=node-role.kubernetes.io/control-plane,tolerations[0].operator=Exists",
-			"tolerations[0].effect=NoSchedule",
-		}},
+		{[]string{"monitoring"}, []string{"serviceMonitor.enabled=true,prometheusRule.enabled=true,dashboard.enabled=true"}},
+		{[]string{"openshift"}, []string{"openshift=true"}},
+		{[]string{"finalizers-only"}, []string{"finalizersOnly.enabled=true"}},
 	} {
 		t.Run(strings.Join(test.components, "+"), func(t *testing.T) {
 			chart := helm(t, "csi-attacher", "csi-attacher", "csi-attacher", test.values...)
 			chart.checkFields(t)
-			expectSame(t, chart, kustomize(t, "base", test.components...), notInCharts...)
+			// The chart knows the whole name of the account.
+			text := strings.ReplaceAll(kustomizeText(t, "base", test.components...),
+				"request.userInfo.username.matches('^system:serviceaccount:[^:]+:csi-attacher(-[^:]+)?$')",
+				"request.userInfo.username == 'system:serviceaccount:csi-attacher:csi-attacher'")
+			expectSame(t, chart.installed(), parse(t, text), notInCharts...)
 		})
 	}
 }
@@ -60,11 +65,7 @@ func TestMockDriverChartMeansWhatKustomizeMeans(t *testing.T) {
 	}{
 		{"mock-driver-nodes", nil, nil},
 		{"mock-driver-nodes", []string{"monitoring"}, []string{"serviceMonitor.enabled=true"}},
-		{"mock-driver-nodes", []string{"network-policy"}, []string{"networkPolicy.enabled=true"}},
 		{"mock-driver-nodes", []string{"kubelet-directory"}, []string{"kubeletDirectory=" + kubeletOfK0s}},
-		{"mock-driver-nodes", []string{"critical-priority", "node-critical-priority"}, []string{
-			"controller.priorityClassName=system-cluster-critical", "node.priorityClassName=system-node-critical",
-		}},
 		{"mock-driver-snapshots", nil, []string{"snapshots.enabled=true"}},
 		{"mock-driver-group-snapshots", nil, []string{"snapshots.enabled=true", "groupSnapshots.enabled=true"}},
 	} {
@@ -72,7 +73,7 @@ func TestMockDriverChartMeansWhatKustomizeMeans(t *testing.T) {
 			chart := helm(t, "csi-mock-driver", "csi-mock-driver", "csi-mock-driver", test.values...)
 			chart.checkFields(t)
 			text := kustomizeText(t, "overlays/"+test.overlay, test.components...)
-			expectSame(t, chart, named(t, text, mockDriverNames...), notInCharts...)
+			expectSame(t, chart.installed(), named(t, text, mockDriverNames...), notInMockDriverChart...)
 		})
 	}
 }
@@ -81,8 +82,9 @@ func TestMockDriverChartMeansWhatKustomizeMeans(t *testing.T) {
 func TestExampleOfADriverMeansWhatTheOverlayMeans(t *testing.T) {
 	chart := helm(t, "csi-attacher", "csi-attacher", "csi-mock-driver", "ci/mock-driver-values.yaml")
 	chart.checkFields(t)
-	text := strings.ReplaceAll(kustomizeText(t, "overlays/mock-driver"), "mock.csi.local", "example.csi.local")
-	expectSame(t, chart, parse(t, text), append(notInCharts, "CSIDriver")...)
+	text := strings.NewReplacer("mock.csi.local", "example.csi.local", "mock-csi-local", "example-csi-local").
+		Replace(kustomizeText(t, "overlays/mock-driver"))
+	expectSame(t, chart.installed(), parse(t, text), append(notInCharts, "CSIDriver")...)
 }
 
 // Cluster-scoped names of two releases must differ, or Helm refuses the second.
@@ -134,7 +136,39 @@ func TestEveryValueReachesTheObjects(t *testing.T) {
 		{"csi-attacher", "rbac.create=false", "!ClusterRole"},
 		{"csi-attacher", "podDisruptionBudget.enabled=false", "!PodDisruptionBudget"},
 		{"csi-attacher", "nodeSelector.pool=infra", "pool: infra"},
-		{"csi-attacher", "topologySpreadKeys[0]=rack", "topologyKey: rack"},
+		{"csi-attacher", "topologySpreadConstraints[0].topologyKey=rack,topologySpreadConstraints[0].maxSkew=2," +
+			"topologySpreadConstraints[0].whenUnsatisfiable=DoNotSchedule", "maxSkew: 2"},
+		{"csi-attacher", "topologySpreadConstraints=null", "!topologySpreadConstraints"},
+		{"csi-attacher", "priorityClassName=", "!ResourceQuota"},
+		{"csi-attacher", "priorityClassName=mine", "!ResourceQuota"},
+		{"csi-attacher", "networkPolicy.enabled=false", "!NetworkPolicy"},
+		{"csi-attacher", "networkPolicy.egress[0].ports[0].port=6443", "- port: 6443"},
+		{"csi-attacher", "networkPolicy.extraIngress[0].ports[0].port=50051", "- port: 50051"},
+		{"csi-attacher", "driver.name=disk.example.com", "resourceNames: [external-attacher-leader-disk-example-com]"},
+		{"csi-attacher", "driver.name=disk.example.com,csiDriver.create=true,csiDriver.spec.podInfoOnMount=true", "podInfoOnMount: true"},
+		{"csi-attacher", "driver.name=disk.example.com,leaderElection.enabled=false,replicas=1", "!external-attacher-leader"},
+		{"csi-attacher", "global.imageRegistry=mirror.example:5000/a", "image: mirror.example:5000/a/csi-attacher:0.1.0"},
+		{"csi-attacher", "global.imageRegistry=mirror.example", "image: mirror.example/kubectl:v"},
+		{"csi-attacher", "global.imageRegistry=mirror.example,image.repository=ghcr.io/o/csi-attacher", "image: mirror.example/o/csi-attacher:0.1.0"},
+		{"csi-attacher", "commonLabels.team=storage", "team: storage"},
+		{"csi-attacher", `extraObjects[0].apiVersion=v1,extraObjects[0].kind=ConfigMap,extraObjects[0].metadata.name=x-\{\{ .Release.Name \}\}`, "name: x-x"},
+		{"csi-attacher", "revisionHistoryLimit=0", "revisionHistoryLimit: 0"},
+		{"csi-attacher", "volumeMounts[0].name=ca,volumeMounts[0].mountPath=/etc/ca", "mountPath: /etc/ca"},
+		{"csi-attacher", "readinessProbe.failureThreshold=7", "failureThreshold: 7"},
+		{"csi-attacher", "livenessProbe.timeoutSeconds=9", "timeoutSeconds: 9"},
+		{"csi-attacher", "startupProbe.failureThreshold=99", "failureThreshold: 99"},
+		{"csi-attacher", "serviceMonitor.enabled=true,serviceMonitor.relabelings[0].targetLabel=cluster", "targetLabel: cluster"},
+		{"csi-attacher", "serviceMonitor.enabled=true,serviceMonitor.metricRelabelings[0].action=labeldrop", "action: labeldrop"},
+		{"csi-attacher", "serviceMonitor.enabled=true,serviceMonitor.scrapeTimeout=5s", "scrapeTimeout: 5s"},
+		{"csi-attacher", "prometheusRule.enabled=true,prometheusRule.runbookURL=https://docs.example/x",
+			"runbook_url: https://docs.example/x#csiattacherattachstuck"},
+		{"csi-attacher", "dashboard.enabled=true,dashboard.annotations.folder=CSI", "folder: CSI"},
+		{"csi-attacher", "openshift=true", "!runAsUser"},
+		{"csi-attacher", "test.image.tag=v1.99.0", "image: registry.k8s.io/kubectl:v1.99.0"},
+		{"csi-mock-driver", "global.imageRegistry=mirror.example", "image: mirror.example/sig-storage/csi-provisioner:v"},
+		{"csi-mock-driver", "driverName=a.b", "resourceNames: [external-attacher-leader-a-b]"},
+		{"csi-mock-driver", "networkPolicy.enabled=false", "!NetworkPolicy"},
+		{"csi-mock-driver", "controller.priorityClassName=,node.priorityClassName=", "!ResourceQuota"},
 		{"csi-attacher", "podLabels.team=storage", "team: storage"},
 		{"csi-attacher", "podSecurityContext.runAsUser=0,podSecurityContext.runAsNonRoot=false", "runAsUser: 0"},
 		{"csi-attacher", "resources.limits.memory=1Gi", "memory: 1Gi"},
@@ -188,6 +222,12 @@ func TestChartsRefuseBadValues(t *testing.T) {
 		{"csi-attacher", "driver.containers[0].name=csi-attacher,driver.containers[0].image=a", "containers"},
 		{"csi-attacher", "networkPolicy.from=null,networkPolicy.enabled=yes", "networkPolicy"},
 		{"csi-attacher", "resources.limit.memory=1Gi", "resources"},
+		{"csi-attacher", "csiDriver.create=true", "driver.name"},
+		{"csi-attacher", "commonLabels.helm\\.sh/chart=x", "helm.sh/chart"},
+		{"csi-attacher", "openshift=maybe", "openshift"},
+		{"csi-attacher", "readinessProbe.path=/x", "readinessProbe"},
+		{"csi-attacher", "prometheusRule.runbookURL=docs/alerts.md", "runbookURL"},
+		{"csi-attacher", "driver.name=a/b", "driver"},
 		{"csi-mock-driver", "kubeletDirectory=var/lib/kubelet", "kubeletDirectory"},
 		{"csi-mock-driver", "kubeletDirectory=/var/lib/kubelet/", "kubeletDirectory"},
 		{"csi-mock-driver", "driverName=Mock_Driver", "driverName"},
@@ -218,6 +258,65 @@ func TestChartsAreLintClean(t *testing.T) {
 			if message.Severity > support.InfoSev || !strings.Contains(message.Error(), "icon is recommended") {
 				t.Errorf("%s: %s", chart, message.Error())
 			}
+		}
+	}
+}
+
+// Every object has the common labels, and no selector has them.
+func TestCommonLabelsAreOnEveryObject(t *testing.T) {
+	values := []string{"commonLabels.team=storage", "serviceMonitor.enabled=true,prometheusRule.enabled=true,dashboard.enabled=true",
+		"finalizersOnly.enabled=true,publishSecrets.enabled=true,driver.name=d.example,csiDriver.create=true"}
+	for name, read := range helm(t, "csi-attacher", "x", "x", values...) {
+		if field(read, "metadata", "labels")["team"] != "storage" {
+			t.Errorf("%s has the labels %v", name, field(read, "metadata", "labels"))
+		}
+		if selector := selectorOf(fmt.Sprint(read["kind"]), read); selector["team"] != nil {
+			t.Errorf("%s selects by %v", name, selector)
+		}
+	}
+}
+
+// With `auto` the API of OpenShift decides, as `helm install` finds it.
+func TestOpenShiftIsDetected(t *testing.T) {
+	for _, test := range []struct {
+		apis     []string
+		expected bool
+	}{{nil, true}, {[]string{"security.openshift.io/v1"}, false}} {
+		files, err := releaseWith("csi-attacher", "x", "x", test.apis)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, read := range parse(t, stream(files)) {
+			pod := field(read, "spec", "template", "spec")
+			if read["kind"] == "Pod" {
+				pod = field(read, "spec")
+			}
+			if pod == nil {
+				continue
+			}
+			for _, id := range []string{"runAsUser", "runAsGroup"} {
+				if _, found := field(pod, "securityContext")[id]; found != test.expected {
+					t.Errorf("with %v %s has %s: %v", test.apis, name, id, found)
+				}
+			}
+			if field(pod, "securityContext")["runAsNonRoot"] != true {
+				t.Errorf("%s may run as root", name)
+			}
+		}
+	}
+}
+
+// The test's pod must not be selected by the Deployment, its PodDisruptionBudget or the Service.
+func TestPodOfHelmTestIsNotSelected(t *testing.T) {
+	objects := helm(t, "csi-attacher", "x", "x", "serviceMonitor.enabled=true")
+	labels := field(objects["Pod x/x-csi-attacher-test"], "metadata", "labels")
+	if labels == nil {
+		t.Fatal("the chart has no test")
+	}
+	for name, read := range objects {
+		selector := selectorOf(fmt.Sprint(read["kind"]), read)
+		if selector != nil && len(matching(selector, map[string]object{"test": labels})) > 0 {
+			t.Errorf("%s selects the test's pod", name)
 		}
 	}
 }

@@ -21,7 +21,7 @@ func TestKubeletDirectoryIsReplacedEverywhere(t *testing.T) {
 
 // The attacher listens on loopback only, and every client of its port uses the proxy's.
 func TestKubeRBACProxyServesThePort(t *testing.T) {
-	built := kustomize(t, "overlays/mock-driver", "monitoring", "network-policy", "kube-rbac-proxy")
+	built := kustomize(t, "overlays/mock-driver", "monitoring", "kube-rbac-proxy")
 	built.checkFields(t)
 	attacher := container(t, built, "csi-attacher")
 	if !slices.Contains(attacher["args"].([]any), any("--http-endpoint=127.0.0.1:8080")) {
@@ -87,7 +87,7 @@ func TestKustomizationsHaveNoUnknownFields(t *testing.T) {
 	} {
 		parse(t, kustomizeText(t, kustomization)).checkFields(t)
 	}
-	for _, component := range []string{"control-plane-nodes", "critical-priority", "explain", "go-sidecar", "kube-rbac-proxy", "monitoring", "network-policy", "publish-secrets"} {
+	for _, component := range []string{"explain", "finalizers-only", "go-sidecar", "kube-rbac-proxy", "monitoring", "openshift", "publish-secrets"} {
 		kustomize(t, "base", component).checkFields(t)
 	}
 }

@@ -17,7 +17,7 @@ func TestOverlaysOfTheReadmeBuild(t *testing.T) {
 			patches = append(patches, block)
 		}
 	}
-	if len(overlays) != 1 || len(patches) != 1 {
+	if len(overlays) != 1 || len(patches) != 2 {
 		t.Fatalf("the README shows %d overlays and %d patches", len(overlays), len(patches))
 	}
 
@@ -31,8 +31,12 @@ func TestOverlaysOfTheReadmeBuild(t *testing.T) {
 		}
 	}
 
-	base := "resources: [path/to/deploy/base]\ncomponents: [path/to/deploy/components/monitoring]\n"
-	monitor := parse(t, build(t, base+patches[0]))["ServiceMonitor csi-attacher/csi-attacher"]
+	base := "resources: [path/to/deploy/base]\n"
+	expectSame(t, helm(t, "csi-attacher", "csi-attacher", "csi-attacher", "driver.name=disk.example.com").installed(),
+		parse(t, build(t, base+patches[0])), notInCharts...)
+
+	base += "components: [path/to/deploy/components/monitoring]\n"
+	monitor := parse(t, build(t, base+patches[1]))["ServiceMonitor csi-attacher/csi-attacher"]
 	if label := monitor["metadata"].(object)["labels"].(object)["release"]; label != "kube-prometheus-stack" {
 		t.Errorf("the patch sets the label to %v", label)
 	}

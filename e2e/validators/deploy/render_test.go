@@ -4,6 +4,7 @@ package deploy
 
 import (
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -29,6 +30,11 @@ const (
 	charts = root + "/deploy/charts"
 )
 
+func init() {
+	// Helm reports each link in a chart.
+	slog.SetLogLoggerLevel(slog.LevelWarn)
+}
+
 // An object as YAML gives it.
 type object = map[string]any
 
@@ -37,6 +43,11 @@ type objects map[string]object
 
 // release renders a chart as `helm install NAME CHART --namespace NAMESPACE` does, with a file of values or with --set.
 func release(chart, name, namespace string, values ...string) (map[string]string, error) {
+	return releaseWith(chart, name, namespace, nil, values...)
+}
+
+// releaseWith is release on a cluster that serves more APIs.
+func releaseWith(chart, name, namespace string, apis []string, values ...string) (map[string]string, error) {
 	loaded, err := loader.Load(filepath.Join(charts, chart))
 	if err != nil {
 		return nil, err
@@ -56,7 +67,9 @@ func release(chart, name, namespace string, values ...string) (map[string]string
 	}
 	options := common.ReleaseOptions{Name: name, Namespace: namespace, Revision: 1, IsInstall: true}
 	// Validates the values against the schema.
-	rendered, err := util.ToRenderValues(loaded, set, options, common.DefaultCapabilities)
+	capabilities := common.DefaultCapabilities.Copy()
+	capabilities.APIVersions = append(capabilities.APIVersions, apis...)
+	rendered, err := util.ToRenderValues(loaded, set, options, capabilities)
 	if err != nil {
 		return nil, err
 	}
@@ -69,13 +82,27 @@ func helm(t *testing.T, chart, name, namespace string, values ...string) objects
 	if err != nil {
 		t.Fatalf("render %s with %q: %v", chart, values, err)
 	}
+	return parse(t, stream(files))
+}
+
+// installed drops the objects that only `helm test` creates.
+func (all objects) installed() objects {
+	installed := maps.Clone(all)
+	maps.DeleteFunc(installed, func(_ string, read object) bool {
+		return field(read, "metadata", "annotations")["helm.sh/hook"] == "test"
+	})
+	return installed
+}
+
+// stream joins the objects of a release.
+func stream(files map[string]string) string {
 	var text strings.Builder
 	for _, file := range slices.Sorted(maps.Keys(files)) {
 		if strings.HasSuffix(file, ".yaml") {
 			fmt.Fprintf(&text, "\n---\n%s", files[file])
 		}
 	}
-	return parse(t, text.String())
+	return text.String()
 }
 
 // kustomize builds a kustomization of deploy/ with components on top.

@@ -9,14 +9,14 @@ import (
 // Every selector of a release selects the pods of that release, and of no other: comparing chart and kustomization does not show
 // this, because it ignores labels that name a release.
 func TestSelectorsSelectThePodsOfTheirRelease(t *testing.T) {
-	all := []string{"serviceMonitor.enabled=true", "networkPolicy.enabled=true"}
+	all := []string{"serviceMonitor.enabled=true"}
 	releases := map[string]objects{
 		"csi-attacher one":       helm(t, "csi-attacher", "one", "ns", all...),
 		"csi-attacher two":       helm(t, "csi-attacher", "two", "ns", all...),
 		"csi-mock-driver driver": helm(t, "csi-mock-driver", "driver", "ns", all...),
 		"csi-mock-driver second": helm(t, "csi-mock-driver", "second", "ns", all...),
-		"base":                   kustomize(t, "base", "monitoring", "network-policy"),
-		"overlay":                kustomize(t, "overlays/mock-driver-nodes", "monitoring", "network-policy"),
+		"base":                   kustomize(t, "base", "monitoring"),
+		"overlay":                kustomize(t, "overlays/mock-driver-nodes", "monitoring"),
 	}
 	for release, rendered := range releases {
 		templates := map[string]object{}

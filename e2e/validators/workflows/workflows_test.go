@@ -46,7 +46,8 @@ func TestActionsArePinnedByCommit(t *testing.T) {
 		}
 		for _, use := range uses.FindAllStringSubmatch(string(text), -1) {
 			count++
-			if !pinned.MatchString(use[1]) {
+			// A workflow of this repository has the commit of its caller.
+			if !pinned.MatchString(use[1]) && !strings.HasPrefix(use[1], "./.github/workflows/") {
 				t.Errorf("%s: %s must be pinned as OWNER/NAME@COMMIT # vX.Y.Z", workflow, use[1])
 			}
 		}

@@ -57,7 +57,7 @@ pub(super) fn with_lease(view: ClusterView<'_>, driver: &str, finding: Finding) 
 /// Adds that the attacher retries, and how it can be inspected.
 pub(super) fn with_retry(view: ClusterView<'_>, driver: &str, finding: Finding) -> Finding {
     let finding = finding.because(
-        "The attacher retries with exponential backoff of up to --retry-interval-max (5 minutes by default).",
+        "The attacher retries, with exponential backoff of up to --retry-interval-max (5 minutes by default) unless the driver refused the call because of others.",
     );
     with_lease(view, driver, finding)
 }

@@ -17,7 +17,7 @@ pub(super) const RESOURCE_EXHAUSTED: i32 = 8;
 pub(super) const FAILED_PRECONDITION: i32 = 9;
 
 const READ_LOG: &str = "Look at the driver's log.";
-const TRANSIENT: &str = "The attacher retries, and the call succeeds once the driver can do its work; look at the driver's log if it does not.";
+const TRANSIENT: &str = "The attacher repeats the call in its turn on the node, or once a driver that is down answers again: `why` of the item on the attacher's /statusz says for which it waits. Look at the driver's log if that lasts.";
 const DETACH_THERE: &str =
     "Look at the storage where the volume is attached, and detach it there if it is not in use.";
 const CREDENTIALS: &str =
@@ -87,7 +87,7 @@ const CODES: [Code; 17] = [
     code(
         10,
         "Aborted",
-        "another operation on the same volume is still under way",
+        "another operation on the same volume or node is still under way",
         TRANSIENT,
     ),
     code(11, "OutOfRange", "a value is out of the driver's range", READ_LOG),

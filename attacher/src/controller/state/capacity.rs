@@ -11,8 +11,9 @@ use crate::workqueue::{Key, Lane, Stage};
 /// gRPC's RESOURCE_EXHAUSTED: of ControllerPublishVolume, the node's attach limit is reached.
 pub(super) const RESOURCE_EXHAUSTED: i32 = 8;
 
-/// An attach waits for a detach of its node, which ends the wait, instead of its backoff.
-const DETACH_WAIT: Duration = Duration::from_secs(30);
+/// An attach waits for a detach of its node, which ends the wait, instead of its backoff. Short, because a detach may take
+/// effect after its call has timed out.
+const DETACH_WAIT: Duration = Duration::from_secs(10);
 
 // === impl ControllerState ===
 
@@ -88,11 +89,11 @@ impl ControllerState {
     /// The detaches of a node that are queued or running, without those in backoff.
     fn detaches_on(&self, node: &Arc<str>) -> Vec<Key> {
         let attachments = self.index.by_node.get(node).cloned().map(Key::Attachment);
-        let abandoned = self
-            .abandoned
+        let orphans = self
+            .orphans
             .values()
-            .filter(|abandoned| abandoned.attachment.node == *node);
-        let keys = attachments.chain(abandoned.map(|abandoned| Key::Target(abandoned.target.clone())));
+            .filter(|orphan| orphan.attachment.node == *node);
+        let keys = attachments.chain(orphans.map(|orphan| Key::Target(orphan.target.clone())));
         keys.filter(|key| {
             self.queue.entry(key).is_some_and(|entry| {
                 entry.lane == Lane::Detach && !matches!(entry.stage, Stage::Waiting { .. })

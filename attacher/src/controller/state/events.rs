@@ -30,7 +30,7 @@ impl ControllerState {
             if let Some(attached) = after.as_ref().filter(|after| after.attached)
                 && let Some(known) = self.attachment_states.get_mut(&attached.uid)
             {
-                known.unwritten_publish = None;
+                known.progress.uncertain = None;
             }
             match (before, after) {
                 (Some(before), Some(after)) if before.uid == after.uid => {
@@ -41,7 +41,7 @@ impl ControllerState {
                         }
                     } else if deleted || !(written || differ_in_errors_alone(&before, &after)) {
                         if let Some(known) = self.attachment_states.get_mut(&after.uid) {
-                            known.parked = None;
+                            known.suspended = None;
                         }
                         self.reevaluate(&key);
                     }
@@ -60,8 +60,8 @@ impl ControllerState {
         self.resource_exhausted_by_node
             .update(Some(&attachment.node), None, &attachment.name);
         let known = self.attachment_states.remove(&attachment.uid);
-        if let Some(published) = known.and_then(|known| known.unwritten_publish) {
-            self.abandon(published);
+        if let Some(published) = known.and_then(|known| known.progress.uncertain) {
+            self.add_orphan(published);
         }
         self.evidence.forget(&attachment.uid);
         if let Some(volume) = attachment.volume_name() {
@@ -100,22 +100,22 @@ impl ControllerState {
                     self.evidence.forget(&attachment.uid);
                 }
                 self.requeue(names);
-                for abandoned in self.abandoned.values().filter(|a| a.attachment.node == name) {
-                    self.evidence.forget_orphan(&abandoned.target);
-                    let key = Key::Target(abandoned.target.clone());
+                for orphan in self.orphans.values().filter(|o| o.attachment.node == name) {
+                    self.evidence.forget_answers(&orphan.target);
+                    let key = Key::Target(orphan.target.clone());
                     self.queue.enqueue_if_pending(&key, &Lane::ALL);
                 }
             }
         }
     }
 
-    /// Requeues VolumeAttachments at once, also if their repair is parked, because something changed that they depend on.
+    /// Requeues VolumeAttachments at once, also if their repair is suspended, because something changed that they depend on.
     fn requeue(&mut self, names: Vec<Arc<str>>) {
         for name in names {
             let attachment = self.index.attachments.get(&name);
             let known = attachment.and_then(|attachment| self.attachment_states.get_mut(&attachment.uid));
             let key = Key::Attachment(name);
-            if known.is_some_and(|known| known.parked.take().is_some()) {
+            if known.is_some_and(|known| known.suspended.take().is_some()) {
                 self.reevaluate(&key);
             } else {
                 self.queue.enqueue_if_pending(&key, &Lane::ALL);
@@ -128,13 +128,10 @@ impl ControllerState {
         self.connection += 1;
         self.evidence.reconnected();
         let changed = self.capabilities.replace(capabilities) != Some(capabilities);
-        self.for_each_state(|known| {
-            known.pending.take_if(|write| write.ends_with_connection());
-        });
         for attachment in self.index.attachments.iter() {
             if self.queue.is_running(&Key::Attachment(attachment.name.clone())) {
                 let known = self.attachment_states.entry(attachment.uid.clone()).or_default();
-                known.started_before_reconnect = true;
+                known.is_overtaken = true;
             }
         }
         self.queue.enqueue_disconnected();
@@ -144,7 +141,7 @@ impl ControllerState {
         // Refusals and lists of the driver with its former capabilities are obsolete.
         self.rounds.dirty = None;
         self.for_each_state(|known| {
-            known.parked = None;
+            known.suspended = None;
             if !capabilities.publish {
                 known.repair = None;
             }

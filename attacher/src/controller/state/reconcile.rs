@@ -212,7 +212,7 @@ impl ControllerState {
                 self.queue.enqueue_if_pending(&key, &Lane::ALL);
             }
             Drift::Lost => self.repair(candidate, Operation::Attach),
-            Drift::Leftover => self.repair(candidate, Operation::Detach),
+            Drift::StillPublished => self.repair(candidate, Operation::Detach),
         }
     }
 

@@ -5,13 +5,13 @@
 //! have a lane of their own: a driver that lost all its volumes causes thousands of them, and a first attach must not wait
 //! behind volumes that may be in use.
 //!
-//! A refused repair is parked until its VolumeAttachment, PersistentVolume or CSINode or the driver's capabilities change.
+//! A refused repair is suspended until its VolumeAttachment, PersistentVolume or CSINode or the driver's capabilities change.
 //! No pod waits for it, and each retry would repeat the same Event.
 
-use super::{ControllerState, Finding, PendingStatusWrite};
+use super::{ControllerState, Finding};
 use crate::model::Attachment;
+use crate::plan::Operation;
 use crate::plan::reconcile::Candidate;
-use crate::plan::{Operation, TargetUsage, UsedBy};
 use crate::workqueue::{Key, Lane};
 
 /// Evidence of earlier rounds against a VolumeAttachment.
@@ -33,14 +33,9 @@ impl ControllerState {
     pub(super) fn repair(&mut self, candidate: Candidate, repair: Operation) {
         let attachment = candidate.attachment;
         let target = candidate.expected.target;
-        let usage = || self.usage_besides(&attachment, &target, UsedBy::Record);
-        let is_in_use = repair == Operation::Detach && usage() != TargetUsage::Unused;
+        let is_in_use = repair == Operation::Detach && self.is_used_by_another(&attachment, &target);
         let round = self.rounds.metrics.rounds;
         let known = self.state_of(&attachment.uid);
-        // This list contradicts an earlier one.
-        known
-            .pending
-            .take_if(|pending| *pending == PendingStatusWrite::Listed);
         if is_in_use || known.repair == Some(repair) {
             return;
         }
@@ -73,19 +68,12 @@ impl ControllerState {
         });
     }
 
-    /// The driver lists the volume as expected. A repair in backoff is retried at once; a parked one is over, and the error in
-    /// the status outdated.
+    /// The driver lists the volume as expected. A repair in backoff is retried at once; a suspended one is over.
     pub(super) fn listed_in_sync(&mut self, attachment: &Attachment) {
-        let key = Key::Attachment(attachment.name.clone());
         if let Some(known) = self.attachment_states.get_mut(&attachment.uid) {
             known.suspect = None;
-            if known.parked == Some(Operation::Attach) && Operation::Attach.is_repair(attachment) {
+            if known.suspended == Some(Operation::Attach) {
                 known.repair = None;
-                if attachment.attach_error.is_some() && known.pending.is_none() {
-                    known.pending = Some(PendingStatusWrite::Listed);
-                    known.parked = None;
-                    self.queue.enqueue(&key, Lane::Repair, Some(&attachment.node));
-                }
                 return;
             }
         }
@@ -93,6 +81,7 @@ impl ControllerState {
             .operation(attachment)
             .is_some_and(|(_, lane)| lane == Lane::Repair)
         {
+            let key = Key::Attachment(attachment.name.clone());
             self.queue.enqueue_if_pending(&key, &Lane::ALL);
         }
     }

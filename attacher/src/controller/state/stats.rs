@@ -74,7 +74,7 @@ impl ControllerState {
             lanes
                 .entry(entry.lane)
                 .or_default()
-                .add(entry, self.wanted_since(key), now);
+                .add(entry, self.requested_at(key), now);
         }
         lanes
     }
@@ -119,7 +119,7 @@ impl ControllerState {
     }
 
     /// The creation or deletion timestamp of the item's object.
-    pub(crate) fn wanted_since(&self, key: &Key) -> Option<Timestamp> {
+    pub(crate) fn requested_at(&self, key: &Key) -> Option<Timestamp> {
         match key {
             // A repair is not part of the wait since the creation.
             Key::Attachment(name) => {
@@ -127,7 +127,7 @@ impl ControllerState {
                 let is_repair = self
                     .operation(attachment)
                     .is_some_and(|(_, lane)| lane == Lane::Repair);
-                attachment.wanted_since.filter(|_| !is_repair)
+                attachment.requested_at.filter(|_| !is_repair)
             }
             Key::Volume(_) | Key::Target(_) => None,
         }
@@ -137,7 +137,7 @@ impl ControllerState {
 // === impl QueueStats ===
 
 impl QueueStats {
-    fn add(&mut self, entry: &Entry, wanted_since: Option<Timestamp>, now: Instant) {
+    fn add(&mut self, entry: &Entry, requested_at: Option<Timestamp>, now: Instant) {
         match entry.stage {
             Stage::Ready { .. } => self.ready += 1,
             Stage::Running { since, .. } => {
@@ -150,7 +150,7 @@ impl QueueStats {
         }
         let longest = now.saturating_duration_since(entry.since(now));
         self.longest = self.longest.max(longest);
-        self.oldest = [self.oldest, wanted_since].into_iter().flatten().min();
+        self.oldest = [self.oldest, requested_at].into_iter().flatten().min();
     }
 
     pub(crate) fn depth(&self) -> usize {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::model::{Problem, PublishTarget, Source, Version};
+use crate::plan::Published;
 use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -290,24 +291,23 @@ fn a_reconnect_ends_the_backoff_of_disconnected_items() {
 }
 
 #[test]
-fn the_next_sync_gets_the_pending_status_write() {
+fn the_next_sync_gets_the_unwritten_publish() {
     let mut fixture = Fixture::new([mk_attachment("va")]);
     let item = fixture.starts("va");
-    let pending = PendingStatusWrite::Published {
+    let published = Published {
         target: PublishTarget {
             volume_id: "handle".into(),
             node_id: "id".into(),
         },
         context: BTreeMap::new(),
+        connection: 0,
     };
-    fixture.state.keep_pending(&mk_attachment("va"), pending.clone());
+    let uid = mk_attachment("va").uid;
+    fixture.state.state_of(&uid).progress.published = Some(published.clone());
     fixture.finish(&item, failed(Class::Uncertain));
     fixture.now += SECOND;
     fixture.starts("va");
-    assert_eq!(
-        fixture.state.state_of(&mk_attachment("va").uid).pending,
-        Some(pending)
-    );
+    assert_eq!(fixture.state.state_of(&uid).progress.published, Some(published));
 }
 
 #[test]

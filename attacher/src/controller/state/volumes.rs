@@ -55,8 +55,8 @@ impl ControllerState {
         let is_of_volume =
             |attachment: &Attachment| attachment.volume_name().is_some_and(|name| **name == *volume);
         self.index.volumes.get(volume).is_some_and(|v| {
-            let abandoned = self.abandoned.values().filter(|a| is_of_volume(&a.attachment));
-            let users = self.index.by_volume.get(volume).count() + abandoned.count();
+            let orphans = self.orphans.values().filter(|o| is_of_volume(&o.attachment));
+            let users = self.index.by_volume.get(volume).count() + orphans.count();
             plan::removes_pv_finalizer(v, users)
         })
     }

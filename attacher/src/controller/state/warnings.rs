@@ -160,7 +160,7 @@ impl ControllerState {
             })
         };
         names.any(is_there)
-            || self.abandoned.contains_key(target)
+            || self.orphans.contains_key(target)
             || self.queue.is_running(&Key::Target(target.clone()))
     }
 }

@@ -330,7 +330,9 @@ async fn lists_prove_a_detach_unless_a_publish_or_a_reconnect_comes_between() {
                 fixture.state().publish_begins(&target);
                 fixture.state().publish_ended(&target);
             }
-            "a running publish" => fixture.state().publish_begins(&target),
+            "a running publish" => {
+                fixture.state().publish_begins(&target);
+            }
             "a reconnect" => fixture.connect_listing(),
             _ => {}
         }
@@ -471,17 +473,14 @@ async fn an_unknown_target_of_an_earlier_attach_becomes_an_orphan() {
         fixture.world.state().refused_at.clear();
         fixture.world.state().unpublished.clear();
         // A pod uses the volume, maybe on the same machine.
-        assert!(fixture.unpublish_abandoned().await.is_err(), "{code}");
+        assert!(fixture.unpublish_orphan().await.is_err(), "{code}");
         assert_eq!(fixture.world.state().unpublished, [], "{code}");
         fixture.delete();
         while fixture.world.state().attachment.is_some() {
             fixture.sync_next().await.expect("a detach").ok();
         }
         while !fixture.state().is_idle() {
-            fixture
-                .unpublish_abandoned()
-                .await
-                .expect("the orphan is released");
+            fixture.unpublish_orphan().await.expect("the orphan is released");
         }
         let mut ids: Vec<_> = fixture
             .world

@@ -131,13 +131,23 @@ async fn rewrites_an_uncertain_record_before_the_call() {
     };
     let mut fixture = Fixture::new(recorded.clone());
     fixture.world.state().volume = None;
-    fixture.state().state_of(&recorded.uid).node_id_update_pending = true;
+    fixture
+        .state()
+        .state_of(&recorded.uid)
+        .progress
+        .is_record_uncertain = true;
     let first = fixture.sync_next().await;
     let seen = fixture.seen();
     let record = seen.iter().position(|seen| *seen == "record").expect("a record");
     let publish = seen.iter().position(|seen| *seen == "publish").expect("a call");
     assert!(record < publish, "{first:?}: {seen:?}");
-    assert!(!fixture.state().state_of(&recorded.uid).node_id_update_pending);
+    assert!(
+        !fixture
+            .state()
+            .state_of(&recorded.uid)
+            .progress
+            .is_record_uncertain
+    );
 }
 
 /// The response to the write that changed the recorded node id was lost, and the watch is late, when the node has its former
@@ -151,7 +161,7 @@ async fn restores_a_record_that_an_unseen_write_changed() {
         ..mk_attachment("va")
     };
     let mut fixture = Fixture::new(known.clone());
-    fixture.state().state_of(&known.uid).node_id_update_pending = true;
+    fixture.state().state_of(&known.uid).progress.is_record_uncertain = true;
     fixture.state().attach_again(&known);
     if let Some(stored) = &mut fixture.world.state().attachment {
         stored.recorded.node_id = Some("other-id".into());
@@ -160,7 +170,7 @@ async fn restores_a_record_that_an_unseen_write_changed() {
     assert!(fixture.seen().contains(&"publish"));
     let stored = fixture.attachment();
     assert_eq!(stored.recorded.node_id.as_deref(), Some("id"));
-    assert!(!fixture.state().state_of(&stored.uid).node_id_update_pending);
+    assert!(!fixture.state().state_of(&stored.uid).progress.is_record_uncertain);
 }
 
 /// A mutating admission webhook may change it, for example.
@@ -284,7 +294,7 @@ async fn keeps_the_finalizer_if_a_target_that_may_be_published_is_unknown() {
 #[tokio::test]
 async fn observes_latency_by_operation() {
     let mut fixture = Fixture::new(Attachment {
-        wanted_since: Some(Timestamp::UNIX_EPOCH),
+        requested_at: Some(Timestamp::UNIX_EPOCH),
         ..mk_attachment("va")
     });
     let observed = |fixture: &Fixture| {
@@ -305,7 +315,7 @@ async fn observes_latency_by_operation() {
 async fn observes_detach_latency_although_the_following_status_write_fails() {
     let mut fixture = Fixture::new(Attachment {
         attached: true,
-        wanted_since: Some(Timestamp::UNIX_EPOCH),
+        requested_at: Some(Timestamp::UNIX_EPOCH),
         ..mk_deleting()
     });
     if let Some(attachment) = &mut fixture.world.state().attachment {
@@ -316,7 +326,7 @@ async fn observes_detach_latency_although_the_following_status_write_fails() {
     let observed = |fixture: &Fixture| fixture.state().latency.detached.get_sample_count();
     assert_eq!(observed(&fixture), 1);
     assert_eq!(fixture.sync_next().await, Some(Ok(())));
-    assert!(!fixture.attachment().says_attached());
+    assert!(!fixture.attachment().has_attached_status());
     assert_eq!(observed(&fixture), 1);
 }
 

@@ -121,10 +121,7 @@ async fn detach_unpublishes_although_the_attach_never_published() {
         volume_id: "handle".into(),
         node_id: "id".into(),
     };
-    assert_eq!(
-        fixture.state().usage_besides(&deleting, &target, UsedBy::Record),
-        TargetUsage::InUse
-    );
+    assert!(fixture.state().is_used_by_another(&deleting.into(), &target));
     fixture.seen();
     fixture.delete();
     assert_eq!(fixture.sync_next().await, Some(Ok(())));
@@ -294,5 +291,5 @@ async fn corrects_a_status_without_unpublishing_under_another_id_of_the_node() {
     fixture.state().handle(Event::Attachments(Change::Applied(other)));
     assert_eq!(fixture.sync_next().await, Some(Ok(())));
     assert_eq!(fixture.world.state().unpublished, []);
-    assert!(!fixture.attachment().says_attached());
+    assert!(!fixture.attachment().has_attached_status());
 }

@@ -41,14 +41,14 @@ async fn undoes_an_uncertain_publish_if_the_attachment_is_gone() {
             assert!(result.is_err());
             fixture.finish(&item, result);
             if let Vanishes::After = vanishes {
-                assert!(fixture.state().abandoned.is_empty());
+                assert!(fixture.state().orphans.is_empty());
                 fixture.world.state().attachment = None;
                 fixture.state().handle(gone);
             }
             let case = format!("{vanishes:?} {code}");
-            assert_eq!(!fixture.state().abandoned.is_empty(), undone == 1, "{case}");
+            assert_eq!(!fixture.state().orphans.is_empty(), undone == 1, "{case}");
             if undone == 1 {
-                assert_eq!(fixture.unpublish_abandoned().await, Ok(()), "{case}");
+                assert_eq!(fixture.unpublish_orphan().await, Ok(()), "{case}");
             }
             assert_eq!(fixture.world.state().unpublished.len(), undone, "{case}");
             assert!(fixture.state().is_idle(), "{case}");
@@ -67,7 +67,7 @@ async fn undoes_a_publish_whose_status_write_failed_if_the_attachment_is_gone() 
     fixture
         .state()
         .handle(Event::Attachments(Change::Deleted { name, uid }));
-    assert_eq!(fixture.unpublish_abandoned().await, Ok(()));
+    assert_eq!(fixture.unpublish_orphan().await, Ok(()));
     assert_eq!(fixture.world.state().unpublished.len(), 1);
     assert!(fixture.state().is_idle());
 }
@@ -87,7 +87,7 @@ async fn does_not_unpublish_an_attached_volume_if_the_attachment_is_gone() {
             fixture.fails().await;
         }
         fixture.remove_by_hand();
-        assert!(fixture.state().abandoned.is_empty(), "{republished}");
+        assert!(fixture.state().orphans.is_empty(), "{republished}");
     }
 }
 
@@ -112,7 +112,7 @@ async fn does_not_unpublish_an_attached_volume_if_only_the_watch_showed_its_stat
             show_status(&fixture);
         }
         fixture.remove_by_hand();
-        assert!(fixture.state().abandoned.is_empty(), "{before_finish}");
+        assert!(fixture.state().orphans.is_empty(), "{before_finish}");
     }
 }
 
@@ -138,7 +138,7 @@ async fn does_not_unpublish_an_attached_volume_if_its_status_appears_during_a_pu
     assert!(result.is_err());
     fixture.finish(&item, result);
     fixture.remove_by_hand();
-    assert!(fixture.state().abandoned.is_empty());
+    assert!(fixture.state().orphans.is_empty());
 }
 
 /// A republish makes no difference: a pod may use the volume.
@@ -165,7 +165,7 @@ async fn does_not_unpublish_an_attached_volume_if_the_attachment_vanishes_during
                 run.await
             };
             fixture.finish(&item, result);
-            assert!(fixture.state().abandoned.is_empty(), "{vanishes:?} {code:?}");
+            assert!(fixture.state().orphans.is_empty(), "{vanishes:?} {code:?}");
         }
     }
 }
@@ -189,31 +189,31 @@ async fn a_repair_does_not_repeat_an_old_status_write() {
 }
 
 #[tokio::test]
-async fn keeps_an_abandoned_target_while_the_driver_has_no_publish_calls() {
+async fn keeps_an_orphan_while_the_driver_has_no_publish_calls() {
     let mut fixture = Fixture::new(mk_attachment("va"));
     let refused = ("publish", "id", "DeadlineExceeded");
     fixture.world.state().refused_at.push(refused);
     fixture.fails().await;
     fixture.remove_by_hand();
-    assert!(!fixture.state().abandoned.is_empty());
+    assert!(!fixture.state().orphans.is_empty());
     fixture.world.state().without_publish = true;
-    assert!(fixture.unpublish_abandoned().await.is_err());
+    assert!(fixture.unpublish_orphan().await.is_err());
     assert_eq!(fixture.world.state().unpublished, []);
     assert!(!fixture.state().is_idle());
     fixture.world.state().without_publish = false;
-    assert_eq!(fixture.unpublish_abandoned().await, Ok(()));
+    assert_eq!(fixture.unpublish_orphan().await, Ok(()));
     assert_eq!(fixture.world.state().unpublished.len(), 1);
 }
 
 /// A driver may return NOT_FOUND for unknown credentials, and shutdown begins no call.
 #[tokio::test(start_paused = true)]
-async fn an_abandoned_target_waits_for_its_secret() {
+async fn an_orphan_waits_for_its_secret() {
     let mut fixture = Fixture::new(mk_attachment("va"));
     fixture.refuse("mark attached", Error::Unanswered("no response".into()));
     fixture.fails().await;
     fixture.remove_by_hand();
     fixture.refuse("get secret", Error::Unanswered("no response".into()));
-    assert!(fixture.unpublish_abandoned().await.is_err());
+    assert!(fixture.unpublish_orphan().await.is_err());
     assert_eq!(fixture.world.state().unpublished, []);
 
     fixture.world.state().silent.push("get secret");
@@ -227,12 +227,12 @@ async fn an_abandoned_target_waits_for_its_secret() {
     assert!(result.is_err());
     fixture.finish(&item, result);
     assert_eq!(fixture.world.state().unpublished, []);
-    assert!(!fixture.state().abandoned.is_empty());
+    assert!(!fixture.state().orphans.is_empty());
 }
 
 /// DeleteVolume may follow the removal of our finalizer.
 #[tokio::test]
-async fn keeps_pv_finalizer_while_a_target_of_the_volume_is_abandoned() {
+async fn keeps_pv_finalizer_while_a_target_of_the_volume_is_an_orphan() {
     let mut fixture = Fixture::new(mk_attachment("va"));
     fixture.refuse("mark attached", Error::Unanswered("no response".into()));
     fixture.fails().await;
@@ -247,7 +247,7 @@ async fn keeps_pv_finalizer_while_a_target_of_the_volume_is_abandoned() {
         .handle(Event::Volumes(Change::Applied(deleting.clone())));
     fixture.remove_by_hand();
     assert!(!fixture.state().removes_pv_finalizer(&deleting.name));
-    assert_eq!(fixture.unpublish_abandoned().await, Ok(()));
+    assert_eq!(fixture.unpublish_orphan().await, Ok(()));
     assert!(fixture.state().removes_pv_finalizer(&deleting.name));
     fixture.seen();
     assert_eq!(fixture.sync_next().await, Some(Ok(())));
@@ -263,11 +263,11 @@ impl Fixture {
             .handle(Event::Attachments(Change::Deleted { name, uid }));
     }
 
-    /// Syncs the next abandoned target.
-    pub(super) async fn unpublish_abandoned(&mut self) -> Result<(), SyncError> {
+    /// Syncs the next orphan.
+    pub(super) async fn unpublish_orphan(&mut self) -> Result<(), SyncError> {
         loop {
             let item = self.item().expect("the target must be retried");
-            if matches!(item, Item::Target(_)) {
+            if matches!(item, Item::Orphan(_)) {
                 let result = self.controller.sync(&item).await;
                 self.finish(&item, result.clone());
                 return result;
@@ -280,7 +280,7 @@ impl Fixture {
 /// The driver may be disconnected. A successor of the same name may be deleted before it stores a finalizer, or be attached
 /// elsewhere.
 #[tokio::test(start_paused = true)]
-async fn retries_to_unpublish_an_abandoned_target_until_success_or_another_attachment_uses_it() {
+async fn retries_to_unpublish_an_orphan_until_success_or_another_attachment_uses_it() {
     for (successor, ends, calls) in [
         (None, true, 2),
         (Some((false, "id", false)), false, 4),
@@ -305,7 +305,7 @@ async fn retries_to_unpublish_an_abandoned_target_until_success_or_another_attac
             (gone, result.expect("it must not wait"))
         };
         fixture.finish(&item, result);
-        assert!(fixture.unpublish_abandoned().await.is_err(), "the first attempt");
+        assert!(fixture.unpublish_orphan().await.is_err(), "the first attempt");
         assert_eq!(fixture.world.state().unpublished.len(), 1);
         assert!(
             !fixture.state().is_idle(),
@@ -338,11 +338,11 @@ async fn retries_to_unpublish_an_abandoned_target_until_success_or_another_attac
             fixture.world.state().refused_at.clear();
         }
         for _ in 0..if ends { 1 } else { 3 } {
-            let result = fixture.unpublish_abandoned().await;
+            let result = fixture.unpublish_orphan().await;
             assert_eq!(result.is_ok(), ends, "{successor:?}: {result:?}");
         }
         assert_eq!(fixture.world.state().unpublished.len(), calls, "{successor:?}");
-        assert_eq!(!fixture.state().abandoned.is_empty(), !ends, "{successor:?}");
+        assert_eq!(!fixture.state().orphans.is_empty(), !ends, "{successor:?}");
     }
 }
 
@@ -473,7 +473,7 @@ async fn retries_the_status_write_after_the_finalizer_is_removed() {
     }
     assert_eq!(fixture.sync_next().await, Some(Ok(())));
     assert_eq!(fixture.seen(), ["mark detached"]);
-    assert!(!fixture.attachment().says_attached());
+    assert!(!fixture.attachment().has_attached_status());
     assert!(fixture.item().is_none());
 }
 
@@ -499,7 +499,7 @@ async fn corrects_a_wrong_status_after_a_crash_without_finalizer() {
         ]
     );
     let after = fixture.attachment();
-    assert!(!after.says_attached() && !after.finalizer && after.foreign_finalizers);
+    assert!(!after.has_attached_status() && !after.finalizer && after.foreign_finalizers);
     assert!(fixture.item().is_none());
 
     // Not before the volume is unpublished.
@@ -514,7 +514,7 @@ async fn corrects_a_wrong_status_after_a_crash_without_finalizer() {
     assert!(after.attached && after.detach_error.is_some() && !after.finalizer);
     fixture.world.state().refused_at.clear();
     assert_eq!(fixture.sync_next().await, Some(Ok(())));
-    assert!(!fixture.attachment().says_attached());
+    assert!(!fixture.attachment().has_attached_status());
 
     // Another VolumeAttachment that uses the target keeps it.
     let mut fixture = Fixture::new(left.clone());
@@ -528,7 +528,7 @@ async fn corrects_a_wrong_status_after_a_crash_without_finalizer() {
         .handle(Event::Attachments(Change::Applied(active)));
     assert_eq!(fixture.sync_next().await, Some(Ok(())));
     assert_eq!(fixture.world.state().unpublished, []);
-    assert!(!fixture.attachment().says_attached());
+    assert!(!fixture.attachment().has_attached_status());
 
     // A successor of the same name is left alone.
     let mut fixture = Fixture::new(left);
@@ -554,50 +554,7 @@ async fn corrects_a_wrong_status_without_a_call_if_nothing_is_recorded() {
     })));
     assert_eq!(fixture.sync_next().await, Some(Ok(())));
     assert_eq!(fixture.world.state().unpublished, []);
-    assert!(!fixture.attachment().says_attached());
-}
-
-/// The list shows that no call is needed.
-#[tokio::test]
-async fn clears_an_outdated_error_without_a_call() {
-    let attached = Attachment {
-        attached: true,
-        deleting: false,
-        attach_error: Some(Box::default()),
-        metadata_keys: ["path".into()].into(),
-        ..mk_deleting()
-    };
-    let mut fixture = Fixture::new(attached);
-    let item = fixture.item().expect("an attach");
-    let known = fixture.attachment();
-    fixture.state().keep_pending(&known, PendingStatusWrite::Listed);
-    fixture.refuse("mark attached", Error::Unanswered("no response".into()));
-    let failed = fixture.controller.sync(&item).await;
-    assert!(
-        failed.is_err_and(|error| !error.reported),
-        "the volume is attached"
-    );
-    assert_eq!(fixture.seen(), ["mark attached"]);
-    assert_eq!(fixture.controller.sync(&item).await, Ok(()));
-    assert_eq!(fixture.seen(), ["mark attached"]);
-    assert_eq!(fixture.attachment().attach_error, None);
-    // ListVolumes returns no publish context, so the stored one is not replaced.
-    assert_eq!(fixture.attachment().metadata_keys, ["path".into()].into());
-}
-
-/// Another client wrote `attached: false` after the list.
-#[tokio::test]
-async fn publishes_a_listed_volume_whose_status_is_detached() {
-    let detached = Attachment {
-        attach_error: Some(Box::default()),
-        ..mk_attachment("va")
-    };
-    let mut fixture = Fixture::new(detached);
-    let known = fixture.attachment();
-    fixture.state().keep_pending(&known, PendingStatusWrite::Listed);
-    assert_eq!(fixture.sync_next().await, Some(Ok(())));
-    assert!(fixture.seen().contains(&"publish"));
-    assert!(fixture.attachment().attached);
+    assert!(!fixture.attachment().has_attached_status());
 }
 
 #[tokio::test]
@@ -671,15 +628,15 @@ async fn reports_a_panic_in_the_status() {
 
 /// INVALID_ARGUMENT does not show that the volume is not published.
 #[tokio::test(start_paused = true)]
-async fn retries_an_abandoned_target_after_invalid_argument() {
+async fn retries_an_orphan_after_invalid_argument() {
     let mut fixture = Fixture::new(mk_attachment("va"));
     fixture.refuse("mark attached", Error::Unanswered("no response".into()));
     fixture.fails().await;
     fixture.remove_by_hand();
     let refused = ("unpublish", "id", "InvalidArgument");
     fixture.world.state().refused_at.push(refused);
-    assert!(fixture.unpublish_abandoned().await.is_err());
+    assert!(fixture.unpublish_orphan().await.is_err());
     fixture.world.state().refused_at.clear();
-    assert_eq!(fixture.unpublish_abandoned().await, Ok(()));
+    assert_eq!(fixture.unpublish_orphan().await, Ok(()));
     assert!(fixture.state().is_idle());
 }

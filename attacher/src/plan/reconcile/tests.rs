@@ -26,7 +26,7 @@ fn candidate(
 
 #[test]
 fn drift_follows_from_status_and_listed_state() {
-    use Drift::{InSync, Leftover, Lost, RetryMaySucceed, Suspected};
+    use Drift::{InSync, Lost, RetryMaySucceed, StillPublished, Suspected};
     use ListedState::{Absent, Elsewhere, Published, Unknown};
     #[rustfmt::skip]
     let table = [
@@ -38,8 +38,8 @@ fn drift_follows_from_status_and_listed_state() {
         (false, false, false, [InSync,  InSync, InSync,   RetryMaySucceed]),
         (true,  true,  true,  [InSync,  InSync, RetryMaySucceed, InSync]),
         (true,  true,  false, [InSync,  InSync, InSync,   RetryMaySucceed]),
-        (true,  false, true,  [InSync,  InSync, InSync,   Leftover]),
-        (true,  false, false, [InSync,  InSync, InSync,   Leftover]),
+        (true,  false, true,  [InSync,  InSync, InSync,   StillPublished]),
+        (true,  false, false, [InSync,  InSync, InSync,   StillPublished]),
     ];
     for (deleting, finalizer, attached, expected) in table {
         for (listed_state, expected) in [Absent, Unknown, Elsewhere, Published].into_iter().zip(expected) {

@@ -24,8 +24,14 @@ fn first_attach_adds_finalizers_and_records_the_call() {
         handle: Some("handle".into()),
         secret,
     };
-    let whole = false;
-    assert_eq!(plan.record, Some(Record { annotations, whole }));
+    let is_unconditional = false;
+    assert_eq!(
+        plan.record,
+        Some(Record {
+            annotations,
+            is_unconditional
+        })
+    );
 }
 
 #[test]
@@ -38,56 +44,6 @@ fn repeated_attach_writes_nothing() {
     });
     let plan = attach(&inputs, &mk_driver()).unwrap();
     assert_eq!((plan.pv_finalizer, plan.record, plan.stale), (None, None, None));
-}
-
-#[test]
-fn plan_is_valid_until_its_call_or_stored_record_changes() {
-    let stored = |change: fn(&mut Attachment, &mut Volume, &mut Node)| {
-        let inputs = mk_inputs(|attachment, volume, node| {
-            volume.finalizer = true;
-            attachment.finalizer = true;
-            attachment.recorded.node_id = Some("id-1".into());
-            attachment.recorded.handle = Some("handle".into());
-            change(attachment, volume, node);
-        });
-        attach(&inputs, &mk_driver()).unwrap()
-    };
-    let first = attach(&mk_inputs(|_, _, _| {}), &mk_driver()).unwrap();
-    let again = stored(|_, _, _| {});
-    for (name, valid, now) in [
-        ("unchanged", true, stored(|_, _, _| {})),
-        ("record is not stored", false, first.clone()),
-        (
-            "our finalizer is removed",
-            false,
-            stored(|a, _, _| a.finalizer = false),
-        ),
-        (
-            "node registered again",
-            false,
-            stored(|_, _, n| n.id = Some("id-2".into())),
-        ),
-        (
-            "secret changed",
-            false,
-            stored(|_, v, _| csi_of(v).publish_secret = SecretRef::parse("ns/s")),
-        ),
-        (
-            "volume was replaced",
-            false,
-            stored(|_, v, _| csi_of(v).handle = "other".into()),
-        ),
-        (
-            "our finalizer on the volume is removed",
-            false,
-            stored(|_, v, _| v.finalizer = false),
-        ),
-    ] {
-        assert_eq!(again.is_still_valid(&now), valid, "{name}");
-    }
-    // The cache may not show our own write of the PersistentVolume's finalizer yet.
-    let late = stored(|_, volume, _| volume.finalizer = false);
-    assert!(first.is_still_valid(&late));
 }
 
 #[test]
@@ -267,8 +223,14 @@ fn inline_volume_needs_no_pv_finalizer() {
         node_id: Some("id-1".into()),
         ..Recorded::default()
     };
-    let whole = false;
-    assert_eq!(plan.record, Some(Record { annotations, whole }));
+    let is_unconditional = false;
+    assert_eq!(
+        plan.record,
+        Some(Record {
+            annotations,
+            is_unconditional
+        })
+    );
 }
 
 #[test]

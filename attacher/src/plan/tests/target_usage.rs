@@ -1,7 +1,7 @@
 //! Which targets a detach unpublishes beside other VolumeAttachments of the volume.
 
 use super::*;
-use crate::plan::{OtherAttachment, TargetUsage, UsedBy, target_usage};
+use crate::plan::{OtherAttachment, Stop, TargetUsage, target_usage};
 
 /// `other` is attached on `node`, which has `present_id` now, and records `recorded`.
 fn mk_other(node: &str, recorded: Option<&str>) -> Attachment {
@@ -18,76 +18,132 @@ fn mk_other(node: &str, recorded: Option<&str>) -> Attachment {
     }
 }
 
-/// How `other` uses `node_id`, which is to be unpublished for a VolumeAttachment on "node".
-fn usage(node_id: &str, used_by: UsedBy, other: &Attachment, present_id: &str, certain: bool) -> TargetUsage {
+/// Whether `other` uses `node_id`, which is to be unpublished for `attachment` on "node".
+fn usage(
+    attachment: &Attachment,
+    (node_id, is_present): (&str, bool),
+    other: &Attachment,
+    present_id: &str,
+    is_record_uncertain: bool,
+) -> TargetUsage {
     let other = OtherAttachment {
         attachment: other,
+        handle: None,
         present_id: Some(&present_id.into()),
-        is_record_certain: certain,
+        is_record_uncertain,
+        may_be_attached: other.attached,
     };
-    target_usage(&mk_attachment("va"), &target("handle", node_id), used_by, other)
+    target_usage(attachment, &target("handle", node_id), is_present, &[other])
 }
 
 /// The node was registered as "a" and is now registered as "b".
 #[test]
 fn detach_waits_for_another_attachment_that_was_published_under_another_id_of_the_node() {
     use TargetUsage::*;
-    use UsedBy::*;
-    for (node_id, used_by, node, recorded, present, expected) in [
+    let detached = Attachment {
+        deleting: true,
+        finalizer: true,
+        ..mk_attachment("va")
+    };
+    for (node_id, is_present, node, recorded, present, expected) in [
         // On the same node. Published under the same id: its detach unpublishes that.
-        ("a", Record, "node", Some("a"), "b", InUse),
-        ("b", RecordOrPresentId, "node", Some("a"), "b", InUse),
+        ("a", false, "node", Some("a"), "b", "yes"),
+        ("b", true, "node", Some("a"), "b", "yes"),
         // Published under another id, which may name the same machine.
-        ("a", Record, "node", Some("b"), "b", Ambiguous),
-        ("b", Record, "node", Some("a"), "b", Ambiguous),
-        ("a", Record, "node", Some("older"), "b", Ambiguous),
+        ("a", false, "node", Some("b"), "b", "ambiguous"),
+        ("b", false, "node", Some("a"), "b", "ambiguous"),
+        ("a", false, "node", Some("older"), "b", "ambiguous"),
         // Of the Go sidecar, which published it under the id of that time.
-        ("b", Record, "node", None, "b", InUse),
-        ("a", Record, "node", None, "b", Ambiguous),
+        ("b", false, "node", None, "b", "yes"),
+        ("a", false, "node", None, "b", "ambiguous"),
         // On another node.
-        ("a", Record, "node-2", Some("a"), "a", InUse),
-        ("a", Record, "node-2", Some("c"), "c", Unused),
-        ("a", Record, "node-2", Some("c"), "a", Unused),
-        ("b", RecordOrPresentId, "node-2", Some("c"), "b", InUse),
+        ("a", false, "node-2", Some("a"), "a", "yes"),
+        ("a", false, "node-2", Some("c"), "c", "no"),
+        ("a", false, "node-2", Some("c"), "a", "no"),
+        ("b", true, "node-2", Some("c"), "b", "yes"),
     ] {
+        let case = format!("{node_id} {is_present}: {node} {recorded:?} {present}");
+        let asked = (node_id, is_present);
+        let of = |word| match word {
+            "yes" => Yes,
+            "no" => No,
+            "missing" => Wait(Stop::MissingFinalizer(target("handle", node_id))),
+            _ => Wait(Stop::AmbiguousNodeId(target("handle", node_id))),
+        };
         let other = mk_other(node, recorded);
         assert_eq!(
-            usage(node_id, used_by, &other, present, true),
-            expected,
-            "{node_id} {used_by:?}: {node} {recorded:?} {present}"
+            usage(&detached, asked, &other, present, false),
+            of(expected),
+            "{case}"
         );
+        // Its detach ended before, or an undo before the other attach: then nothing waits.
+        let without_finalizer = Attachment {
+            finalizer: false,
+            ..detached.clone()
+        };
+        let corrected = if expected == "ambiguous" { "yes" } else { expected };
+        assert_eq!(
+            usage(&without_finalizer, asked, &other, present, false),
+            of(corrected),
+            "{case}"
+        );
+        let not_attached = Attachment {
+            attached: false,
+            ..other.clone()
+        };
+        let undone = if expected == "ambiguous" { "no" } else { expected };
+        assert_eq!(
+            usage(&mk_attachment("va"), asked, &not_attached, present, false),
+            of(undone),
+            "{case}"
+        );
+        assert_eq!(
+            usage(&mk_attachment("va"), asked, &other, present, false),
+            of(expected),
+            "{case}"
+        );
+        // Two detaches never wait for each other.
         let deleting = Attachment {
             deleting: true,
             ..other.clone()
         };
-        // Two detaches never wait for each other.
-        let of_deleting = if expected == InUse { Deleting } else { Unused };
-        assert_eq!(usage(node_id, used_by, &deleting, present, true), of_deleting);
+        assert_eq!(usage(&detached, asked, &deleting, present, false), No, "{case}");
         let without_finalizer = Attachment {
             finalizer: false,
             ..other.clone()
         };
-        let of_unprotected = if expected == InUse {
-            MissingFinalizer
+        let unprotected = if expected == "yes" && !is_present {
+            "missing"
         } else {
             expected
         };
         assert_eq!(
-            usage(node_id, used_by, &without_finalizer, present, true),
-            of_unprotected
+            usage(&detached, asked, &without_finalizer, present, false),
+            of(unprotected),
+            "{case}"
         );
         let never_attached = Attachment {
             attached: false,
             ..without_finalizer
         };
-        assert_eq!(usage(node_id, used_by, &never_attached, present, true), Unused);
+        assert_eq!(
+            usage(&detached, asked, &never_attached, present, false),
+            No,
+            "{case}"
+        );
     }
 }
 
 #[test]
-fn usage_on_the_same_node_is_ambiguous_while_a_record_update_is_pending() {
-    for (node, expected) in [("node", TargetUsage::Ambiguous), ("node-2", TargetUsage::Unused)] {
+fn usage_on_the_same_node_is_ambiguous_while_the_record_is_uncertain() {
+    let detached = Attachment {
+        deleting: true,
+        finalizer: true,
+        ..mk_attachment("va")
+    };
+    let ambiguous = TargetUsage::Wait(Stop::AmbiguousNodeId(target("handle", "a")));
+    for (node, expected) in [("node", ambiguous), ("node-2", TargetUsage::No)] {
         let other = mk_other(node, Some("a"));
-        assert_eq!(usage("a", UsedBy::Record, &other, "b", false), expected);
+        assert_eq!(usage(&detached, ("a", false), &other, "b", true), expected);
     }
 }

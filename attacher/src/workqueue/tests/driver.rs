@@ -15,6 +15,8 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 #[derive(Clone, Debug, Default)]
 struct Model {
     call: Duration,
+    /// A write to a slow API server before the call takes this much longer.
+    slow_write: Duration,
     /// A call takes up to this much longer.
     varies: Duration,
     /// How long a call locks its node, from its begin; refused calls are not queued.
@@ -121,7 +123,7 @@ impl Simulation {
             let now = self.queue.now;
             self.queue.advance(now);
             while let Some((key, _)) = self.queue.start() {
-                self.at(WRITE, key, Step::Call);
+                self.at(WRITE + self.model.slow_write, key, Step::Call);
             }
             let step = self.steps.first_key_value().map(|((at, _), _)| *at);
             let next = [step, self.queue.next_advance()].into_iter().flatten().min();
@@ -270,7 +272,7 @@ fn serves_locked_nodes_in_order() {
                         format!("lock 1 s, code {code}, {workers} workers, {prefix} {keys} on {nodes}");
                     let (ratio, _) = row(&name, &simulation, took, ideal);
                     assert_eq!(simulation.done.len(), keys);
-                    assert!(ratio < 1.5, "{name}");
+                    assert!(ratio < 1.2, "{name}");
                     refused += simulation.refused;
                 }
             }
@@ -307,14 +309,18 @@ fn serves_other_locks_and_rate_limits() {
         calls: Some(calls),
         ..slow(call)
     };
+    let slow_writes = Model {
+        slow_write: 150 * MS,
+        ..bucket(20.0, 5 * MS)
+    };
     // Workers, nodes, keys, the ideal time in milliseconds, and the bounds: the ratio to it, and refusals per success.
     #[rustfmt::skip]
     let cases = [
         ("lock of the call, 1.5 s", of_call(Duration::ZERO, 1500 * MS), 10, 4, 40, 15_000, 1.05, 1.0),
-        ("lock of the call, 1 to 3 s", of_call(2 * SECOND, SECOND), 10, 4, 40, 20_000, 1.1, 1.2),
-        ("lock 1 s, call 0.1 s", lock(SECOND, 100 * MS), 10, 4, 40, 9_100, 1.4, 1.0),
-        ("lock 3 s, call 0.1 s", lock(3 * SECOND, 100 * MS), 10, 4, 40, 27_100, 1.4, 1.5),
-        ("lock 1 s, call 20 s", lock(SECOND, 20 * SECOND), 10, 1, 30, 60_000, 1.8, 1.0),
+        ("lock of the call, 1 to 3 s", of_call(2 * SECOND, SECOND), 10, 4, 40, 20_000, 1.05, 1.3),
+        ("lock 1 s, call 0.1 s", lock(SECOND, 100 * MS), 10, 4, 40, 9_100, 1.2, 1.0),
+        ("lock 3 s, call 0.1 s", lock(3 * SECOND, 100 * MS), 10, 4, 40, 27_100, 1.1, 1.0),
+        ("lock 1 s, call 20 s", lock(SECOND, 20 * SECOND), 10, 1, 30, 60_000, 1.2, 0.5),
         ("3 for a node, 10 s", per_node, 10, 1, 30, 100_000, 1.05, 0.3),
         ("1 in all, 0.5 s", in_all(1, 500 * MS), 10, 20, 40, 20_000, 1.05, 0.5),
         ("4 in all, 2 s", in_all(4, 2 * SECOND), 20, 20, 40, 20_000, 1.05, 0.5),
@@ -322,7 +328,8 @@ fn serves_other_locks_and_rate_limits() {
         ("the same, 100 workers", bucket(20.0, 5 * MS), 100, 50, 2000, 99_000, 1.05, 0.1),
         ("the same, bucket 1", bucket(1.0, 5 * MS), 10, 50, 2000, 100_000, 1.05, 0.06),
         ("the same, call 1 s", bucket(20.0, SECOND), 100, 50, 600, 30_000, 1.05, 0.2),
-        ("20/s, bucket 20, call 5 ms, 4 nodes", bucket(20.0, 5 * MS), 10, 4, 400, 19_000, 1.6, 0.1),
+        ("20/s, bucket 20, call 5 ms, 4 nodes", bucket(20.0, 5 * MS), 10, 4, 400, 19_000, 1.05, 0.1),
+        ("the same, writes of 160 ms", slow_writes, 10, 4, 400, 19_000, 1.1, 0.1),
         ("20/s, bucket 20, call 5 ms, 1 node", bucket(20.0, 5 * MS), 10, 1, 400, 19_000, 1.05, 0.1),
     ];
     for (name, model, workers, nodes, keys, ideal, most_time, most_refused) in cases {
@@ -370,8 +377,12 @@ fn all_keys_go_on_after_an_outage() {
         row(&name, &simulation, after, needed);
         assert_eq!(simulation.done.len(), keys, "{name}");
         assert!(after <= needed + 3 * SECOND, "{name}");
-        // One probe each 2 s, besides the first failures.
-        assert!(simulation.refused <= 60 + seconds as usize / 2, "{name}");
+        // One probe each 2 s, besides the first failures, and those that look like a lock of each node.
+        let searched = if before.is_zero() { 0 } else { 5 * nodes };
+        assert!(
+            simulation.refused <= 60 + searched + seconds as usize / 2,
+            "{name}"
+        );
     }
 }
 

@@ -559,7 +559,7 @@ impl State {
             uid: self.next_uid(),
             version: Version::UNKNOWN,
             deleting: false,
-            wanted_since: None,
+            requested_at: None,
             finalizer: false,
             foreign_finalizers,
             node: format!("node-{}", number % NODES).as_str().into(),

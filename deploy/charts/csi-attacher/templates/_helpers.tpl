@@ -19,12 +19,23 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Called with a list of the root and an image. */}}
 {{- define "csi-attacher.image" -}}
-{{- if .Values.image.digest -}}
-{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
-{{- else -}}
-{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- $root := index . 0 -}}
+{{- $image := index . 1 -}}
+{{- $repository := $image.repository -}}
+{{- with ($root.Values.global).imageRegistry -}}
+{{- $repository = printf "%s/%s" . (regexReplaceAll "^[^/]*[.:][^/]*/" $repository "") -}}
 {{- end -}}
+{{- if $image.digest -}}
+{{- printf "%s@%s" $repository $image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $repository (default $root.Chart.AppVersion $image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "csi-attacher.leaseName" -}}
+external-attacher-leader-{{ regexReplaceAll "[^a-zA-Z0-9-]" .Values.driver.name "-" }}
 {{- end -}}
 
 {{/* A Deployment's selector cannot be changed: these labels must stay the same in all versions of the chart. */}}
@@ -38,4 +49,44 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Labels and annotations of the objects of `helm test`. Without the selector's labels: the Deployment must not adopt the pod. */}}
+{{- define "csi-attacher.testMetadata" -}}
+labels:
+  app.kubernetes.io/name: csi-attacher-test
+  app.kubernetes.io/instance: {{ .Release.Name }}
+  {{- with .Values.commonLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+annotations:
+  helm.sh/hook: test
+  helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end -}}
+
+{{- define "csi-attacher.testContainer" -}}
+image: {{ include "csi-attacher.image" (list . .Values.test.image) }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+resources:
+  requests:
+    cpu: 10m
+    memory: 32Mi
+  limits:
+    memory: 128Mi
+securityContext:
+  {{- toYaml .Values.securityContext | nindent 2 }}
+{{- end -}}
+
+{{/* A pod's security context without the users and groups that OpenShift's restricted-v2 sets. Called with a list of the root and the context. */}}
+{{- define "csi-attacher.podSecurityContext" -}}
+{{- $root := index . 0 -}}
+{{- $openshift := toString $root.Values.openshift -}}
+{{- if or (eq $openshift "true") (and (eq $openshift "auto") ($root.Capabilities.APIVersions.Has "security.openshift.io/v1")) -}}
+{{- toYaml (omit (index . 1) "runAsUser" "runAsGroup" "fsGroup") -}}
+{{- else -}}
+{{- toYaml (index . 1) -}}
+{{- end -}}
 {{- end -}}

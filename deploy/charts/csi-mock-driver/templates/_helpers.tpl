@@ -12,10 +12,14 @@
 {{- define "csi-mock-driver.image" -}}
 {{- $root := index . 0 -}}
 {{- $image := index . 1 -}}
+{{- $repository := $image.repository -}}
+{{- with ($root.Values.global).imageRegistry -}}
+{{- $repository = printf "%s/%s" . (regexReplaceAll "^[^/]*[.:][^/]*/" $repository "") -}}
+{{- end -}}
 {{- if $image.digest -}}
-image: {{ $image.repository }}@{{ $image.digest }}
+image: {{ $repository }}@{{ $image.digest }}
 {{- else -}}
-image: {{ $image.repository }}:{{ default $root.Chart.AppVersion $image.tag }}
+image: {{ $repository }}:{{ default $root.Chart.AppVersion $image.tag }}
 {{- end }}
 imagePullPolicy: {{ $root.Values.imagePullPolicy }}
 {{- end -}}

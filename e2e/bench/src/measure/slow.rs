@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
+use serde_json::json;
 
 use super::{Pile, memory, run_pile, warm_up, with_attacher};
 use crate::bench_env::{BenchEnv, Needs};
@@ -11,6 +12,7 @@ use crate::implementation::{Implementation, Workers};
 use crate::quantity::{Figures, Quantity};
 use crate::tracker::Tracker;
 use crate::{Harness, timeout_for};
+use csi_e2e::driver::fault::{FaultRule, Method};
 use csi_e2e::driver::journal::{Line, name_of};
 use csi_e2e::wait::Progress;
 
@@ -53,7 +55,11 @@ pub(super) async fn behind(
     let detaches = harness.sizes.slow;
     let needs = Needs {
         volumes: detaches + 1,
-        slow_detach: Some(DETACH),
+        faults: Some(json!([FaultRule::delay_response(
+            "slow",
+            Method::ControllerUnpublishVolume,
+            DETACH
+        )])),
         journal: true,
         ..Needs::default()
     };

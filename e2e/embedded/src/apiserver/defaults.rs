@@ -54,7 +54,7 @@ pub(crate) fn apply(kind: Kind, object: &mut Object) {
 }
 
 fn csi_driver(object: &mut Object) {
-    let defaults: [(&str, Value); 7] = [
+    let defaults: [(&str, Value); 8] = [
         ("attachRequired", true.into()),
         ("podInfoOnMount", false.into()),
         ("storageCapacity", false.into()),
@@ -62,6 +62,7 @@ fn csi_driver(object: &mut Object) {
         ("volumeLifecycleModes", json!(["Persistent"])),
         ("requiresRepublish", false.into()),
         ("seLinuxMount", false.into()),
+        ("preventPodSchedulingIfMissing", false.into()),
     ];
     let spec = object::struct_mut(object, "/spec");
     if spec

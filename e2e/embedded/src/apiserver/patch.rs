@@ -1,5 +1,7 @@
 //! Applies patches to objects: JSON patch (RFC 6902), merge patch (RFC 7386) and strategic merge patch.
 
+mod json_patch;
+
 use serde_json::Value;
 
 use super::event_view;
@@ -73,51 +75,66 @@ impl Patch {
         document.insert("apiVersion".into(), resource.api_version().into());
         document.insert("kind".into(), resource.kind_name.into());
         document.extend(view);
-        let document = Value::Object(document);
         let patched = match self.kind {
             PatchType::Json => self.json(document)?,
-            PatchType::Merge => self.merge(document)?,
+            PatchType::Merge => {
+                json_patch::merge(&mut document, self.object()?);
+                Value::Object(document)
+            }
             PatchType::Strategic => self.strategic(resource, document)?,
         };
         self.decode(resource, patched)
     }
 
-    fn json(&self, mut document: Value) -> Result<Value, Status> {
-        let patch: json_patch::Patch = serde_json::from_value(self.document.clone())
-            .map_err(|error| Status::bad_request(format!("the body is not a JSON patch: {error}")))?;
-        json_patch::patch(&mut document, &patch).map_err(|_| Status::unprocessable_patch())?;
-        Ok(document)
-    }
-
-    fn merge(&self, mut document: Value) -> Result<Value, Status> {
-        if !self.document.is_object() {
-            return Err(self.no_object());
-        }
-        json_patch::merge(&mut document, &self.document);
-        Ok(document)
-    }
-
-    fn strategic(&self, resource: &Resource, document: Value) -> Result<Value, Status> {
-        let (Value::Object(document), Value::Object(patch)) = (document, self.document.clone()) else {
-            return Err(self.no_object());
+    fn json(&self, document: Object) -> Result<Value, Status> {
+        let is_text = |operation: &Object, name: &str| {
+            let value = operation.get(name).unwrap_or(&Value::Null);
+            value.is_string() || value.is_null()
         };
-        let patched = strategic::apply(resource.schema, document, patch);
+        // kube-apiserver decodes the members into a type of its own only if it reports unknown ones.
+        let checks_members = self.validation != FieldValidation::Ignore;
+        let is_operation = |value: &Value| match value {
+            Value::Null => true,
+            Value::Object(operation) => {
+                !checks_members || ["op", "path", "from"].iter().all(|name| is_text(operation, name))
+            }
+            Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => false,
+        };
+        let operations = match &self.document {
+            Value::Null => &[],
+            Value::Array(operations) if operations.iter().all(is_operation) => operations.as_slice(),
+            _ => return Err(Status::bad_request("the body is not a JSON patch")),
+        };
+        let mut document = Value::Object(document);
+        for operation in operations {
+            json_patch::apply(&mut document, operation).ok_or_else(Status::unprocessable_patch)?;
+        }
+        Ok(document)
+    }
+
+    fn strategic(&self, resource: &Resource, document: Object) -> Result<Value, Status> {
+        let patched = strategic::apply(resource.schema, document, self.object()?.clone());
         patched.map(Value::Object).map_err(|error| match error {
             strategic::Error::Malformed(why) => Status::bad_request(why),
             strategic::Error::Other(why) => Status::unclassified(why),
         })
     }
 
-    fn no_object(&self) -> Status {
-        let found = schema::kind(&self.document);
-        Status::bad_request(format!("the patch must be an object, but is {found}"))
+    fn object(&self) -> Result<&Object, Status> {
+        self.document.as_object().ok_or_else(|| {
+            let found = schema::kind(&self.document);
+            Status::bad_request(format!("the patch must be an object, but is {found}"))
+        })
     }
 
     fn decode(&self, resource: &Resource, patched: Value) -> Result<(Object, Vec<String>), Status> {
         let document = type_meta::object(patched).map_err(Status::invalid_patch)?;
         let text = |name: &str| document.get(name).and_then(Value::as_str).unwrap_or_default();
         let (version, kind) = (text("apiVersion"), text("kind"));
-        if let Some(why) = type_meta::conversion_error(&resource.into(), kind, version) {
+        // kube-apiserver decodes the result of a strategic merge patch as the type of the object, whatever its `kind` says.
+        if self.kind != PatchType::Strategic
+            && let Some(why) = type_meta::conversion_error(&resource.into(), kind, version)
+        {
             return Err(Status::invalid_patch(why));
         }
         let (object, unknown) = decode_object(resource, document).map_err(Status::invalid_patch)?;

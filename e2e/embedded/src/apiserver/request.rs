@@ -283,7 +283,7 @@ pub(crate) fn view(headers: &HeaderMap, query: &Query) -> Result<View, Status> {
     let media = |clause: &str| clause.split(';').next().unwrap_or_default().trim().to_owned();
     let is_routed = |clause: &str| media(clause) == "*/*" || ACCEPTED.contains(&media(clause).as_str());
     if !accepted.split(',').any(is_routed) {
-        return Err(Status::not_acceptable(&ACCEPTED));
+        return Err(Status::no_representation(&ACCEPTED));
     }
     let mut not_implemented = None;
     for clause in accepted.split(',') {

@@ -11,7 +11,7 @@ use super::event_view;
 use super::list::Page;
 use super::object::Object;
 use super::request::{IncludeObject, View};
-use super::resource::Resource;
+use super::resource::{Kind, Resource};
 use super::stored::{Stored, to_json};
 use super::table;
 
@@ -121,7 +121,10 @@ impl ResponseEncoder {
         match self.view {
             View::Table(include) => {
                 let objects: Vec<_> = page.items.iter().map(|stored| stored.object()).collect();
-                let table = self.table(metadata, &objects, include);
+                let mut table = self.table(metadata, &objects, include);
+                if self.resource.kind == Kind::StorageClass {
+                    table::mark_default_class(&mut table, &objects);
+                }
                 table.to_string().into()
             }
             View::Metadata => {

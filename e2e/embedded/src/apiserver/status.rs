@@ -234,6 +234,13 @@ impl Status {
         Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message, Value::Null)
     }
 
+    /// The router's error for a client that accepts none of its media types.
+    pub(crate) fn no_representation(accepted: &[&str]) -> Self {
+        let mut status = Self::not_acceptable(accepted);
+        *status.details = json!({});
+        status
+    }
+
     pub(crate) fn too_large(limit: usize) -> Self {
         let message = format!("Request entity too large: limit is {limit}");
         Self::new(

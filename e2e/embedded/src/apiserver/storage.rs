@@ -19,8 +19,6 @@ use super::watch_cache::{Compacted, WatchCache};
 #[derive(Debug)]
 pub(crate) struct Store {
     revision: u64,
-    /// Feature gate VolumeLimitScaling.
-    pub(crate) volume_limit_scaling: bool,
     tables: Vec<Table>,
 }
 
@@ -52,7 +50,6 @@ impl Store {
         Self {
             // etcd's first revision is 1.
             revision: 1,
-            volume_limit_scaling: false,
             tables: indexed_fields.into_iter().map(table).collect(),
         }
     }

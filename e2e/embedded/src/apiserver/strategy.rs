@@ -99,19 +99,6 @@ pub(crate) fn prepare_for_update(
     }
 }
 
-/// Defaults `preventPodSchedulingIfMissing` with the feature gate VolumeLimitScaling, and drops it without.
-pub(crate) fn apply_volume_limit_scaling(kind: Kind, object: &mut Object, is_enabled: bool) {
-    let field = "/spec/preventPodSchedulingIfMissing";
-    if kind != Kind::CsiDriver {
-        return;
-    }
-    if is_enabled {
-        object::set_default(object, field, false);
-    } else {
-        set(object, field, Value::Null);
-    }
-}
-
 fn prepare_status(kind: Kind, object: &mut Object, old: &Object, now: &str) {
     copy(object, old, "/spec");
     match kind {

@@ -225,6 +225,17 @@ fn token(call: &mut Call<'_>) -> Result<Reply, Status> {
     admit(call, &request)?;
     let location = call.location;
     let (namespace, name) = (&location.namespace, &location.name);
+    let given = request["metadata"]["name"].as_str().unwrap_or_default();
+    if !given.is_empty() && given != name {
+        let path = Path::new("metadata").child("name");
+        let error = FieldError::invalid(&path, given, "must be the name of the ServiceAccount");
+        return Err(Status::invalid(
+            "authentication.k8s.io",
+            "TokenRequest",
+            name,
+            &[error],
+        ));
+    }
     let account = call.server.store().existing(location.resource, namespace, name)?;
     let spec = &request["spec"];
     let seconds = spec["expirationSeconds"].as_i64().unwrap_or(TOKEN_SECONDS);

@@ -2,6 +2,7 @@
 
 mod cells;
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -142,6 +143,19 @@ fn row(kind: Kind, clock: &Clock, object: &Object, shown: Value) -> Value {
     row
 }
 
+/// Marks the StorageClass that new claims get (`getEffectiveDefaultStorageClass`): the newest default one. Only lists show it.
+pub(crate) fn mark_default_class(table: &mut Value, classes: &[Arc<Object>]) {
+    let defaults = classes
+        .iter()
+        .enumerate()
+        .filter(|(_, class)| object::is_default_class(class));
+    let created = |class: &Object| object::text(class, "/metadata/creationTimestamp").to_owned();
+    let newest = defaults.max_by_key(|(_, class)| (created(class), Reverse(object::name(class).to_owned())));
+    if let Some((row, class)) = newest {
+        table["rows"][row]["cells"][0] = format!("{} (default)", object::name(class)).into();
+    }
+}
+
 /// A table of objects; `shown` is the object of a row.
 pub(crate) fn table(
     resource: &Resource,
@@ -173,4 +187,39 @@ pub(crate) fn table(
         "columnDefinitions": definitions,
         "rows": rows,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_newest_default_class_is_marked() {
+        let class = |name: &str, annotation: &str, created: &str| {
+            let annotations = json!({ annotation: "true" });
+            let metadata = json!({ "name": name, "annotations": annotations, "creationTimestamp": created });
+            Arc::new(json!({ "metadata": metadata }).as_object().unwrap().clone())
+        };
+        let default = "storageclass.kubernetes.io/is-default-class";
+        let beta = "storageclass.beta.kubernetes.io/is-default-class";
+        let classes = [
+            class("a", default, "2026-01-01T00:00:00Z"),
+            class("c", default, "2026-01-01T00:00:01Z"),
+            class("b", beta, "2026-01-01T00:00:01Z"),
+            class("d", "other", "2026-01-01T00:00:02Z"),
+        ];
+        let rows: Vec<Value> = classes
+            .iter()
+            .map(|class| json!({ "cells": [object::name(class)] }))
+            .collect();
+        let mut table = json!({ "rows": rows });
+        mark_default_class(&mut table, &classes);
+        let names: Vec<&Value> = table["rows"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|row| &row["cells"][0])
+            .collect();
+        assert_eq!(names, ["a", "c", "b (default)", "d"]);
+    }
 }

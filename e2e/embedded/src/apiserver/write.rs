@@ -93,7 +93,6 @@ impl Writer<'_> {
             set(&mut object, "/metadata/name", names::generate(&prefix, self.rng));
         }
         strategy::prepare_for_create(resource.kind, &mut object, &self.now);
-        strategy::apply_volume_limit_scaling(resource.kind, &mut object, self.store.volume_limit_scaling);
         let name = object::name(&object).to_owned();
         invalid(resource, &name, &validate::create(resource, &object))?;
         self.canonicalize(&mut object);
@@ -219,7 +218,6 @@ impl Writer<'_> {
             admission::mutate_update(resource, object);
         }
         let schema = super::resource::of_kind(resource.kind).schema;
-        strategy::apply_volume_limit_scaling(resource.kind, object, self.store.volume_limit_scaling);
         strategy::prepare_for_update(resource.kind, part, schema, object, old, &self.now);
         if text(object, "/metadata/uid").is_empty() {
             object::copy(object, old, "/metadata/uid");

@@ -1,6 +1,8 @@
-//! The texts of the Multi-Attach event.
+//! The texts of the event about a volume that is attached to another node.
 
 use super::desired_state_of_world::{PodToAdd, VolumeToAttach};
+
+const EXCLUSIVELY_ATTACHED: &str = "Volume is already exclusively attached to one node, waiting on detach before it can be attached to another node";
 
 /// The event's message for each pod that waits for a volume attached to other nodes. A user must not see the
 /// names of pods in other namespaces.
@@ -8,8 +10,7 @@ pub(crate) fn messages(volume: &VolumeToAttach, pods_on_other_nodes: &[PodToAdd]
     let name = &volume.spec.name;
     let message = |pod: &PodToAdd| {
         if pods_on_other_nodes.is_empty() {
-            return "Volume is already exclusively attached to one node and can't be attached to another"
-                .to_owned();
+            return EXCLUSIVELY_ATTACHED.to_owned();
         }
         let (local, foreign): (Vec<_>, Vec<_>) = pods_on_other_nodes
             .iter()
@@ -28,7 +29,7 @@ pub(crate) fn messages(volume: &VolumeToAttach, pods_on_other_nodes: &[PodToAdd]
         .scheduled_pods
         .iter()
         .map(|pod| {
-            let text = format!("Multi-Attach error for volume {name:?} {}", message(pod));
+            let text = format!("Waiting for detach for volume {name:?} {}", message(pod));
             (pod.clone(), text)
         })
         .collect()
@@ -53,10 +54,7 @@ mod tests {
             ..mk_pod("secret")
         };
         let cases = [
-            (
-                vec![],
-                "Volume is already exclusively attached to one node and can't be attached to another",
-            ),
+            (vec![], EXCLUSIVELY_ATTACHED),
             (
                 vec![mk_pod("p"), mk_pod("q")],
                 "Volume is already used by pod(s) p, q",
@@ -75,7 +73,7 @@ mod tests {
             assert_eq!(messages.len(), 1);
             assert_eq!(
                 messages[0].1,
-                format!("Multi-Attach error for volume \"pv-v\" {expected}")
+                format!("Waiting for detach for volume \"pv-v\" {expected}")
             );
         }
     }

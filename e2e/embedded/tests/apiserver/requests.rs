@@ -69,19 +69,33 @@ async fn refuses_requests_with_the_errors_of_kube_apiserver() {
 async fn refuses_json_patches_that_do_not_parse() {
     let server = mk_server(1);
     call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await;
-    for (body, why) in [
-        ("{", "the patch is not JSON"),
-        ("{}", "is not a JSON patch"),
-        ("[{}]", "is not a JSON patch"),
+    for (name, body, why) in [
+        ("missing", "{", "the patch is not JSON"),
+        ("a", "{}", "is not a JSON patch"),
+        ("a", "[1]", "is not a JSON patch"),
+        ("a", r#"[{"op": 1}]"#, "is not a JSON patch"),
     ] {
         let json_patch = "application/json-patch+json";
-        let path = format!("{ATTACHMENTS}/a");
+        let path = format!("{ATTACHMENTS}/{name}");
         let response = send(&server, Method::PATCH, &path, json_patch, body.into()).await;
         assert_refused(response, 400, "BadRequest", why);
     }
-    let missing = json!([{ "op": "remove", "path": "/metadata/labels/a" }]);
-    let (code, _) = patch(&server, &format!("{ATTACHMENTS}/a"), "json", &missing).await;
-    assert_eq!(code, 422);
+    for (operation, expected) in [
+        (json!({}), 422),
+        (json!({ "op": "remove", "path": "/metadata/labels/a" }), 422),
+        (
+            json!({ "op": "replace", "path": "/metadata/labels/a", "value": "b" }),
+            422,
+        ),
+        (
+            json!({ "op": "replace", "path": "/metadata/labels", "value": { "a": "b" } }),
+            200,
+        ),
+    ] {
+        let path = format!("{ATTACHMENTS}/a");
+        let (code, _) = patch(&server, &path, "json", &json!([operation])).await;
+        assert_eq!(code, expected, "{operation}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -96,6 +110,19 @@ async fn refuses_a_patch_that_removes_the_version() {
         "Invalid",
         "is not VolumeAttachment of storage.k8s.io/v1",
     );
+}
+
+/// kube-apiserver decodes the result of a strategic merge patch as the type of the object.
+#[tokio::test(start_paused = true)]
+async fn kind_in_a_strategic_merge_patch_is_ignored() {
+    let server = mk_server(1);
+    call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await;
+    let path = format!("{ATTACHMENTS}/a");
+    let document = json!({ "kind": "Pod", "metadata": { "labels": { "a": "b" } } });
+    for (kind, expected) in [("merge", 422), ("strategic-merge", 200)] {
+        let (code, body) = patch(&server, &path, kind, &document).await;
+        assert_eq!(code, expected, "{kind}: {body}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -17,6 +17,7 @@ pub(super) fn answer(code: u16, is_status: bool) -> Response<Body> {
             403 => "Forbidden",
             404 => "NotFound",
             409 => "Conflict",
+            422 => "Invalid",
             429 => "TooManyRequests",
             500 => "InternalError",
             _ => "ServiceUnavailable",

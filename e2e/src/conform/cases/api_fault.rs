@@ -70,6 +70,31 @@ pub(super) async fn at_removal<const CODE: u16, const IS_STATUS: bool>(env: &mut
     remove(env, fault::<CODE, IS_STATUS>()).await
 }
 
+/// A fault of all watches that ask for initial events (WatchList).
+async fn watch_list(env: &mut CaseEnv, fault: ApiFault) -> Result<()> {
+    env.cluster.script(ApiScript {
+        path: "sendInitialEvents=true",
+        body: "",
+        method: Method::GET,
+        fault,
+        times: usize::MAX,
+    });
+    env.start_attacher().await?;
+    env.attached().await?;
+    env.detach("a").await?;
+    env.wait_gone("a").await;
+    env.settled().await;
+    Ok(())
+}
+
+pub(super) async fn watch_list_refused(env: &mut CaseEnv) -> Result<()> {
+    watch_list(env, ApiFault::Status(422)).await
+}
+
+pub(super) async fn watch_list_unended(env: &mut CaseEnv) -> Result<()> {
+    watch_list(env, ApiFault::NoBookmarks).await
+}
+
 pub(super) async fn removal_answer_lost(env: &mut CaseEnv) -> Result<()> {
     remove(env, ApiFault::LostAnswer).await
 }

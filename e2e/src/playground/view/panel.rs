@@ -130,7 +130,10 @@ fn pod(pod: &PodRow) -> Vec<Span<'static>> {
         Span::raw(pod.name.clone()),
         Span::raw(or_dash(&pod.node)),
         Span::styled(pod.phase.clone(), style),
-        Span::raw(pod.volumes.join(" ")),
+        match pod.reason.as_str() {
+            "" => Span::raw(pod.volumes.join(" ")),
+            reason => Span::styled(format!("{}: {reason}", pod.volumes.join(" ")), BAD),
+        },
     ]
 }
 
@@ -207,7 +210,7 @@ fn array(snapshot: &Snapshot) -> Result<Vec<Vec<Span<'static>>>, &'static str> {
     let array = snapshot.array.as_ref().ok_or("the driver does not respond")?;
     let row = |row: &ArrayRow| {
         vec![
-            Span::raw(row.node_id.clone()),
+            Span::raw(row.node.clone()),
             Span::raw(or_dash(&row.volumes.join(" "))),
         ]
     };

@@ -17,6 +17,7 @@ fn mk_snapshot() -> Snapshot {
         node: node.to_owned(),
         phase: phase.to_owned(),
         volumes: mk_strings(&[volume]),
+        ..PodRow::default()
     };
     let line = |at: f64, actor: &str, volumes: &[&str], text: &str| TimelineRow {
         at,
@@ -72,7 +73,7 @@ fn mk_snapshot() -> Snapshot {
             waiting: 3,
         }]),
         array: Some(vec![ArrayRow {
-            node_id: "node-1".to_owned(),
+            node: "b".to_owned(),
             volumes: mk_strings(&["data"]),
         }]),
         timeline: vec![
@@ -159,7 +160,7 @@ fn every_panel_has_its_content_at_both_sizes() {
                     "attached, mounted",
                 ],
                 &["Attacher: lanes", "Array: published volumes"],
-                &["detach", "1/10", "2", "3", "node-1", "data"],
+                &["detach", "1/10", "2", "3", "b", "data"],
                 &["Timeline of", "cache", "data"],
                 &["1.50", "attach/detach", "deletes VolumeAttachment csi-1"],
                 &["3.50", "you", "stop node b"],
@@ -204,7 +205,7 @@ fn narrow_view_keeps_help_and_quit_keys() {
     assert_shows(&screen, &[&["s slow", "? q"]]);
     snapshot.notice = "pod db-1 does not run yet ".repeat(8);
     let screen = text_of(&drawn(60, 24, &snapshot, &mk_choice(1)));
-    assert_shows(&screen, &[&["pod db-1 does not run yet", "? q"]]);
+    assert_shows(&screen, &[&["pod db-1 does not run yet"], &["s slow", "? q"]]);
 }
 
 #[test]
@@ -229,6 +230,54 @@ fn timeline_follows_the_chosen_volume() {
         &[&["2.50", "driver", "responds OK after 300 ms"], &["stop node b"]],
     );
     assert!(!screen.contains("deletes VolumeAttachment"), "{screen}");
+}
+
+#[test]
+fn repeated_lines_of_the_timeline_are_counted() {
+    let mut snapshot = mk_snapshot();
+    let texts = [
+        "created", "call", "refused", "call", "refused", "call", "refused", "call", "done", "done",
+    ];
+    snapshot.timeline = (0..10)
+        .zip(texts)
+        .map(|(at, text)| TimelineRow {
+            at: f64::from(at),
+            actor: "driver".to_owned(),
+            volumes: Vec::new(),
+            text: text.to_owned(),
+        })
+        .collect();
+    let screen = text_of(&drawn(80, 50, &snapshot, &mk_choice(0)));
+    assert_shows(
+        &screen,
+        &[
+            &["0.00", "created"],
+            &["5.00", "call (3 times)"],
+            &["6.00", "refused (3 times)"],
+            &["7.00", "call"],
+            &["9.00", "done (2 times)"],
+        ],
+    );
+    assert_eq!(screen.matches("refused").count(), 1, "{screen}");
+}
+
+#[test]
+fn escape_closes_the_help() {
+    let mut choice = mk_choice(0);
+    for expected in [false, true] {
+        choice.apply(if expected { Command::Help } else { Command::Close }, 2);
+        assert_eq!(choice.help, expected);
+    }
+    choice.apply(Command::Close, 2);
+    assert!(!choice.help);
+}
+
+#[test]
+fn pause_is_shown() {
+    let mut snapshot = mk_snapshot();
+    snapshot.is_paused = true;
+    let screen = text_of(&drawn(160, 50, &snapshot, &mk_choice(0)));
+    assert_shows(&screen, &[&["paused: space steps, Enter goes on"]]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 import { announce, change, get } from "/dashboard/api.js";
 import { dress, make, say, sync, table } from "/dashboard/dom.js";
+import { drawPath } from "/playground/path.js";
 
 const LONGEST_TIMELINE = 200;
 const byId = (id) => document.getElementById(id);
@@ -11,8 +12,8 @@ const list = (items) => items.join(" ") || "–";
 const visible = (text) => String(text).replace(/[\p{Cc}\p{Cf}]/gu, (c) => `\\u{${c.codePointAt(0).toString(16)}}`);
 
 const PANELS = [
-  ["pods", "Pods", ["name", "node", "phase", "volumes"], (snapshot) => snapshot.pods.map((pod) => [
-    pod.name, pod.node || "–", [pod.phase, { Running: "good", Failed: "bad" }[pod.phase] ?? "warn"], list(pod.volumes)])],
+  ["pods", "Pods", ["name", "node", "phase", "volumes", "waits because"], (snapshot) => snapshot.pods.map((pod) => [
+    pod.name, pod.node || "–", [pod.phase, { Running: "good", Failed: "bad" }[pod.phase] ?? "warn"], list(pod.volumes), pod.reason])],
   ["nodes", "Nodes", ["name", "state", "in use", "attached"], (snapshot) => snapshot.nodes.map((node) => [
     node.name, node.outOfService ? ["out of service", "bad"] : node.ready ? ["Ready", "good"] : ["NotReady", "bad"],
     list(node.inUse), list(node.attached)])],
@@ -25,7 +26,7 @@ const PANELS = [
     lane.lane, `${lane.running}/${lane.limit}`, lane.ready, lane.waiting ? [lane.waiting, "bad"] : lane.waiting])
     ?? "The attacher does not respond."],
   ["array", "Array: published volumes", ["node", "volumes"], (snapshot) => snapshot.array?.map((row) => [
-    row.nodeId, list(row.volumes)]) ?? "The driver does not respond."],
+    row.node, list(row.volumes)]) ?? "The driver does not respond."],
 ];
 
 function world(item) {
@@ -126,6 +127,16 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   byId("panels").focus();
 });
 
+// === pace ===
+
+byId("step").addEventListener("click", () => change("POST", "/pace/step", {}, latest?.isPaused ? "Next step" : "Paused"));
+byId("resume").addEventListener("click", () => change("POST", "/pace/resume", {}, "Continued"));
+
+function drawPace({ isPaused }) {
+  say(byId("step"), isPaused ? "Next step" : "Pause");
+  byId("resume").hidden = !isPaused;
+}
+
 // === snapshots ===
 
 function draw(snapshot) {
@@ -139,8 +150,12 @@ function draw(snapshot) {
     make("span", { class: `badge ${snapshot.broken.length ? "bad" : "good"}` }, label));
   for (const button of byId("actions").children) button.set(snapshot.broken);
   for (const drawPanel of draws) drawPanel(snapshot);
+  drawPace(snapshot);
+  drawPath(byId("path"), snapshot, visible);
   drawTimeline(snapshot);
 }
+
+addEventListener("resize", () => { if (latest) draw(latest); });
 
 function link(state, text) {
   byId("link").dataset.state = state;

@@ -221,6 +221,11 @@ impl TestEnv<'_> {
             .with_context(|| format!("the volume {name} was not made"))
     }
 
+    /// All volumes, except those of provisioned claims that are still pending.
+    pub(crate) fn all_volumes(&self) -> Vec<TestVolume> {
+        self.volumes.values().cloned().collect()
+    }
+
     /// The present PersistentVolume.
     pub async fn persistent_volume(&self, volume: &TestVolume) -> Result<PersistentVolume> {
         Ok(Api::all(self.client()).get(&volume.pv).await?)

@@ -120,16 +120,19 @@ async fn every_alert_has_its_runbook(harness: Arc<Harness>) -> Result<()> {
             headings.remove(name.as_str()),
             "docs/alerts.md has no section {name}"
         );
-        for wanted in ["summary", "description", "runbook"] {
+        for wanted in ["summary", "description", "runbook_url"] {
             ensure!(
                 alert.annotations.contains_key(wanted),
                 "alert {name} has no {wanted}"
             );
         }
-        let anchor = format!("docs/alerts.md#{}", name.to_lowercase());
+        let (anchor, url) = (
+            format!("/docs/alerts.md#{}", name.to_lowercase()),
+            &alert.annotations["runbook_url"],
+        );
         ensure!(
-            alert.annotations["runbook"].ends_with(&anchor),
-            "the runbook of alert {name} must be {anchor}"
+            url.starts_with("https://") && url.ends_with(&anchor),
+            "the runbook of alert {name} must be an address that ends with {anchor}, not {url}"
         );
         let severity = alert.labels.get("severity").map(String::as_str);
         ensure!(

@@ -138,10 +138,19 @@ pub(super) async fn admits(cluster: &Cluster, namespace: &str, workload: &Worklo
         dry_run: true,
         ..PostParams::default()
     };
-    Api::<Pod>::namespaced(cluster.client(), namespace)
-        .create(&dry, &pod)
-        .await
-        .with_context(|| format!("{} creates a pod", workload.name))?;
+    let pods = Api::<Pod>::namespaced(cluster.client(), namespace);
+    // A controller counts the pods of a new quota first.
+    wait::poll(DEADLINE, "the ResourceQuota to have a status", || async {
+        match pods.create(&dry, &pod).await {
+            Ok(_) => Ok(Progress::Reached(())),
+            Err(kube::Error::Api(status)) if status.message.contains("status unknown for quota") => {
+                Ok(Progress::Pending(status.message.clone()))
+            }
+            Err(error) => Err(error.into()),
+        }
+    })
+    .await
+    .with_context(|| format!("{} creates a pod", workload.name))?;
     if !workload.is_on_each_node {
         return Ok(());
     }

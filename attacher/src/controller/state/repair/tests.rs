@@ -46,7 +46,7 @@ fn attaches(fixture: &mut Fixture) -> Item {
 }
 
 /// A lost attachment whose republish was refused.
-fn mk_parked() -> Fixture {
+fn mk_suspended() -> Fixture {
     let mut fixture = Fixture::new([attached("va")]);
     fixture.reconcile(Listed::Nowhere);
     let item = fixture.starts(Operation::Attach);
@@ -82,7 +82,7 @@ fn repairs_do_not_delay_a_new_attach() {
 fn a_repair_has_no_creation_timestamp_in_the_stats() {
     let made = "2020-01-01T00:00:00Z".parse().ok();
     let of_age = |name| Attachment {
-        wanted_since: made,
+        requested_at: made,
         ..attached(name)
     };
     let mut fixture = Fixture::new([of_age("va")]);
@@ -146,8 +146,8 @@ fn backs_off_if_lists_keep_contradicting_repairs() {
 }
 
 #[test]
-fn keeps_a_refused_repair_parked_despite_further_lists() {
-    let mut fixture = mk_parked();
+fn keeps_a_refused_repair_suspended_despite_further_lists() {
+    let mut fixture = mk_suspended();
     for listed in [Listed::Nowhere, Listed::NotAtAll, Listed::Nowhere] {
         fixture.now += LONG;
         fixture.reconcile(listed);
@@ -167,12 +167,12 @@ fn keeps_a_refused_repair_parked_despite_further_lists() {
     fixture.now += LONG;
     assert!(fixture.start().is_none(), "nothing to repair");
     fixture.reconcile(Listed::Nowhere);
-    assert!(fixture.start().is_none(), "it stays parked");
+    assert!(fixture.start().is_none(), "it stays suspended");
     assert_eq!(fixture.state.rounds.metrics.lost, 2, "the second loss counts");
 }
 
 #[test]
-fn retries_a_parked_repair_when_its_inputs_change() {
+fn retries_a_suspended_repair_when_its_inputs_change() {
     type Act = fn(&mut Fixture);
     let acts: [(&str, Act); 5] = [
         ("the attachment is edited", |fixture| {
@@ -206,11 +206,11 @@ fn retries_a_parked_repair_when_its_inputs_change() {
         }),
     ];
     for (name, act) in acts {
-        let mut fixture = mk_parked();
+        let mut fixture = mk_suspended();
         act(&mut fixture);
         let item = fixture.starts(Operation::Attach);
         fixture.finish(&item, refused());
-        assert!(fixture.start().is_none(), "{name}: parked again");
+        assert!(fixture.start().is_none(), "{name}: suspended again");
         act(&mut fixture);
         assert!(fixture.start().is_none(), "{name}: no change");
         fixture.put(newer(&newer(&attached("va"))));
@@ -260,29 +260,6 @@ fn does_not_park_a_refused_first_attach() {
     assert_eq!(fixture.state.rounds.metrics.refused, 0);
 }
 
-#[test]
-fn clears_the_error_of_a_parked_repair_if_the_volume_is_listed() {
-    let mut fixture = mk_parked();
-    fixture.put(failing(&attached("va")));
-    assert!(fixture.start().is_none(), "the echo of our own write");
-    fixture.reconcile(Listed::OnNode);
-    let item = attaches(&mut fixture);
-    let pending = fixture.state.state_of(&attached("va").uid).pending.clone();
-    assert_eq!(pending, Some(PendingStatusWrite::Listed));
-    fixture.put(newer(&newer(&attached("va"))));
-    fixture.finish(&item, Ok(()));
-    assert!(fixture.start().is_none());
-    assert_eq!(fixture.state.rounds.metrics.repaired, 0, "no call was made");
-
-    // The volume is lost again before the write.
-    let mut fixture = mk_parked();
-    fixture.put(failing(&attached("va")));
-    fixture.reconcile(Listed::OnNode);
-    fixture.reconcile(Listed::Nowhere);
-    attaches(&mut fixture);
-    assert_eq!(fixture.state.state_of(&attached("va").uid).pending, None);
-}
-
 /// A new process knows the last attempt only from the status.
 #[test]
 fn republishes_an_attached_volume_with_an_error() {
@@ -291,7 +268,7 @@ fn republishes_an_attached_volume_with_an_error() {
     let item = attaches(&mut fixture);
     fixture.finish(&item, refused());
     fixture.now += LONG;
-    assert!(fixture.start().is_none(), "parked if refused");
+    assert!(fixture.start().is_none(), "suspended if refused");
 
     let mut fixture = Fixture::new([]);
     fixture.capabilities(|capabilities| capabilities.publish = false);

@@ -26,7 +26,7 @@ fn mk_state(attachments: &[&str], begin: Instant) -> ControllerState {
     state.handle(Event::Nodes(Change::Applied(mk_node("node", Some("id")))));
     for (name, second) in attachments.iter().zip(10..) {
         let mut attachment = mk_attachment(name);
-        attachment.wanted_since = Timestamp::from_second(second).ok();
+        attachment.requested_at = Timestamp::from_second(second).ok();
         attachment.uid = (*name).into();
         state.handle(Event::Attachments(Change::Applied(attachment)));
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http::{StatusCode, header};
 
+use super::super::DEFAULT_SERVICE_ACCOUNT;
 use super::super::delete::Deleted;
 use super::super::list::Read;
 use super::super::list_options::ListOptions;
@@ -39,7 +40,8 @@ impl Call<'_> {
         let object = self.object(validation)?;
         let written = self.write(dry_run, |writer| writer.create(object))?;
         if self.location.resource.kind == Kind::Namespace && !dry_run {
-            self.server.namespace_created(object::name(&written.object()));
+            self.server
+                .create_default_service_account(object::name(&written.object()));
         }
         Ok(Reply::json(StatusCode::CREATED, encoder.object(&written)))
     }
@@ -70,7 +72,9 @@ impl Call<'_> {
         )?;
         let encoder = self.encoder()?;
         let (dry_run, validation) = self.query.write_options("PatchOptions")?;
-        let document = self.document();
+        let document = self
+            .document()
+            .map_err(|why| Status::bad_request(format!("the patch is not JSON: {why}")))?;
         let location = self.location;
         let (resource, name) = (location.resource, location.name.as_str());
         let mut warnings = Vec::new();
@@ -79,8 +83,6 @@ impl Call<'_> {
                 if old.is_empty() {
                     return Err(Status::not_found(resource, name));
                 }
-                let document =
-                    document.map_err(|why| Status::bad_request(format!("the patch is not JSON: {why}")))?;
                 let patch = Patch {
                     kind,
                     document,
@@ -124,7 +126,11 @@ impl Call<'_> {
             options.decided_by = Some(existing);
             tokio::time::sleep(delay).await;
         }
-        match self.write(dry_run, |writer| writer.delete(name, options))? {
+        let deleted = self.write(dry_run, |writer| writer.delete(name, options))?;
+        if location.resource.kind == Kind::ServiceAccount && name == DEFAULT_SERVICE_ACCOUNT {
+            self.server.create_default_service_account(&location.namespace);
+        }
+        match deleted {
             Deleted::Object(object) => Ok(Reply::json(StatusCode::OK, encoder.object(&object))),
             Deleted::Status(status) => Ok(Reply::json(StatusCode::OK, status.to_string())),
         }

@@ -37,22 +37,15 @@ pub(super) fn cells(kind: Kind, clock: &Clock, object: &Object) -> Vec<Value> {
         Kind::Pod => pod::cells(clock, object, name, age),
         Kind::Secret => vec![name, field("/type"), entries(object, "/data").count().into(), age],
         Kind::ServiceAccount => vec![name, age],
-        Kind::StorageClass => {
-            let suffix = if object::is_default_class(object) {
-                " (default)"
-            } else {
-                ""
-            };
-            vec![
-                format!("{}{suffix}", object::name(object)).into(),
-                field("/provisioner"),
-                // A bookmark has no fields. An empty policy is valid, and is shown as it is.
-                at(object, "/reclaimPolicy").as_str().unwrap_or("Delete").into(),
-                or(text(object, "/volumeBindingMode"), "Immediate"),
-                flag("/allowVolumeExpansion"),
-                age,
-            ]
-        }
+        Kind::StorageClass => vec![
+            name,
+            field("/provisioner"),
+            // A bookmark has no fields. An empty policy is valid, and is shown as it is.
+            at(object, "/reclaimPolicy").as_str().unwrap_or("Delete").into(),
+            or(text(object, "/volumeBindingMode"), "Immediate"),
+            flag("/allowVolumeExpansion"),
+            age,
+        ],
         Kind::VolumeAttachment => vec![
             name,
             field("/spec/attacher"),
@@ -328,12 +321,6 @@ mod tests {
                 json!({"labels": {"kubernetes.io/role": ""}}),
                 2,
                 "<none>",
-            ),
-            (
-                Kind::StorageClass,
-                json!({"name": "a", "annotations": {"storageclass.beta.kubernetes.io/is-default-class": "true"}}),
-                0,
-                "a (default)",
             ),
         ];
         for (kind, metadata, column, expected) in table {

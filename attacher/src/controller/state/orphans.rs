@@ -1,0 +1,63 @@
+//! Orphans: publish targets that no VolumeAttachment records any more, so that no detach unpublishes them.
+
+use std::sync::Arc;
+
+use super::{ControllerState, SyncError};
+use crate::plan::Orphan;
+use crate::workqueue::{Class, Key, Lane};
+
+// === impl ControllerState ===
+
+impl ControllerState {
+    /// Keeps a target that may be published until its status shows the publish or the volume is unpublished. It becomes an
+    /// orphan if its VolumeAttachment is deleted before that, or is deleted already. An attached VolumeAttachment is an exception: a
+    /// pod may use the volume, and only an administrator deletes such a VolumeAttachment without a detach.
+    pub(crate) fn may_be_published(&mut self, published: Orphan) {
+        let attachment = published.attachment.clone();
+        let newest = self.index.attachments.get(&attachment.name);
+        match newest.filter(|newest| newest.uid == attachment.uid) {
+            _ if attachment.attached => {}
+            Some(newest) if newest.attached => {}
+            Some(_) => {
+                self.state_of(&attachment.uid).progress.uncertain = Some(published);
+            }
+            None => self.add_orphan(published),
+        }
+    }
+
+    /// Enqueues the target until it is unpublished or another VolumeAttachment uses it.
+    pub(crate) fn add_orphan(&mut self, orphan: Orphan) {
+        let key = Key::Target(orphan.target.clone());
+        let node = orphan.attachment.node.clone();
+        self.orphans.insert(orphan.target.clone(), Arc::new(orphan));
+        self.queue.enqueue(&key, Lane::Detach, Some(&node));
+    }
+
+    pub(super) fn orphan_finished(&mut self, orphan: &Arc<Orphan>, result: Result<(), SyncError>) {
+        let key = Key::Target(orphan.target.clone());
+        let finished = self.queue.finish(&key);
+        self.orphan_progress.remove(&orphan.target);
+        let is_newest = self.orphans.get(&orphan.target) == Some(orphan);
+        match result {
+            Ok(()) if is_newest => {
+                self.orphans.remove(&orphan.target);
+                self.evidence.forget_answers(&orphan.target);
+                self.enqueue_waiting_for(&orphan.attachment);
+                if let Some(volume) = orphan.attachment.volume_name() {
+                    self.reevaluate(&Key::Volume(volume.clone()));
+                }
+            }
+            // Another VolumeAttachment left it meanwhile.
+            Ok(()) => self.reevaluate(&key),
+            Err(mut error) => {
+                // No object exists whose change could end the wait.
+                if error.class == Class::Refused {
+                    error.class = Class::Final;
+                }
+                let operation = (orphan.attachment.uid.clone(), Lane::Detach);
+                self.queue
+                    .fail(&key, finished, operation, error, self.random.f64());
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The machine's inputs: the newest objects and the progress of each sync.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{ControllerState, Key};
+use crate::model::{Attachment, Driver, PublishTarget, Uid};
+use crate::plan::{
+    self, AttachInputs, Next, OtherAttachment, Progress, Subject, TargetUsage, UnpublishResult, View,
+};
+
+/// What the machine needs beside the state.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SyncContext<'c> {
+    pub(crate) driver: &'c Driver,
+    /// When the session with the driver was opened.
+    pub(crate) session: Option<Instant>,
+    /// `--assume-unpublished-after`.
+    pub(crate) assume_after: Duration,
+    /// The targets whose locks the sync holds.
+    pub(crate) locked: &'c [PublishTarget],
+}
+
+// === impl ControllerState ===
+
+impl ControllerState {
+    /// What the subject needs next.
+    pub(crate) fn next(&mut self, subject: &Subject, context: SyncContext<'_>) -> Next {
+        let inputs = match subject {
+            Subject::Attachment(_, attachment) => self.newest_inputs(attachment),
+            // Its own VolumeAttachment counts as another one.
+            Subject::Orphan(orphan) => Some(self.inputs(&Arc::new(Attachment {
+                uid: Uid::default(),
+                ..(*orphan.attachment).clone()
+            }))),
+        };
+        let orphan = match subject {
+            Subject::Attachment(..) => None,
+            Subject::Orphan(orphan) => Some(&orphan.target),
+        };
+        let operation = inputs
+            .as_ref()
+            .and_then(|inputs| self.operation(&inputs.attachment));
+        let mut progress = std::mem::take(self.progress(subject));
+        let view = View {
+            driver: context.driver,
+            subject,
+            operation: operation.map(|(operation, _)| operation),
+            others: inputs
+                .as_ref()
+                .map(|inputs| self.others(inputs, orphan))
+                .unwrap_or_default(),
+            inputs,
+            orphans: &self.orphans,
+            evidence: &self.evidence,
+            session: context.session,
+            connection: self.connection,
+            assume_after: context.assume_after,
+            locked: context.locked,
+        };
+        progress.expire(&view);
+        let next = plan::next(&view, &progress, self.queue.now);
+        *self.progress(subject) = progress;
+        next
+    }
+
+    /// The progress of the subject's sync.
+    pub(crate) fn progress(&mut self, subject: &Subject) -> &mut Progress {
+        match subject {
+            Subject::Attachment(_, attachment) => &mut self.state_of(&attachment.uid).progress,
+            Subject::Orphan(orphan) => self.orphan_progress.entry(orphan.target.clone()).or_default(),
+        }
+    }
+
+    /// Other VolumeAttachments of the volumes that the subject may be published of, by handle, independent of the names of their
+    /// objects. One whose handle is unknown is assumed to have that of the subject if both name the same PersistentVolume.
+    fn others(&self, inputs: &AttachInputs, orphan: Option<&PublishTarget>) -> Vec<OtherAttachment<'_>> {
+        let attachment = &inputs.attachment;
+        let volume = inputs.volume.as_ref().and_then(|volume| volume.spec.csi());
+        let recorded = self.index.handle(attachment);
+        let handles = [
+            orphan.map(|target| &target.volume_id),
+            recorded,
+            volume.map(|csi| &csi.handle),
+        ];
+        let mut handles: Vec<_> = handles.into_iter().flatten().collect();
+        handles.sort_unstable();
+        handles.dedup();
+        let by_handle = handles.iter().flat_map(|handle| self.index.by_handle.get(handle));
+        let named = by_handle.filter_map(|name| self.index.attachments.get(name));
+        let same_volume = attachment
+            .volume_name()
+            .map(|volume| self.index.by_volume.get(volume));
+        let same_volume = same_volume.into_iter().flatten();
+        let of_unknown_handle = same_volume
+            .filter_map(|name| self.index.attachments.get(name))
+            .filter(|other| self.index.handle(other).is_none());
+        named
+            .chain(of_unknown_handle)
+            .filter(|other| other.uid != attachment.uid)
+            .map(|other| self.other(other))
+            .collect()
+    }
+
+    fn other<'s>(&'s self, other: &'s Arc<Attachment>) -> OtherAttachment<'s> {
+        let node = self.index.nodes.get(&other.node);
+        let known = self
+            .attachment_states
+            .get(&other.uid)
+            .map(|known| &known.progress);
+        let key = Key::Attachment(other.name.clone());
+        OtherAttachment {
+            attachment: other,
+            handle: self.index.handle(other),
+            present_id: node.and_then(|node| node.id.as_ref()),
+            is_record_uncertain: known.is_some_and(|known| known.is_record_uncertain),
+            may_be_attached: other.attached
+                || known.is_some_and(|known| known.published.is_some())
+                || self.queue.is_running(&key),
+        }
+    }
+
+    /// Whether another VolumeAttachment may have the target published.
+    pub(in crate::controller) fn is_used_by_another(
+        &self,
+        attachment: &Arc<Attachment>,
+        target: &PublishTarget,
+    ) -> bool {
+        let inputs = self.inputs(attachment);
+        let others = self.others(&inputs, Some(target));
+        plan::target_usage(attachment, target, false, &others) != TargetUsage::No
+    }
+
+    /// A publish call for the target begins. Returns the number of the connection.
+    pub(crate) fn publish_begins(&mut self, target: &PublishTarget) -> u64 {
+        self.evidence.publish_begins(target);
+        self.connection
+    }
+
+    /// The publish call has ended, whatever its result.
+    pub(crate) fn publish_ended(&mut self, target: &PublishTarget) {
+        self.evidence.publish_ended(target);
+    }
+
+    /// An unpublish of the subject's sync, in this session, has ended.
+    pub(crate) fn unpublish_ended(
+        &mut self,
+        subject: &Subject,
+        target: &PublishTarget,
+        session: Instant,
+        result: UnpublishResult,
+    ) {
+        let uid = match subject {
+            Subject::Attachment(_, attachment) => attachment.uid.clone(),
+            Subject::Orphan(_) => Uid::default(),
+        };
+        self.evidence
+            .answered(&uid, target, session, result, self.queue.now);
+        self.progress(subject)
+            .sync
+            .unpublished
+            .push((target.clone(), result));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+//! What the driver's answers and lists say about targets. It ends with the connection to the driver, the VolumeAttachment, a change
+//! of the CSINode, or a publish to the target, so a restarted process starts without any.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Instant;
+
+use super::reconcile::ListedState;
+use super::{Answers, ListEvidence, TargetEvidence, UnpublishResult};
+use crate::model::{PublishTarget, Uid};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct DetachEvidence {
+    answers: HashMap<PublishTarget, Answers>,
+    lists: HashMap<PublishTarget, ListEvidence>,
+    /// Targets of running publish calls.
+    publishing: HashSet<PublishTarget>,
+    /// Targets of publish calls that ran since the last reconcile round began.
+    published_in_round: HashSet<PublishTarget>,
+}
+
+// === impl DetachEvidence ===
+
+impl DetachEvidence {
+    /// The evidence about a target, whose last unpublish had this result.
+    pub(crate) fn about(&self, target: &PublishTarget, result: UnpublishResult) -> TargetEvidence {
+        let answers = self.answers.get(target).filter(|answers| answers.is_of(result));
+        TargetEvidence {
+            result,
+            answers: answers.cloned(),
+            lists: self.lists.get(target).copied().unwrap_or_default(),
+        }
+    }
+
+    /// The evidence rests on one session with the driver.
+    pub(crate) fn reconnected(&mut self) {
+        self.answers.clear();
+        self.lists.clear();
+    }
+
+    /// Forgets the answers about a VolumeAttachment that is gone, or whose node registered again.
+    pub(crate) fn forget(&mut self, uid: &Uid) {
+        self.answers.retain(|_, answers| !answers.is_about(uid));
+    }
+
+    pub(crate) fn forget_answers(&mut self, target: &PublishTarget) {
+        self.answers.remove(target);
+    }
+
+    /// A publish call for the target begins.
+    pub(crate) fn publish_begins(&mut self, target: &PublishTarget) {
+        self.answers.remove(target);
+        self.lists.remove(target);
+        self.publishing.insert(target.clone());
+    }
+
+    /// The publish call has ended, whatever its result.
+    pub(crate) fn publish_ended(&mut self, target: &PublishTarget) {
+        self.answers.remove(target);
+        self.lists.remove(target);
+        self.publishing.remove(target);
+        self.published_in_round.insert(target.clone());
+    }
+
+    /// Adds the answer to an unpublish in this session.
+    pub(crate) fn answered(
+        &mut self,
+        uid: &Uid,
+        target: &PublishTarget,
+        session: Instant,
+        result: UnpublishResult,
+        now: Instant,
+    ) {
+        let before = self.answers.remove(target);
+        if matches!(
+            result,
+            UnpublishResult::NotFound | UnpublishResult::InvalidArgument
+        ) {
+            let answers = Answers::after(before.as_ref(), uid, session, result, now);
+            self.answers.insert(target.clone(), answers);
+        }
+    }
+
+    pub(crate) fn round_begins(&mut self) {
+        self.published_in_round = self.publishing.clone();
+    }
+
+    /// Forgets the lists up to the complete one that follows.
+    pub(crate) fn take_lists(&mut self) -> HashMap<PublishTarget, ListEvidence> {
+        std::mem::take(&mut self.lists)
+    }
+
+    /// Adds a complete list with this number of entries, which began at `began`, to what `before` lists showed. Returns whether it
+    /// makes them a proof.
+    pub(crate) fn listed(
+        &mut self,
+        target: PublishTarget,
+        before: ListEvidence,
+        state: ListedState,
+        entries: u64,
+        began: Instant,
+    ) -> bool {
+        if self.published_in_round.contains(&target) {
+            return false;
+        }
+        let lists = before.with(state, entries, began);
+        self.lists.insert(target, lists);
+        lists.is_proof() && !before.is_proof()
+    }
+}

@@ -1,0 +1,102 @@
+//! What this process knows beyond the objects. A crash loses it, and the next process recovers from the objects.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{Proof, UnpublishResult, View};
+use crate::model::{Attachment, Capabilities, PublishTarget, SecretRef, Secrets, Uid, Volume};
+
+/// What this process knows about one VolumeAttachment or one orphan beyond the objects. A crash is `Progress::default()`.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Progress {
+    /// A publish whose status is not written yet. Ends with the status, an unpublish of its target, the driver's session, and
+    /// objects that need another publish.
+    pub(crate) published: Option<Published>,
+    /// Its targets are unpublished, by OK alone, so this stays true. Ends when its node registers an id that it does not cover.
+    pub(crate) proof: Option<Proof>,
+    /// A publish that no status shows, and that may have taken effect. Ends with the status or a proof; becomes an orphan if the
+    /// VolumeAttachment is deleted.
+    pub(crate) uncertain: Option<Orphan>,
+    /// The response to a write of another target into the record may be lost. Ends when a response shows the record.
+    pub(crate) is_record_uncertain: bool,
+    /// Ends with the sync.
+    pub(crate) sync: SyncProgress,
+}
+
+/// What a sync knows from its own requests and calls.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct SyncProgress {
+    /// The driver's session and its capabilities.
+    pub(crate) driver: Option<(Option<Instant>, Capabilities)>,
+    /// Whether the API server returned the VolumeAttachment, so that the store is not outdated.
+    pub(crate) is_attachment_read: bool,
+    /// The result of a live read of the PersistentVolume that the store lacks.
+    pub(crate) volume: Option<Option<Arc<Volume>>>,
+    /// Whether a live read found the CSINode.
+    pub(crate) node_exists: Option<bool>,
+    /// The Secrets that were read, with their content if they exist and may be read.
+    pub(crate) secrets: Vec<(SecretRef, Option<Secrets>)>,
+    /// The PersistentVolume that got our finalizer.
+    pub(crate) pv_finalizer: Option<Uid>,
+    /// The driver's answers to unpublishes.
+    pub(crate) unpublished: Vec<(PublishTarget, UnpublishResult)>,
+    /// The last of them that does not end the sync, as another proof may outweigh it.
+    pub(crate) failed: Option<Failure>,
+    /// Whether a write of a detach was answered.
+    pub(crate) wrote: bool,
+    pub(crate) is_done: bool,
+}
+
+/// A call that failed, for a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) code: Option<i32>,
+    pub(crate) message: String,
+}
+
+/// A successful ControllerPublishVolume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Published {
+    pub(crate) target: PublishTarget,
+    /// CSI `publish_context`.
+    pub(crate) context: BTreeMap<String, String>,
+    /// The number of the connection before the call. A restarted driver may have lost the publish, or return another context.
+    pub(crate) connection: u64,
+}
+
+/// A target that may be published although no VolumeAttachment records it, so that no finalizer protects the volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Orphan {
+    pub(crate) target: PublishTarget,
+    pub(crate) secret: Option<SecretRef>,
+    /// Whether the volume is an in-tree one that is migrated to CSI.
+    pub(crate) migrated: bool,
+    /// The VolumeAttachment whose attach published it.
+    pub(crate) attachment: Arc<Attachment>,
+}
+
+// === impl Progress ===
+
+impl Progress {
+    /// Drops what the newest objects contradict.
+    pub(crate) fn expire(&mut self, view: &View<'_>) {
+        self.published
+            .take_if(|published| published.connection != view.connection || !view.may_write(published));
+        self.proof.take_if(|proof| !view.is_covered_by(proof));
+        // Without a connection the next call fails, and says so.
+        self.sync
+            .driver
+            .take_if(|(session, _)| view.session.is_some() && *session != view.session);
+    }
+}
+
+// === impl SyncProgress ===
+
+impl SyncProgress {
+    /// The content of a Secret, once it is read.
+    pub(crate) fn secret(&self, secret: &SecretRef) -> Option<&Option<Secrets>> {
+        let read = self.secrets.iter().rfind(|(known, _)| known == secret);
+        read.map(|(_, content)| content)
+    }
+}

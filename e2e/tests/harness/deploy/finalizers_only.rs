@@ -1,0 +1,149 @@
+//! `components/finalizers-only` on the API server: what the attacher's account may write of a PersistentVolume.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use csi_e2e::kubeconfig;
+use csi_e2e::wait::{self, Progress};
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use libtest_mimic::Trial;
+use serde_json::{Value, json};
+
+use super::DEADLINE;
+use super::shape::Shape;
+use crate::{Harness, trial};
+
+const VOLUME: &str = "apiVersion: v1
+kind: PersistentVolume
+metadata:
+  name: finalizers-only
+  finalizers: [example.com/backup]
+  labels: {zone: a}
+spec:
+  capacity: {storage: 1Gi}
+  accessModes: [ReadWriteOnce]
+  persistentVolumeReclaimPolicy: Retain
+  csi: {driver: example.com, volumeHandle: v}
+";
+
+pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
+    vec![trial(
+        harness,
+        "deploy::policy_allows_the_attachers_finalizer_only",
+        policy_allows_the_finalizer_only,
+    )]
+}
+
+async fn policy_allows_the_finalizer_only(harness: Arc<Harness>) -> Result<()> {
+    let (cluster, _shared) = (harness.cluster().await?, harness.control_plane_lock.read().await);
+    // No other test has this combination, and so its names.
+    let shape = Shape::base_with(&["finalizers-only", "publish-secrets"])?;
+    let namespace = shape.namespace();
+    cluster.create_namespace(&namespace).await?;
+    let own = shape.build_for_its_namespace(&harness).await?;
+    cluster.apply(&own).await?;
+    cluster.apply(VOLUME).await?;
+    let path = harness.run.subdir("finalizers-only")?;
+    let path = cluster
+        .service_account_kubeconfig(&namespace, &format!("csi-attacher-{namespace}"), &path)
+        .await?;
+    let volumes = Api::<PersistentVolume>::all(kubeconfig::client(&path).await?);
+    let write = async |patch: &Value| {
+        let patch = Patch::Strategic(patch);
+        volumes
+            .patch("finalizers-only", &PatchParams::default(), &patch)
+            .await
+    };
+
+    // Until the API server has read binding and policy, the write is forbidden by RBAC, or succeeds.
+    let mut writes = 0;
+    wait::poll(DEADLINE, "the policy to take effect", || {
+        writes += 1;
+        let label = json!({"metadata": {"labels": {"zone": format!("{writes}")}}});
+        let write = &write;
+        async move {
+            Ok(match write(&label).await {
+                Err(kube::Error::Api(status)) if status.message.contains("ValidatingAdmissionPolicy") => {
+                    Progress::Reached(())
+                }
+                other => Progress::Pending(format!("{other:?}")),
+            })
+        }
+    })
+    .await?;
+    for (refused, reason) in [
+        (
+            json!({"metadata": {"labels": {"zone": "b"}}}),
+            "does not change labels",
+        ),
+        (
+            json!({"metadata": {"annotations": {"a": "b"}}}),
+            "does not change labels",
+        ),
+        (
+            json!({"spec": {"persistentVolumeReclaimPolicy": "Delete"}}),
+            "change the spec",
+        ),
+        (
+            json!({"spec": {"capacity": {"storage": "2Gi"}}}),
+            "change the spec",
+        ),
+        (
+            json!({"metadata": {"$deleteFromPrimitiveList/finalizers": ["example.com/backup"]}}),
+            "no finalizer of a PersistentVolume but its own",
+        ),
+        (
+            json!({"metadata": {"finalizers": ["example.com/mine"]}}),
+            "no finalizer of a PersistentVolume but its own",
+        ),
+        (
+            json!({"metadata": {"ownerReferences": [
+                {"apiVersion": "v1", "kind": "Namespace", "name": "default", "uid": "u"}
+            ]}}),
+            "does not change labels",
+        ),
+    ] {
+        let error = write(&refused).await.err();
+        let message = error.as_ref().map(ToString::to_string).unwrap_or_default();
+        ensure!(
+            message.contains("ValidatingAdmissionPolicy") && message.contains(reason),
+            "{refused} ended with {error:?}"
+        );
+    }
+
+    // The attacher's patches, as ADR 0003 has them.
+    let finalizer = "external-attacher/example-com";
+    let added = write(&json!({"metadata": {"finalizers": [finalizer]}}))
+        .await
+        .context("add the finalizer")?;
+    let finalizers = added.metadata.finalizers.unwrap_or_default();
+    ensure!(
+        ["example.com/backup", finalizer]
+            .iter()
+            .all(|wanted| finalizers.iter().any(|found| found == wanted)),
+        "the finalizers are {finalizers:?}"
+    );
+    let removed = write(&json!({"metadata": {"$deleteFromPrimitiveList/finalizers": [finalizer]}}))
+        .await
+        .context("remove the finalizer")?;
+    let left = removed.metadata.finalizers.unwrap_or_default();
+    ensure!(
+        left.iter().any(|found| found == "example.com/backup")
+            && !left.iter().any(|found| found == finalizer),
+        "the finalizers are {left:?}"
+    );
+    cluster.delete(&own).await?;
+    let release = json!({"metadata": {"finalizers": null}});
+    let admin = Api::<PersistentVolume>::all(cluster.client());
+    admin
+        .patch(
+            "finalizers-only",
+            &PatchParams::default(),
+            &Patch::Merge(&release),
+        )
+        .await
+        .context("release the volume")?;
+    cluster.delete(VOLUME).await
+}
