@@ -9,7 +9,7 @@ use std::time::Duration;
 
 pub use target::{Proof, Refusals, TargetState};
 
-use crate::observation::{Attachment, Call, Method, Name, Observation, Registration, Target, Volume};
+use crate::observation::{Answer, Attachment, Call, Method, Name, Observation, Registration, Target, Volume};
 
 /// The state before an observation. Numbers (`usize`) are numbers of observations.
 #[derive(Debug)]
@@ -192,17 +192,7 @@ impl World {
             }
             Observation::PublishCapability(has) => self.publishes = *has,
             Observation::CallBegan(call) => self.call(number, call),
-            Observation::CallEnded(call, answer) => {
-                let Some((began, call)) = self.running.remove(call) else {
-                    return;
-                };
-                if &*answer.code != "OK" {
-                    self.last_fault = Some(number);
-                }
-                for state in self.concerned(&call.target) {
-                    state.answered(number, at, (began, &call), answer);
-                }
-            }
+            Observation::CallEnded(call, answer) => self.answer(number, at, *call, answer),
             Observation::ListBegan(round) => {
                 self.lists.insert(*round, number);
             }
@@ -220,21 +210,7 @@ impl World {
             }
             Observation::Mounted(target, mounted) => set(&mut self.mounted, target, *mounted, number),
             Observation::Lease(holder) => self.leader = Some((number, holder.clone())),
-            Observation::ProcessEnded(process) => {
-                self.last_fault = Some(number);
-                // Orphans are in the memory of the process only.
-                for state in self.targets.values_mut() {
-                    state.taken |= state.orphaned;
-                }
-                let is_its = |call: &Call| call.by.as_ref().is_none_or(|by| by == process);
-                let ended = self.running.extract_if(.., |_, (_, call)| is_its(call));
-                for (_, (_, call)) in ended.collect::<Vec<_>>() {
-                    let state = self.targets.get_mut(&call.target);
-                    if let Some(state) = state.filter(|_| call.method == Method::Publish) {
-                        state.publish_cut_off(number);
-                    }
-                }
-            }
+            Observation::ProcessEnded(process) => self.end_process(number, process),
             Observation::Fault(_) => {
                 self.last_fault = Some(number);
                 self.healed = None;
@@ -259,6 +235,34 @@ impl World {
             | Observation::Text(..)
             | Observation::Settled
             | Observation::CleanedUp => {}
+        }
+    }
+
+    fn answer(&mut self, number: usize, at: Duration, call: u64, answer: &Answer) {
+        let Some((began, call)) = self.running.remove(&call) else {
+            return;
+        };
+        if &*answer.code != "OK" {
+            self.last_fault = Some(number);
+        }
+        for state in self.concerned(&call.target) {
+            state.answered(number, at, (began, &call), answer);
+        }
+    }
+
+    fn end_process(&mut self, number: usize, process: &Name) {
+        self.last_fault = Some(number);
+        // Orphans are in the memory of the process only.
+        for state in self.targets.values_mut() {
+            state.taken |= state.orphaned;
+        }
+        let is_its = |call: &Call| call.by.as_ref().is_none_or(|by| by == process);
+        let ended = self.running.extract_if(.., |_, (_, call)| is_its(call));
+        for (_, (_, call)) in ended.collect::<Vec<_>>() {
+            let state = self.targets.get_mut(&call.target);
+            if let Some(state) = state.filter(|_| call.method == Method::Publish) {
+                state.publish_cut_off(number);
+            }
         }
     }
 

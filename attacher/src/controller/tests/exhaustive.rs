@@ -52,7 +52,7 @@ fn search_all(most: usize) {
     let threads = Scope::ALL.map(|scope| std::thread::spawn(move || search(scope, faults(scope), None)));
     for (scope, thread) in Scope::ALL.into_iter().zip(threads) {
         let (count, violation) = thread.join().expect("a history must not panic");
-        eprintln_count((scope, faults(scope)), count);
+        print_count((scope, faults(scope)), count);
         assert_eq!(violation, None, "{}", violation.as_deref().unwrap_or_default());
     }
 }
@@ -69,8 +69,7 @@ fn every_history_with_three_faults_keeps_each_volume() {
     search_all(3);
 }
 
-#[expect(clippy::print_stderr, reason = "the documents name the numbers")]
-fn eprintln_count(what: impl std::fmt::Debug, count: u64) {
+fn print_count(what: impl std::fmt::Debug, count: u64) {
     eprintln!("{what:?}: {count} histories");
 }
 
@@ -87,7 +86,7 @@ fn finds_each_wrong_rule() {
             })
         });
         let found = found.unwrap_or_else(|| panic!("{bug:?} is not found in {histories} histories"));
-        eprintln_count((bug, found.lines().next().unwrap_or_default()), histories);
+        print_count((bug, found.lines().next().unwrap_or_default()), histories);
     }
 }
 

@@ -177,8 +177,7 @@ impl Situation {
         });
         let driver = mk_driver();
         let mut progress = self.progress;
-        let locked;
-        let mut view = View {
+        let view = View {
             driver: &driver,
             subject: &subject,
             inputs: Some(inputs),
@@ -192,11 +191,14 @@ impl Situation {
             locked: &[],
         };
         progress.expire(&view);
-        locked = match next(&view, &progress, self.now) {
+        let locked = match next(&view, &progress, self.now) {
             Next::Lock(targets) => targets,
-            next => return in_words(&next),
+            next @ (Next::Done | Next::Stop(_) | Next::Act(_)) => return in_words(&next),
         };
-        view.locked = &locked;
+        let view = View {
+            locked: &locked,
+            ..view
+        };
         let ids: Vec<_> = locked.iter().map(|target| &*target.node_id).collect();
         format!(
             "{} (locks {})",
@@ -245,6 +247,7 @@ fn in_words(next: &Next) -> String {
 }
 
 /// The rows of docs/architecture.md: its first column, and the situation.
+#[expect(clippy::too_many_lines, reason = "it is a table")]
 fn rows() -> Vec<(&'static str, Situation)> {
     use UnpublishResult::{NotFound, Unpublished};
     let (attach, recorded, detach, orphan) = (

@@ -38,6 +38,7 @@ fn usage(
 
 /// The node was registered as "a" and is now registered as "b".
 #[test]
+#[expect(clippy::too_many_lines, reason = "it is a table")]
 fn detach_waits_for_another_attachment_that_was_published_under_another_id_of_the_node() {
     use TargetUsage::*;
     let detached = Attachment {

@@ -103,7 +103,9 @@ impl Patch {
         let operations = match &self.document {
             Value::Null => &[],
             Value::Array(operations) if operations.iter().all(is_operation) => operations.as_slice(),
-            _ => return Err(Status::bad_request("the body is not a JSON patch")),
+            Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_) => {
+                return Err(Status::bad_request("the body is not a JSON patch"));
+            }
         };
         let mut document = Value::Object(document);
         for operation in operations {

@@ -35,6 +35,9 @@ pub(super) trait Command: Debug + Send + Sync {
     fn run<'a>(&'a self, stage: &'a mut Stage<'_, '_>) -> BoxFuture<'a, Result<()>>;
 }
 
+/// A command that was read.
+pub(super) type Parsed = Result<Box<dyn Command>, SyntaxError>;
+
 /// How a command is written.
 pub(super) struct Syntax {
     /// One or several forms, a line each. All begin with the command's first word.
@@ -43,7 +46,7 @@ pub(super) struct Syntax {
     /// Whether the narration says that the user executes it.
     pub(super) is_action: bool,
     /// Reads the words after the first.
-    pub(super) parse: fn(&mut Words, &mut Setup) -> Result<Box<dyn Command>, SyntaxError>,
+    pub(super) parse: fn(&mut Words, &mut Setup) -> Parsed,
 }
 
 /// All commands, in the order of the documentation.

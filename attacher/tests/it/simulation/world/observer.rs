@@ -24,11 +24,12 @@ impl World {
     /// Waits until the observation is in order, and makes it.
     async fn until_in_order(&self, seen: Observation) {
         loop {
-            let mut state = self.state();
-            if state.contract.preview(state.began.elapsed(), &seen).is_empty() {
-                return state.observe(seen);
+            {
+                let mut state = self.state();
+                if state.contract.preview(state.began.elapsed(), &seen).is_empty() {
+                    return state.observe(seen);
+                }
             }
-            drop(state);
             tokio::time::sleep(POLL).await;
         }
     }
