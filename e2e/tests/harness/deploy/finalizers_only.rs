@@ -73,38 +73,7 @@ async fn policy_allows_the_finalizer_only(harness: Arc<Harness>) -> Result<()> {
         }
     })
     .await?;
-    for (refused, reason) in [
-        (
-            json!({"metadata": {"labels": {"zone": "b"}}}),
-            "does not change labels",
-        ),
-        (
-            json!({"metadata": {"annotations": {"a": "b"}}}),
-            "does not change labels",
-        ),
-        (
-            json!({"spec": {"persistentVolumeReclaimPolicy": "Delete"}}),
-            "change the spec",
-        ),
-        (
-            json!({"spec": {"capacity": {"storage": "2Gi"}}}),
-            "change the spec",
-        ),
-        (
-            json!({"metadata": {"$deleteFromPrimitiveList/finalizers": ["example.com/backup"]}}),
-            "no finalizer of a PersistentVolume but its own",
-        ),
-        (
-            json!({"metadata": {"finalizers": ["example.com/mine"]}}),
-            "no finalizer of a PersistentVolume but its own",
-        ),
-        (
-            json!({"metadata": {"ownerReferences": [
-                {"apiVersion": "v1", "kind": "Namespace", "name": "default", "uid": "u"}
-            ]}}),
-            "does not change labels",
-        ),
-    ] {
+    for (refused, reason) in refused_patches() {
         let error = write(&refused).await.err();
         let message = error.as_ref().map(ToString::to_string).unwrap_or_default();
         ensure!(
@@ -146,4 +115,40 @@ async fn policy_allows_the_finalizer_only(harness: Arc<Harness>) -> Result<()> {
         .await
         .context("release the volume")?;
     cluster.delete(VOLUME).await
+}
+
+/// Patches that the policy refuses, and a part of its message.
+fn refused_patches() -> [(Value, &'static str); 7] {
+    [
+        (
+            json!({"metadata": {"labels": {"zone": "b"}}}),
+            "does not change labels",
+        ),
+        (
+            json!({"metadata": {"annotations": {"a": "b"}}}),
+            "does not change labels",
+        ),
+        (
+            json!({"spec": {"persistentVolumeReclaimPolicy": "Delete"}}),
+            "change the spec",
+        ),
+        (
+            json!({"spec": {"capacity": {"storage": "2Gi"}}}),
+            "change the spec",
+        ),
+        (
+            json!({"metadata": {"$deleteFromPrimitiveList/finalizers": ["example.com/backup"]}}),
+            "no finalizer of a PersistentVolume but its own",
+        ),
+        (
+            json!({"metadata": {"finalizers": ["example.com/mine"]}}),
+            "no finalizer of a PersistentVolume but its own",
+        ),
+        (
+            json!({"metadata": {"ownerReferences": [
+                {"apiVersion": "v1", "kind": "Namespace", "name": "default", "uid": "u"}
+            ]}}),
+            "does not change labels",
+        ),
+    ]
 }
