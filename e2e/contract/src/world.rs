@@ -38,6 +38,8 @@ pub struct World {
     pub gaps: BTreeMap<String, usize>,
     /// UIDs whose finalizer another client removed.
     pub taken: BTreeSet<Name>,
+    /// The recorded targets of these.
+    pub taken_targets: BTreeSet<Target>,
     /// The latest fault.
     pub last_fault: Option<usize>,
     /// When all faults ended.
@@ -90,6 +92,7 @@ impl World {
             leader: None,
             gaps: BTreeMap::new(),
             taken: BTreeSet::new(),
+            taken_targets: BTreeSet::new(),
             last_fault: None,
             healed: None,
             lists: BTreeMap::new(),
@@ -175,6 +178,12 @@ impl World {
             }
             Observation::FinalizerTaken(uid) => {
                 self.taken.insert(uid.clone());
+                let known = self.attachments.values().find(|state| state.version.uid == *uid);
+                let target = known.and_then(|state| {
+                    let (volume, node) = (self.handle(&state.version)?, state.version.node_id.clone()?);
+                    Some(Target { volume, node })
+                });
+                self.taken_targets.extend(target);
                 for state in self.targets.values_mut() {
                     state.taken |= state.published_for.as_ref() == Some(uid);
                 }

@@ -58,12 +58,14 @@ pub fn parse(yaml: &str) -> Result<Vec<DynamicObject>> {
         .collect()
 }
 
-/// Whether the object creates pods.
+/// Whether the object creates pods or is about them: in the harness the programs are processes.
 pub(super) fn is_workload(object: &DynamicObject) -> bool {
     object
         .types
         .as_ref()
         .is_some_and(|types| types.api_version == "apps/v1")
+        || is_kind(object, "NetworkPolicy")
+        || is_kind(object, "ResourceQuota")
 }
 
 /// Whether the object is of this kind.

@@ -45,7 +45,8 @@ pub(super) fn finalizer_before_publish(
         return;
     };
     let mut of_target = now.world.attachments_of(&call.target);
-    if of_target.any(|state| state.version.finalizer) {
+    // The attacher cannot know yet that another client has taken the finalizer.
+    if of_target.any(|state| state.version.finalizer) || now.world.taken_targets.contains(&call.target) {
         return;
     }
     let evidence = now.world.attachments_of(&call.target).map(|state| state.seen.1);

@@ -125,7 +125,10 @@ pub(super) fn attached_under<'a>(
     let is_under = |attachment: &Attachment| {
         let handle = world.handle(attachment);
         let all = target.node.is_empty() && handle.as_ref() == Some(&target.volume);
+        // Without finalizer and record it was attached by a driver without publish calls, and has nothing to be detached.
+        let is_published = attachment.finalizer || attachment.node_id.is_some();
         attachment.attached
+            && is_published
             && attachment.deleting.is_none()
             && (all || world.is_target_of(attachment, target))
     };

@@ -85,7 +85,7 @@ async fn volume_is_force_detached_from_an_unhealthy_node_after_six_minutes() {
         .until_event(
             "web-2",
             "FailedAttachVolume",
-            "Volume is already exclusively attached to one node and can't be attached to another",
+            "Volume is already exclusively attached to one node",
         )
         .await;
     let waited = world.until_running("web-2").await;

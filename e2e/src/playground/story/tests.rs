@@ -122,11 +122,15 @@ fn every_form_of_every_command_can_be_read() {
         ("CONDITION", "db running"),
         ("TEXT", "text"),
         (", ...", ", c"),
-        ("[N ", "[2 "),
-        (" N", " 2"),
     ];
     for form in COMMANDS.iter().flat_map(|syntax| syntax.forms) {
-        let mut line = format!("  {form} ");
+        let number = |word| match word {
+            "N" => "2",
+            "[N" => "[2",
+            word => word,
+        };
+        let words: Vec<_> = form.split(' ').map(number).collect();
+        let mut line = format!("  {} ", words.join(" "));
         for (place, value) in values {
             line = line.replace(place, value);
         }
