@@ -14,6 +14,7 @@ use csi_e2e::wait::{self, Progress};
 use libtest_mimic::Trial;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use verdict::Requirement;
 
 use crate::{Harness, trial};
 
@@ -183,6 +184,7 @@ async fn usage_is_measured(harness: Arc<Harness>) -> Result<()> {
 }
 
 async fn finish_names_and_kills_leaked_processes(_: Arc<Harness>) -> Result<()> {
+    Requirement::Program("setsid").check()?;
     let run = Run::start()?;
     let process = Process::spawn(&run, sh("parent", RUNAWAY))?;
     let runaway = words(process.stdout(), 1).await?[0].clone();
@@ -212,6 +214,7 @@ async fn files_are_kept(_: Arc<Harness>) -> Result<()> {
 }
 
 async fn nothing_survives_a_killed_harness(harness: Arc<Harness>) -> Result<()> {
+    Requirement::Program("setsid").check()?;
     let victim = Process::spawn(&harness.run, Spec::new("victim", "/proc/self/exe").arg(VICTIM))?;
     let dir = PathBuf::from(words(victim.stdout(), 1).await?[0].clone());
     let mut pids = words(&dir.join("child.stdout"), 2).await?;

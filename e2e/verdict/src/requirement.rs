@@ -29,6 +29,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("openssl", "apt-get install openssl"),
     ("prlimit", "apt-get install util-linux"),
     ("runc", "apt-get install runc"),
+    ("setsid", "apt-get install util-linux"),
     ("tar", "apt-get install tar"),
     ("umount", "apt-get install mount"),
     ("unshare", "apt-get install util-linux"),
