@@ -192,9 +192,14 @@ impl ControllerState {
         }
     }
 
+    /// Whether no sync is running.
+    pub fn is_drained(&self) -> bool {
+        self.queue.running() == 0
+    }
+
     /// Whether no sync is running and no abandoned target remains. Only this process knows abandoned targets.
     pub fn is_idle(&self) -> bool {
-        self.queue.running() == 0 && self.abandoned.is_empty()
+        self.is_drained() && self.abandoned.is_empty()
     }
 
     fn attachment_item(&mut self, name: &Arc<str>, lane: Lane) -> Option<Item> {
