@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use attacher_contract::Observation;
+use csi_attacher::controller::state::lock;
 use csi_attacher::leader_election::LeaderElector;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::{Instant, sleep, timeout};
@@ -96,8 +97,9 @@ impl Replicas {
         // The work is polled first: a process that was suspended may write before it learns that it lost the lease.
         tokio::select! {
             biased;
-            finished = attacher_with(timing, &self.world, client, seed, terminate) => {
-                if finished {
+            state = attacher_with(timing, &self.world, client, seed, terminate) => {
+                let is_idle = lock(&state).is_idle();
+                if is_idle {
                     stop_election.cancel();
                     drop(election.await);
                 }
