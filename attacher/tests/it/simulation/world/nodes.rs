@@ -8,6 +8,7 @@ use csi_attacher::informer::Change;
 use csi_attacher::model::{Node, PublishTarget};
 use tokio::time::Instant;
 
+use super::observer::target_of;
 use super::{FORMER_ID_KNOWN, FormerId, NODES, RENAMED_NODE, State};
 
 // === impl State ===
@@ -73,8 +74,12 @@ impl State {
         self.removed_ids.insert(id);
     }
 
-    /// Changes the machine's node ID. Its publishes stay.
+    /// Changes the machine's node ID. Its publishes stay, except those that the driver denied: the contract excuses them by
+    /// the former ID.
     fn change_node_id(&mut self, before: &Arc<str>, next: &Arc<str>) {
+        let contract = self.contract.world();
+        self.published
+            .retain(|target| target.node_id != *before || !contract.is_denied(&target_of(target)));
         let renamed = |targets: &mut HashSet<PublishTarget>| {
             *targets = std::mem::take(targets)
                 .into_iter()

@@ -246,7 +246,7 @@ pub(super) fn name_of(uid: &Uid) -> Arc<str> {
     uid.to_string().as_str().into()
 }
 
-fn target_of(target: &PublishTarget) -> Target {
+pub(super) fn target_of(target: &PublishTarget) -> Target {
     Target {
         volume: target.volume_id.clone(),
         node: target.node_id.clone(),
