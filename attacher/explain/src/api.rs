@@ -78,7 +78,7 @@ impl ApiReader {
             Ok(object) => Lookup::Found(object),
             Err(ReadError::NotFound) => Lookup::NotFound,
             Err(error) => {
-                self.note_gap(resources, &error);
+                self.note_unread(resources, &error);
                 Lookup::Unknown
             }
         }
@@ -106,7 +106,7 @@ impl ApiReader {
                 // The API server does not serve this kind: there are no objects.
                 Err(ReadError::NotFound) => return (kept, true),
                 Err(error) => {
-                    self.note_gap(resources, &error);
+                    self.note_unread(resources, &error);
                     return (kept, false);
                 }
             };
@@ -117,15 +117,18 @@ impl ApiReader {
             }
         }
         let limit = PAGE_SIZE * MAX_PAGES;
-        self.note_gap(
+        self.note_unread(
             resources,
             &ReadError::Failed(format!("only the first {limit} were read")),
         );
         (kept, false)
     }
 
-    fn note_gap(&self, resources: &str, error: &ReadError) {
-        let gap = format!("cannot read {resources}: {error}");
+    fn note_unread(&self, resources: &str, error: &ReadError) {
+        self.note_gap(format!("cannot read {resources}: {error}"));
+    }
+
+    pub(crate) fn note_gap(&self, gap: String) {
         let mut gaps = self.gaps.lock().unwrap_or_else(PoisonError::into_inner);
         gaps.insert(gap);
     }

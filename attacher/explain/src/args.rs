@@ -9,7 +9,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use jiff::SignedDuration;
 
-use crate::resource::{self, Resource};
+use crate::resource::{self, Resource, ResourceKind};
 
 /// Explains where a CSI volume is stuck between pod and node.
 #[derive(Clone, Debug, Parser)]
@@ -53,13 +53,19 @@ pub(crate) enum Command {
 #[command(
     after_help = EXAMPLES,
     override_usage = "kubectl csi-attach explain <KIND>/<NAME> [-n NAMESPACE] [FLAGS]\n       \
-                      kubectl csi-attach explain <KIND> <NAME> [-n NAMESPACE] [FLAGS]"
+                      kubectl csi-attach explain <KIND> <NAME> [-n NAMESPACE] [FLAGS]\n       \
+                      kubectl csi-attach explain -A [FLAGS]"
 )]
 pub(crate) struct ExplainArgs {
     /// Object to explain: pod (po), persistentvolumeclaim (pvc), persistentvolume (pv), volumeattachment (va) or
     /// node (no), followed by its name.
-    #[arg(required = true, num_args = 1..=2, value_name = "KIND/NAME")]
+    #[arg(num_args = 1..=2, value_name = "KIND/NAME")]
     object: Vec<String>,
+
+    /// Explain every volume of the cluster that waits for something, the worst first: pods that are pending or
+    /// terminating, VolumeAttachments that are not attached or being deleted, PersistentVolumes that are being deleted.
+    #[arg(long, short = 'A', conflicts_with = "namespace")]
+    all_namespaces: bool,
 
     /// Namespace of the pod or claim. Default: the namespace of the kubeconfig's context.
     #[arg(long, short = 'n', value_name = "NAMESPACE")]
@@ -84,6 +90,10 @@ pub(crate) struct ExplainArgs {
     /// Duration after which a step that has not completed counts as stuck.
     #[arg(long, default_value = "30s", value_parser = duration, value_name = "DURATION")]
     pub(crate) stuck_after: Duration,
+
+    /// Explain again whenever something changes, until interrupted.
+    #[arg(long, short = 'w')]
+    pub(crate) watch: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -91,6 +101,7 @@ Examples:
   kubectl csi-attach explain pod/db-0 -n shop
   kubectl csi-attach explain pvc data-db-0 -n shop
   kubectl csi-attach explain node worker-3 --output json
+  kubectl csi-attach explain -A --watch
   kubectl get volumeattachments -o name | head -1
   kubectl csi-attach explain volumeattachment/csi-0c1...
 
@@ -119,8 +130,8 @@ impl Args {
         let matches = command.try_get_matches_from_mut(line)?;
         let args = Self::from_arg_matches(&matches)?;
         match &args.command {
-            Command::Explain(explain) => match resource::parse(&explain.object) {
-                Ok(_) => Ok(args),
+            Command::Explain(explain) => match explain.check() {
+                Ok(()) => Ok(args),
                 Err(text) => Err(command.error(ErrorKind::ValueValidation, text)),
             },
             Command::Completion { .. } | Command::Complete { .. } => Ok(args),
@@ -131,8 +142,26 @@ impl Args {
 // === impl ExplainArgs ===
 
 impl ExplainArgs {
-    /// The object to explain; `default_namespace` applies without `--namespace`.
+    fn check(&self) -> Result<(), String> {
+        match (self.all_namespaces, self.object.as_slice()) {
+            (true, []) => Ok(()),
+            (true, objects) => Err(format!(
+                "-A explains the whole cluster: leave out {:?}, or leave out -A and write KIND/NAME",
+                objects.join(" ")
+            )),
+            (false, []) => Err("write KIND/NAME, such as pod/web-0, or -A for the whole cluster".to_owned()),
+            (false, object) => resource::parse(object).map(drop),
+        }
+    }
+
+    /// What to explain; `default_namespace` applies without `--namespace`.
     pub(crate) fn resource(&self, default_namespace: &str) -> Resource {
+        if self.all_namespaces {
+            return Resource {
+                kind: ResourceKind::Cluster,
+                ..Resource::default()
+            };
+        }
         let (kind, name) = resource::parse(&self.object).unwrap_or_default();
         let namespace = if kind.is_namespaced() {
             self.namespace.as_deref().unwrap_or(default_namespace)
@@ -157,7 +186,6 @@ fn duration(value: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resource::ResourceKind;
 
     fn read(line: &[&str]) -> Result<ExplainArgs, clap::Error> {
         let line = ["kubectl-csi_attach", "explain"].iter().chain(line);
@@ -189,6 +217,7 @@ mod tests {
             ),
             (&["va", "csi-1"], VolumeAttachment, "", "csi-1"),
             (&["nodes", "node-a.example"], Node, "", "node-a.example"),
+            (&["-A"], Cluster, "", ""),
         ] {
             let resource = Resource {
                 kind,
@@ -213,6 +242,8 @@ mod tests {
             (&["pod/a", "--stuck-after", "soon"], "--stuck-after"),
             (&["pod/a", "--stuck-after=-1s"], "--stuck-after"),
             (&["pod", "a", "b"], "b"),
+            (&["pods", "-A"], "leave out \"pods\""),
+            (&["-A", "-n", "shop"], "--namespace"),
         ] {
             let error = read(line).unwrap_err();
             assert!(error.to_string().contains(part), "{line:?}: {error}");

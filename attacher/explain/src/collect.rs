@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::{StreamExt, stream};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::{Api, Resource as ApiResource};
 
@@ -21,7 +21,7 @@ use crate::snapshot::{Lookup, NamespacedName, Snapshot};
 /// Objects of one kind that are read one by one.
 const MAX_OBJECTS: usize = 500;
 const CONCURRENT_REQUESTS: usize = 16;
-/// Objects whose events are read.
+/// Objects whose events are read, unless the whole cluster is explained.
 const MAX_EVENT_SOURCES: usize = 16;
 /// Where attachers often run, for users who may not list leases in all namespaces.
 const LIKELY_LEASE_NAMESPACES: [&str; 2] = ["kube-system", "default"];
@@ -108,6 +108,7 @@ impl Collector<'_> {
                 let attachment = self.reader.get(&self.cluster_api(), &name).await?;
                 self.snapshot.attachments.push(attachment);
             }
+            ResourceKind::Cluster => self.read_unfinished().await,
             ResourceKind::Node => {
                 // Attachments may outlive their Node object; then they are explained.
                 let node = match self.reader.get(&self.cluster_api(), &name).await {
@@ -118,6 +119,43 @@ impl Collector<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The objects of the cluster that wait for something, of each kind the oldest [`MAX_OBJECTS`].
+    async fn read_unfinished(&mut self) {
+        let is_waiting = |pod: &Pod| {
+            pod.claims().next().is_some() && (pod.phase() == "Pending" || pod.deleted_at().is_some())
+        };
+        let (pods, _) = self
+            .reader
+            .list("pods", &self.cluster_api(), "", is_waiting)
+            .await;
+        let is_unfinished = |va: &VolumeAttachment| !va.is_attached() || va.deleted_at().is_some();
+        let api = self.cluster_api();
+        let (attachments, _) = self
+            .reader
+            .list("volumeattachments", &api, "", is_unfinished)
+            .await;
+        let is_deleting = |volume: &PersistentVolume| volume.deleted_at().is_some();
+        let api = self.cluster_api();
+        let (volumes, _) = self.reader.list("persistentvolumes", &api, "", is_deleting).await;
+        self.snapshot.pods = self.oldest("pods", pods);
+        self.snapshot.attachments = self.oldest("volumeattachments", attachments);
+        let volumes = self.oldest("persistentvolumes", volumes).into_iter();
+        let volumes = volumes.map(|volume| (volume.name().to_owned(), Lookup::Found(volume)));
+        self.snapshot.volumes.extend(volumes);
+    }
+
+    fn oldest<T: ObjectExt>(&self, resources: &str, mut objects: Vec<T>) -> Vec<T> {
+        objects.sort_by_key(ObjectExt::created_at);
+        if objects.len() > MAX_OBJECTS {
+            let all = objects.len();
+            self.reader.note_gap(format!(
+                "of {all} {resources} that wait for something only the oldest {MAX_OBJECTS} are explained"
+            ));
+            objects.truncate(MAX_OBJECTS);
+        }
+        objects
     }
 
     /// Whether the resource is a node of which no object exists.
@@ -216,7 +254,8 @@ impl Collector<'_> {
             ResourceKind::Pod
             | ResourceKind::PersistentVolumeClaim
             | ResourceKind::PersistentVolume
-            | ResourceKind::VolumeAttachment => self.snapshot.claims.keys().cloned().collect(),
+            | ResourceKind::VolumeAttachment
+            | ResourceKind::Cluster => self.snapshot.claims.keys().cloned().collect(),
         };
         let known: BTreeSet<String> = self
             .snapshot
@@ -226,10 +265,14 @@ impl Collector<'_> {
             .collect();
         let keep =
             |pod: &Pod| !known.contains(pod.uid()) && pod.claims().any(|(_, claim)| claims.contains(&claim));
-        let namespaces: BTreeSet<&str> = claims.iter().map(|claim| claim.namespace.as_str()).collect();
-        for namespace in namespaces {
-            let resources = format!("pods in namespace {namespace}");
-            let api = self.api(namespace);
+        let mut scopes: BTreeMap<String, Api<Pod>> = BTreeMap::new();
+        for NamespacedName { namespace, .. } in &claims {
+            match kind {
+                ResourceKind::Cluster => scopes.insert("pods".to_owned(), self.cluster_api()),
+                _ => scopes.insert(format!("pods in namespace {namespace}"), self.api(namespace)),
+            };
+        }
+        for (resources, api) in scopes {
             let (mut pods, complete) = self.reader.list(&resources, &api, "", keep).await;
             self.snapshot.pods.append(&mut pods);
             self.snapshot.pods_incomplete |= !complete;
@@ -343,9 +386,13 @@ impl Collector<'_> {
         let volumes = snapshot.volumes.keys();
         let volumes = volumes.map(|name| ("PersistentVolume", CLUSTER_EVENTS_NAMESPACE, name.as_str()));
         let sources = pods.chain(claims).chain(attachments).chain(volumes);
+        let limit = match snapshot.resource.kind {
+            ResourceKind::Cluster => MAX_OBJECTS,
+            _ => MAX_EVENT_SOURCES,
+        };
         let sources: Vec<_> = sources
             .filter(|(_, _, name)| is_object_name(name))
-            .take(MAX_EVENT_SOURCES)
+            .take(limit)
             .collect();
         let this = &*self;
         let events = concurrently(sources, |(kind, namespace, name)| async move {

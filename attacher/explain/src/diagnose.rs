@@ -52,13 +52,18 @@ pub(crate) fn diagnose(
     };
     let paths = paths(view).into_iter().filter(is_selected);
     let mut paths: Vec<PathReport> = paths.map(|path| report(&path)).collect();
-    // The worst first, otherwise in the order of the pod's volumes or by name.
+    if snapshot.resource.kind == ResourceKind::Cluster {
+        paths.retain(|path| path.finding.state > State::Fine);
+        paths.sort_by_key(|path| path.finding.since.unwrap_or(now));
+    }
+    // The worst first, otherwise in the order of the pod's volumes or by name; of a cluster, by age.
     paths.sort_by_key(|path| Reverse(path.finding.state));
     let notes = notes(view, paths.is_empty());
     let worst = paths.iter().map(|path| path.finding.state).max();
     Report {
         subject: snapshot.resource.to_string(),
         state: worst.unwrap_or(State::Fine),
+        is_summary: snapshot.resource.kind == ResourceKind::Cluster,
         paths,
         notes,
         gaps: snapshot.gaps.clone(),
@@ -90,7 +95,31 @@ fn paths(view: ClusterView<'_>) -> Vec<VolumePath<'_>> {
             of_volume(view, Some(name), volume.map(str::to_owned))
         }
         ResourceKind::Node => of_node(view, &resource.name),
+        ResourceKind::Cluster => of_cluster(view),
     }
+}
+
+/// The unfinished attachments, the volumes of pods that have none of these, and the volumes that are being deleted.
+fn of_cluster(view: ClusterView<'_>) -> Vec<VolumePath<'_>> {
+    let is_unfinished = |va: &&VolumeAttachment| !va.is_attached() || va.deleted_at().is_some();
+    let attachments = view.snapshot.attachments.iter().filter(is_unfinished);
+    let mut paths: Vec<_> = attachments
+        .map(|va| VolumePath::of_attachment(view, va))
+        .collect();
+    let pods = view.snapshot.pods.iter();
+    let waiting = pods.filter(|pod| pod.phase() == "Pending" || pod.deleted_at().is_some());
+    let waiting = waiting.flat_map(|pod| of_pod(view, pod));
+    let is_new = |path: &VolumePath<'_>| path.attachment.is_none_or(|va| !is_unfinished(&va));
+    paths.extend(waiting.filter(is_new));
+    let deleting = view
+        .snapshot
+        .volumes
+        .iter()
+        .filter(|(_, volume)| volume.found().is_some_and(|volume| volume.deleted_at().is_some()));
+    let deleting =
+        deleting.map(|(name, _)| VolumePath::unused(view, claim_of(view, name), Some(name.clone())));
+    paths.extend(deleting);
+    paths
 }
 
 fn of_pod<'s>(view: ClusterView<'s>, pod: &'s Pod) -> Vec<VolumePath<'s>> {
@@ -208,11 +237,16 @@ fn notes(view: ClusterView<'_>, nothing: bool) -> Vec<String> {
         ResourceKind::Pod
         | ResourceKind::PersistentVolumeClaim
         | ResourceKind::PersistentVolume
-        | ResourceKind::VolumeAttachment => Vec::new(),
+        | ResourceKind::VolumeAttachment
+        | ResourceKind::Cluster => Vec::new(),
     };
     notes.extend(warnings(view.snapshot));
     if nothing {
-        notes.push("There is no volume here that a CSI driver would have to attach.".to_owned());
+        let note = match resource.kind {
+            ResourceKind::Cluster => "No volume waits for anything.",
+            _ => "There is no volume here that a CSI driver would have to attach.",
+        };
+        notes.push(note.to_owned());
     }
     notes
 }

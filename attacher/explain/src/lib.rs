@@ -25,16 +25,18 @@ mod time;
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::CommandFactory;
 use jiff::Timestamp;
 
-use self::api::ApiReader;
+use self::api::{ApiReader, ReadError};
 use self::args::{Args, Command, ExplainArgs, Output};
 use self::chain::chain;
 use self::diagnose::diagnose;
 use self::error::Error;
-use self::report::State;
+use self::report::{Report, State};
+use self::resource::Resource;
 
 /// A volume is stuck.
 const STUCK: u8 = 1;
@@ -45,6 +47,9 @@ const FAILED: u8 = 2;
 pub fn command() -> clap::Command {
     Args::command()
 }
+
+/// Between two explanations of `--watch`.
+const WATCH_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Runs the command line, the program's name first, and returns the process's exit code.
 pub async fn run(line: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -71,18 +76,50 @@ pub async fn run(line: impl IntoIterator<Item = OsString>) -> ExitCode {
 async fn explain(args: &ExplainArgs) -> Result<State, Error> {
     let (client, namespace) = client::connect(args).await?;
     let resource = args.resource(&namespace);
+    let mut printed = read(args, client.clone(), &resource).await?;
+    print_report(args, &printed)?;
+    while args.watch {
+        tokio::time::sleep(WATCH_INTERVAL).await;
+        match read(args, client.clone(), &resource).await {
+            Ok(report) if report.differs(&printed) => {
+                print_report(args, &report)?;
+                printed = report;
+            }
+            Ok(_) => {}
+            // The API server may be back at the next time.
+            Err(Error::Resource {
+                error: ReadError::Failed(text),
+                ..
+            }) => drop(writeln!(std::io::stderr(), "cannot read {resource}: {text}")),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(printed.state)
+}
+
+async fn read(args: &ExplainArgs, client: kube::Client, resource: &Resource) -> Result<Report, Error> {
     let reader = ApiReader::new(client);
     let collected = collect::collect(&reader, resource.clone(), args.driver.as_deref()).await;
-    let mut snapshot = collected.map_err(|error| Error::Resource { resource, error })?;
+    let mut snapshot = collected.map_err(|error| Error::Resource {
+        resource: resource.clone(),
+        error,
+    })?;
     snapshot.gaps = reader.into_gaps();
-    let now = Timestamp::now();
-    let report = diagnose(&snapshot, args.driver.as_deref(), args.stuck_after, now);
-    let text = match args.output {
-        Output::Text => printer::text(&report, now),
-        Output::Json => printer::json(&report)?,
+    Ok(diagnose(
+        &snapshot,
+        args.driver.as_deref(),
+        args.stuck_after,
+        Timestamp::now(),
+    ))
+}
+
+fn print_report(args: &ExplainArgs, report: &Report) -> Result<(), Error> {
+    let text = match (args.output, args.watch) {
+        (Output::Text, false) => printer::text(report, Timestamp::now()),
+        (Output::Text, true) => printer::text(report, Timestamp::now()) + "\n",
+        (Output::Json, _) => printer::json(report)?,
     };
-    print(text.as_bytes())?;
-    Ok(report.state)
+    print(text.as_bytes())
 }
 
 fn print(text: &[u8]) -> Result<(), Error> {

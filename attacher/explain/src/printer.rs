@@ -16,7 +16,11 @@ pub(crate) fn text(report: &Report, now: Timestamp) -> String {
     line(&mut out, &format!("{}: {}", report.subject, report.state.label()));
     for path in &report.paths {
         out.push('\n');
-        describe(&mut out, path, now);
+        if report.is_summary {
+            summarize(&mut out, path, now);
+        } else {
+            describe(&mut out, path, now);
+        }
     }
     if !report.notes.is_empty() || !report.gaps.is_empty() {
         out.push('\n');
@@ -32,6 +36,21 @@ pub(crate) fn json(report: &Report) -> Result<String, serde_json::Error> {
     let mut text = serde_json::to_string_pretty(report)?;
     text.push('\n');
     Ok(text)
+}
+
+/// Without steps and advice: the explanation of the named object has them.
+fn summarize(out: &mut String, path: &PathReport, now: Timestamp) {
+    let state = path.finding.state.label();
+    wrapped(out, "", "    ", &format!("{state}: {}", path.title));
+    let brief = Finding {
+        why: path.finding.why.iter().take(1).cloned().collect(),
+        advice: Vec::new(),
+        ..path.finding.clone()
+    };
+    advise(out, &brief, now);
+    if let Some(arguments) = path.names.arguments() {
+        line(out, &format!("         $ kubectl csi-attach explain {arguments}"));
+    }
 }
 
 fn describe(out: &mut String, path: &PathReport, now: Timestamp) {
@@ -155,6 +174,7 @@ mod tests {
                     .collect(),
                 finding,
             }],
+            is_summary: false,
             notes: Vec::new(),
             gaps: vec!["cannot read leases: forbidden".to_owned()],
         };

@@ -10,6 +10,9 @@ pub(crate) struct Report {
     pub(crate) subject: String,
     /// The worst state of all paths.
     pub(crate) state: State,
+    /// Whether the text has only the finding of each path. The JSON is whole.
+    #[serde(skip)]
+    pub(crate) is_summary: bool,
     /// One for each volume and node.
     pub(crate) paths: Vec<PathReport>,
     /// Facts beside the paths.
@@ -177,6 +180,51 @@ pub(crate) enum Cause {
     DetachNotRequested,
     /// The volume is detached while kubelet reports it in use.
     DetachWhileInUse,
+}
+
+// === impl Report ===
+
+impl Report {
+    /// Whether a reader of `other` would learn something new.
+    pub(crate) fn differs(&self, other: &Self) -> bool {
+        let facts = |report: &Self| {
+            let paths = report.paths.iter().map(|path| {
+                let done = path.steps.iter().filter(|step| step.done).count();
+                let Finding {
+                    cause,
+                    state,
+                    actor,
+                    who,
+                    summary,
+                    ..
+                } = path.finding.clone();
+                (path.names.clone(), done, cause, state, actor, who, summary)
+            });
+            paths.collect::<Vec<_>>()
+        };
+        facts(self) != facts(other) || self.notes != other.notes || self.gaps != other.gaps
+    }
+}
+
+// === impl Names ===
+
+impl Names {
+    /// The arguments of `explain` for the object that shows this path.
+    fn object(&self) -> Option<(&'static str, &str)> {
+        let attachment = self.volume_attachment.as_deref();
+        let volume = self.persistent_volume.as_deref();
+        (self.pod.as_deref().map(|name| ("pod", name)))
+            .or_else(|| attachment.map(|name| ("volumeattachment", name)))
+            .or_else(|| volume.map(|name| ("persistentvolume", name)))
+    }
+
+    pub(crate) fn arguments(&self) -> Option<String> {
+        let (kind, name) = self.object()?;
+        Some(match name.split_once('/') {
+            Some((namespace, name)) => format!("{kind}/{name} -n {namespace}"),
+            None => format!("{kind}/{name}"),
+        })
+    }
 }
 
 // === impl Finding ===

@@ -1,4 +1,4 @@
-//! The object to explain, as kubectl spells it: `KIND/NAME` or `KIND NAME`.
+//! What is explained: one object as kubectl spells it, `KIND/NAME` or `KIND NAME`, or the whole cluster.
 
 use std::fmt;
 
@@ -11,9 +11,11 @@ pub(crate) enum ResourceKind {
     PersistentVolume,
     VolumeAttachment,
     Node,
+    /// All volumes of the cluster that wait for something. It has no name.
+    Cluster,
 }
 
-/// One object of the cluster.
+/// One object of the cluster, or the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Resource {
     pub(crate) kind: ResourceKind,
@@ -91,7 +93,7 @@ impl ResourceKind {
     pub(crate) fn is_namespaced(self) -> bool {
         match self {
             Self::Pod | Self::PersistentVolumeClaim => true,
-            Self::PersistentVolume | Self::VolumeAttachment | Self::Node => false,
+            Self::PersistentVolume | Self::VolumeAttachment | Self::Node | Self::Cluster => false,
         }
     }
 }
@@ -106,6 +108,7 @@ impl fmt::Display for Resource {
             ResourceKind::PersistentVolume => "persistentvolume",
             ResourceKind::VolumeAttachment => "volumeattachment",
             ResourceKind::Node => "node",
+            ResourceKind::Cluster => return f.write_str("cluster"),
         };
         if self.namespace.is_empty() {
             write!(f, "{kind}/{}", self.name)

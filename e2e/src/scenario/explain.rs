@@ -14,7 +14,7 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use self::explain_cli::{Expected, ExplainCli, Reader};
+use self::explain_cli::{CLUSTER, Expected, ExplainCli, Reader};
 pub(super) use self::lost_objects::SCENARIO as LOSSES;
 use super::test_env::{A, B, SECRET, STEP_TIMEOUT, ScenarioConfig, TestEnv, TestVolume};
 use super::{ExpectedOutcome, Scenario};
@@ -92,8 +92,9 @@ async fn driver_fails(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
         .set_faults(&[fail("INTERNAL", "the shelf is on fire")])
         .await?;
     let fails = Expected::stuck("attach-fails", "driver");
-    cli.wait(env, "pv/data", fails.saying("the shelf is on fire"))
-        .await?;
+    let fails = fails.saying("the shelf is on fire");
+    cli.wait(env, "pv/data", fails.clone()).await?;
+    cli.wait(env, CLUSTER, fails).await?;
     env.driver.clear_faults().await?;
     env.wait_until_running("web", STEP_TIMEOUT).await?;
     cli.wait(env, "pod/web", Expected::fine()).await?;

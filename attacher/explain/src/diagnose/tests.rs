@@ -6,6 +6,7 @@ use world::{World, merge};
 
 mod attach;
 mod claim;
+mod cluster;
 mod detach;
 mod mount;
 mod no_attachment;

@@ -17,6 +17,8 @@ use crate::wait::{self, Progress};
 const ACCOUNT: (&str, &str) = ("csi-attacher", "csi-attacher-explain");
 /// An account with an attacher's permissions that attaches nothing.
 const UNPRIVILEGED: &str = "unprivileged";
+/// Explains all volumes of the environment's driver.
+pub(super) const CLUSTER: &str = "-A";
 /// Timeout of one run.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -179,7 +181,12 @@ impl ExplainCli {
         let mut command = Command::new(&self.program);
         let (marker, value) = env.ctx().run().marker();
         command
-            .args(["explain", object, "--stuck-after=0s", "--namespace", env.prefix()])
+            .args(["explain", "--stuck-after=0s"])
+            // Other scenarios may share the cluster.
+            .args(match object {
+                CLUSTER => [CLUSTER, "--driver", env.driver.name()],
+                _ => [object, "--namespace", env.prefix()],
+            })
             .arg(format!("--output={form}"))
             .arg("--kubeconfig")
             .arg(kubeconfig)
