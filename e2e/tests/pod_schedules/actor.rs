@@ -95,9 +95,12 @@ impl Actor {
             .await
     }
 
-    /// Executes a step.
-    pub(crate) async fn act(&self, step: &Step) -> Result<()> {
-        self.try_act(step).await.with_context(|| step.to_string())
+    /// Executes the steps of a burst.
+    pub(crate) async fn act(&self, burst: &[Step]) -> Result<()> {
+        for step in burst {
+            self.try_act(step).await.with_context(|| step.to_string())?;
+        }
+        Ok(())
     }
 
     async fn try_act(&self, step: &Step) -> Result<()> {

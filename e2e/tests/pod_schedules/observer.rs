@@ -17,6 +17,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::schedule::is_of_single_node;
+
 /// Component of the controller's events.
 const COMPONENT: &str = "attachdetach-controller";
 
@@ -37,6 +39,8 @@ pub(crate) struct Attachment {
 pub(crate) struct Observed {
     /// All states of each VolumeAttachment, by name; `None` while it does not exist.
     pub attachments: BTreeMap<String, Vec<Option<Attachment>>>,
+    /// The same states in their order over all nodes, by single-node volume.
+    pub single_node: BTreeMap<String, Vec<(String, Option<Attachment>)>>,
     /// Volume and device path of the `volumesAttached` of each node.
     pub volumes_attached: BTreeMap<String, BTreeSet<(String, String)>>,
     /// Number of changes of `volumesAttached` by node, volume, and `added` or `removed`.
@@ -88,6 +92,22 @@ impl Observed {
         rest
     }
 
+    /// Whether the node's `volumesAttached` lists the volume.
+    pub(crate) fn lists(&self, (node, volume): &(String, String)) -> bool {
+        let volumes = self.volumes_attached.get(node).into_iter().flatten();
+        volumes.into_iter().any(|(name, _)| name == volume)
+    }
+
+    /// The same without this volume in the node's `volumesAttached`.
+    pub(crate) fn without(&self, target: &(String, String)) -> Self {
+        let (node, volume) = target;
+        let mut rest = self.without_reports(&BTreeSet::from([target.clone()]));
+        if let Some(volumes) = rest.volumes_attached.get_mut(node) {
+            volumes.retain(|(name, _)| name != volume);
+        }
+        rest
+    }
+
     /// The part whose objects' names begin with `prefix`.
     fn of(&self, prefix: &str) -> Self {
         let is_of = |states: &[Option<Attachment>]| {
@@ -96,6 +116,7 @@ impl Observed {
         };
         let mut part = self.clone();
         part.attachments.retain(|_, states| is_of(states));
+        part.single_node.retain(|volume, _| volume.starts_with(prefix));
         part.volumes_attached.retain(|node, _| node.starts_with(prefix));
         part.reports.retain(|(node, ..), _| node.starts_with(prefix));
         part.events.retain(|[object, ..]| object.starts_with(prefix));
@@ -103,10 +124,16 @@ impl Observed {
         part
     }
 
-    fn attachment_changed(&mut self, name: String, state: Option<Attachment>) {
-        let states = self.attachments.entry(name).or_default();
-        if states.last() != Some(&state) {
-            states.push(state);
+    fn attachment_changed(&mut self, name: String, attachment: Attachment, exists: bool) {
+        let volume = attachment.volume.clone();
+        let state = exists.then_some(attachment);
+        let states = self.attachments.entry(name.clone()).or_default();
+        if states.last() == Some(&state) {
+            return;
+        }
+        states.push(state.clone());
+        if is_of_single_node(&volume) {
+            self.single_node.entry(volume).or_default().push((name, state));
         }
     }
 
@@ -161,7 +188,7 @@ impl Observer {
             observed.clone(),
             |observed, attachment, exists| {
                 let name = attachment.name_any();
-                observed.attachment_changed(name, exists.then(|| attachment.into()));
+                observed.attachment_changed(name, attachment.into(), exists);
             },
         ));
         tasks.spawn(follow(

@@ -12,7 +12,7 @@ use crate::actor::Actor;
 use crate::observer::{Observed, Observer};
 use crate::schedule::{Generator, Schedule, Step};
 
-/// Simulated time after each step: longer than the longest backoff of the controller.
+/// Simulated time after each burst: longer than the longest backoff of the controller.
 const SETTLED: Duration = Duration::from_secs(130);
 /// A period that never ends.
 const FOREVER: Duration = Duration::from_secs(24 * 3600);
@@ -22,11 +22,11 @@ pub(crate) const LOOP_PERIOD: Duration = Duration::from_secs(2);
 /// How long a volume may stay mounted on a node that is not ready, in both clusters.
 pub(crate) const MAX_WAIT_FOR_UNMOUNT: Duration = Duration::from_secs(5);
 
-/// The steps of a schedule, each with the state after it.
+/// The bursts of a schedule, each with the state after it.
 #[derive(Debug)]
 pub(crate) struct Recording {
     pub schedule: Schedule,
-    pub steps: Vec<(Step, Observed)>,
+    pub bursts: Vec<(Vec<Step>, Observed)>,
 }
 
 // === impl Recording ===
@@ -71,11 +71,11 @@ async fn record(schedule: Schedule, bug: Option<InjectedBug>) -> Result<Recordin
     actor.prepare(&schedule).await?;
     sleep(SETTLED).await;
     let mut generator = Generator::new(&schedule);
-    let mut steps = Vec::new();
+    let mut bursts = Vec::new();
     let mut heartbeats = 0;
     let mut observed = observer.observed(&schedule.prefix);
-    while let Some(step) = generator.next(&observed) {
-        let acted = actor.act(&step).await;
+    while let Some(burst) = generator.next(&observed) {
+        let acted = actor.act(&burst).await;
         acted.map_err(|error| anyhow!("seed {}, embedded cluster: {error:#}", schedule.seed))?;
         sleep(SETTLED).await;
         // After a failed attach, a volume may count as mounted until the next update of the node's status.
@@ -85,7 +85,7 @@ async fn record(schedule: Schedule, bug: Option<InjectedBug>) -> Result<Recordin
             .await?;
         sleep(SETTLED).await;
         observed = observer.observed(&schedule.prefix);
-        steps.push((step, observed.clone()));
+        bursts.push((burst, observed.clone()));
     }
-    Ok(Recording { schedule, steps })
+    Ok(Recording { schedule, bursts })
 }

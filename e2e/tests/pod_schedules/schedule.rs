@@ -2,6 +2,9 @@
 //!
 //! Schedules omit steps whose outcome is random or slow in the real controller: it iterates over Go maps, so at most one node
 //! may wait for a single-node volume, and it waits for two minutes if the VolumeAttachment vanishes during an attach.
+//!
+//! Half of the steps come in bursts: the next step follows at once, while the controller still attaches or detaches volumes. Two
+//! steps of a burst do not concern the same volume, except that a pod may go in the burst in which its attach ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
@@ -14,11 +17,13 @@ pub(crate) const NODES: usize = 3;
 pub(crate) const VOLUMES: [&str; 4] = ["ReadWriteOnce", "ReadWriteOnce", "ReadWriteMany", "ReadOnlyMany"];
 /// Maximum number of pods.
 const PODS: usize = 6;
-/// Number of steps.
-const STEPS: u32 = 26;
-/// Steps after which a VolumeAttachment that is unattached or being deleted is overdue: kube-controller-manager waits two
+/// Number of bursts.
+const BURSTS: u32 = 26;
+/// Maximum number of steps of a burst.
+const BURST_STEPS: usize = 4;
+/// Bursts after which a VolumeAttachment that is unattached or being deleted is overdue: kube-controller-manager waits two
 /// minutes for the attacher, and its backoff grows with each failure.
-const UNSETTLED_STEPS: u32 = 5;
+const UNSETTLED_BURSTS: u32 = 5;
 
 /// A schedule with the names of its objects.
 #[derive(Clone, Debug)]
@@ -65,7 +70,7 @@ pub(crate) enum Step {
 pub(crate) struct Generator {
     schedule: Schedule,
     random: fastrand::Rng,
-    steps: u32,
+    bursts: u32,
     created: u32,
     pods: BTreeMap<String, Pod>,
     in_use: BTreeMap<String, BTreeSet<String>>,
@@ -74,7 +79,7 @@ pub(crate) struct Generator {
     is_late_volume_created: bool,
     /// Volumes that were detached without the controller, which may attach them again at any time.
     lost: BTreeSet<String>,
-    /// Number of steps for which each VolumeAttachment has been unattached or deleting.
+    /// Number of bursts for which each VolumeAttachment has been unattached or deleting.
     unsettled: BTreeMap<String, u32>,
 }
 
@@ -106,11 +111,6 @@ impl Schedule {
     /// The volume that is created later than its claim: one for many nodes.
     pub(crate) fn late_volume(&self) -> String {
         format!("{}volume-{}", self.prefix, VOLUMES.len() - 1)
-    }
-
-    fn is_of_single_node(&self, volume: &str) -> bool {
-        let mut volumes = self.volumes().zip(VOLUMES);
-        volumes.any(|(name, access)| name == volume && access == "ReadWriteOnce")
     }
 }
 
@@ -159,7 +159,7 @@ impl Generator {
         Self {
             schedule: schedule.clone(),
             random: fastrand::Rng::with_seed(schedule.seed),
-            steps: 0,
+            bursts: 0,
             created: 0,
             pods: BTreeMap::new(),
             in_use: BTreeMap::new(),
@@ -171,32 +171,109 @@ impl Generator {
         }
     }
 
-    /// The next step; `None` at the end.
-    pub(crate) fn next(&mut self, observed: &Observed) -> Option<Step> {
-        self.steps += 1;
-        if self.steps > STEPS {
+    /// The next steps, which follow each other at once; `None` at the end.
+    pub(crate) fn next(&mut self, observed: &Observed) -> Option<Vec<Step>> {
+        self.bursts += 1;
+        if self.bursts > BURSTS {
             return None;
         }
-        let step = match self.overdue_step(observed) {
+        let first = match self.overdue_step(observed) {
             Some(step) => step,
-            None => self.random_step(observed)?,
+            None => self.random_step(observed, |_, _| true)?,
         };
-        self.apply(&step, observed);
-        Some(step)
+        let mut touched = self.volumes(&first, observed);
+        self.apply(&first, observed);
+        let mut burst = vec![first];
+        let wanted = if self.chance() {
+            self.random.usize(2..=BURST_STEPS)
+        } else {
+            1
+        };
+        while burst.len() < wanted
+            && let Some(before) = &touched
+        {
+            let may_follow = |generator: &Self, step: &Step| {
+                let volumes = generator.volumes(step, observed);
+                volumes.is_some_and(|volumes| volumes.is_disjoint(before))
+                    || generator.ends_attach(step, &burst, observed)
+            };
+            let Some(step) = self.random_step(observed, may_follow) else {
+                break;
+            };
+            let volumes = self.volumes(&step, observed);
+            touched = touched.zip(volumes).map(|(before, volumes)| &before | &volumes);
+            self.apply(&step, observed);
+            burst.push(step);
+        }
+        Some(burst)
     }
 
-    /// Counts the steps of unsettled VolumeAttachments, and returns a step towards settling the one that is overdue the longest.
+    fn chance(&mut self) -> bool {
+        self.random.bool()
+    }
+
+    /// The volumes that a step concerns; `None` if it concerns all volumes of a node.
+    fn volumes(&self, step: &Step, observed: &Observed) -> Option<BTreeSet<String>> {
+        let of_pod = |pod: &String| {
+            self.pods
+                .get(pod)
+                .map(|pod| pod.volumes.clone())
+                .unwrap_or_default()
+        };
+        let volumes = match step {
+            Step::CreatePod { volumes, .. } => volumes.clone(),
+            Step::DeletePod(pod) | Step::FinishPod(pod) => of_pod(pod),
+            Step::SetInUse(node, in_use) => {
+                let before = self.in_use.get(node).cloned().unwrap_or_default();
+                let changed = self.schedule.volumes().filter(|volume| {
+                    let name = unique_name(volume);
+                    in_use.contains(&name) != before.contains(&name)
+                });
+                changed.collect()
+            }
+            Step::CreateVolume(volume) => vec![volume.clone()],
+            Step::Attach(name)
+            | Step::FailAttach(name, _)
+            | Step::Detach(name)
+            | Step::FailDetach(name)
+            | Step::LoseAttachment(name)
+            | Step::DeleteAttachment(name) => {
+                let found = observed.present().find(|(present, _)| *present == name);
+                found.map(|(_, state)| state.volume.clone()).into_iter().collect()
+            }
+            Step::SetOutOfService(..) | Step::SetReady(..) => return None,
+        };
+        Some(volumes.into_iter().collect())
+    }
+
+    /// Whether the step ends the only pod of an attach that ends in the same burst, and concerns no other volume of the burst.
+    fn ends_attach(&self, step: &Step, burst: &[Step], observed: &Observed) -> bool {
+        let (Step::DeletePod(name) | Step::FinishPod(name)) = step else {
+            return false;
+        };
+        let Some(pod) = self.pods.get(name) else {
+            return false;
+        };
+        let [Step::Attach(attachment) | Step::FailAttach(attachment, _)] = burst else {
+            return false;
+        };
+        let attached = observed.present().find(|(present, _)| *present == attachment);
+        let is_needed = |state: &Attachment| self.pods.values().filter(|pod| pod.needs(state)).count() == 1;
+        attached.is_some_and(|(_, state)| pod.needs(state) && is_needed(state))
+    }
+
+    /// Counts the bursts of unsettled VolumeAttachments, and returns a step towards settling the one that is overdue the longest.
     fn overdue_step(&mut self, observed: &Observed) -> Option<Step> {
         let unsettled = observed
             .present()
             .filter(|(_, state)| state.is_deleting || !state.is_attached);
-        let steps_since = |name| self.unsettled.get(name).map_or(0, |steps| steps + 1);
+        let bursts_since = |name| self.unsettled.get(name).map_or(0, |bursts| bursts + 1);
         self.unsettled = unsettled
-            .map(|(name, _)| (name.clone(), steps_since(name)))
+            .map(|(name, _)| (name.clone(), bursts_since(name)))
             .collect();
-        let is_overdue = |(_, steps): &(&String, &u32)| **steps >= UNSETTLED_STEPS;
+        let is_overdue = |(_, bursts): &(&String, &u32)| **bursts >= UNSETTLED_BURSTS;
         let overdue = self.unsettled.iter().filter(is_overdue);
-        let (name, _) = overdue.max_by_key(|(_, steps)| **steps)?;
+        let (name, _) = overdue.max_by_key(|(_, bursts)| **bursts)?;
         let (_, state) = observed.present().find(|(present, _)| *present == name)?;
         Some(if !state.is_deleting {
             Step::Attach(name.clone())
@@ -208,11 +285,16 @@ impl Generator {
         })
     }
 
-    fn random_step(&mut self, observed: &Observed) -> Option<Step> {
+    /// A step that is possible in the current state and that `may_follow` accepts.
+    fn random_step(
+        &mut self,
+        observed: &Observed,
+        may_follow: impl Fn(&Self, &Step) -> bool,
+    ) -> Option<Step> {
         let mut steps = self.pod_steps(observed);
         steps.extend(self.kubelet_steps(observed));
         for (name, state) in observed.present() {
-            let steps_of_attacher = attacher_steps(name, state, self.steps).into_iter();
+            let steps_of_attacher = attacher_steps(name, state, self.bursts).into_iter();
             let is_attaching = self.is_attaching(state, observed);
             steps.extend(
                 steps_of_attacher.filter(|(_, step)| !(is_attaching && matches!(step, Step::Detach(_)))),
@@ -231,7 +313,11 @@ impl Generator {
         if !self.is_late_volume_created {
             steps.push((2, Step::CreateVolume(self.schedule.late_volume())));
         }
+        steps.retain(|(_, step)| may_follow(self, step));
         let total: u32 = steps.iter().map(|(weight, _)| weight).sum();
+        if total == 0 {
+            return None;
+        }
         let mut chosen = self.random.u32(..total);
         let found = steps.into_iter().find(|(weight, _)| {
             let found = chosen < *weight;
@@ -271,7 +357,7 @@ impl Generator {
     fn may_use(&self, volume: &str, node: &str, observed: &Observed) -> bool {
         let mut nodes = self.nodes_of(volume, observed);
         nodes.insert(node.to_owned());
-        if nodes.len() == 1 || !self.schedule.is_of_single_node(volume) {
+        if nodes.len() == 1 || !is_of_single_node(volume) {
             return true;
         }
         let is_settled = |(_, state): (_, &Attachment)| {
@@ -382,6 +468,15 @@ impl Generator {
 /// The name of a volume in a node's status.
 pub(crate) fn unique_name(volume: &str) -> String {
     format!("kubernetes.io/csi/{}^{volume}", crate::actor::DRIVER)
+}
+
+/// Whether the volume may be attached to one node only.
+pub(crate) fn is_of_single_node(volume: &str) -> bool {
+    let number = volume
+        .rsplit('-')
+        .next()
+        .and_then(|number| number.parse::<usize>().ok());
+    number.and_then(|number| VOLUMES.get(number)) == Some(&"ReadWriteOnce")
 }
 
 fn attacher_steps(name: &str, state: &Attachment, number: u32) -> Vec<(u32, Step)> {
