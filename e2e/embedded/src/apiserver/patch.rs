@@ -76,6 +76,8 @@ impl Patch {
         document.insert("kind".into(), resource.kind_name.into());
         document.extend(view);
         let patched = match self.kind {
+            // A patch of null changes nothing; a merge patch must be an object.
+            PatchType::Json | PatchType::Strategic if self.document.is_null() => Value::Object(document),
             PatchType::Json => self.json(document)?,
             PatchType::Merge => {
                 json_patch::merge(&mut document, self.object()?);
@@ -101,7 +103,6 @@ impl Patch {
             Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => false,
         };
         let operations = match &self.document {
-            Value::Null => &[],
             Value::Array(operations) if operations.iter().all(is_operation) => operations.as_slice(),
             Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_) => {
                 return Err(Status::bad_request("the body is not a JSON patch"));
