@@ -102,7 +102,15 @@ pub async fn explore(
             return Ok(());
         };
         let mut env = env?;
+        let class = env.offer_storage_class().await?;
         let following = narrator.follow(&env)?;
+        if let Some(class) = class
+            && !has_view
+        {
+            let said = format!("StorageClass {class}: your own claims of this class get volumes, and your pods run with them.");
+            // stdout may be closed.
+            drop(writeln!(std::io::stdout(), "{said}"));
+        }
         let (status_tx, status) = watch::channel(ActionStatus::default());
         let observer = Observer::new(&env, &narrator, Some(attacher), status)?;
         let (actions_tx, actions) = mpsc::channel(WAITING_ACTIONS);

@@ -8,6 +8,7 @@
 )]
 
 mod leftovers;
+mod own_claim;
 mod page;
 #[path = "../../../mock-driver/tests/it/admin/browser/session.rs"]
 mod session;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
             story_with_an_error_names_its_place,
         ),
         trial("errors_are_on_stderr", &[], errors_are_on_stderr),
+        trial("own_claim::gets_a_volume", &[], own_claim::gets_a_volume),
         trial(
             "page::injects_and_removes_faults",
             BROWSER,

@@ -102,12 +102,9 @@ impl Patch {
             }
             Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => false,
         };
-        let operations = match &self.document {
-            Value::Array(operations) if operations.iter().all(is_operation) => operations.as_slice(),
-            Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_) => {
-                return Err(Status::bad_request("the body is not a JSON patch"));
-            }
-        };
+        let operations = self.document.as_array();
+        let operations = operations.filter(|operations| operations.iter().all(is_operation));
+        let operations = operations.ok_or_else(|| Status::bad_request("the body is not a JSON patch"))?;
         let mut document = Value::Object(document);
         for operation in operations {
             json_patch::apply(&mut document, operation).ok_or_else(Status::unprocessable_patch)?;

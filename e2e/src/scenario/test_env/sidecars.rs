@@ -41,6 +41,20 @@ impl TestEnv<'_> {
         }
     }
 
+    /// Starts the embedded cluster's external-provisioner and creates a StorageClass for a user's own claims; returns its name.
+    /// Elsewhere a provisioner is a program that would have to be built: `None`.
+    ///
+    /// # Errors
+    /// The StorageClass cannot be created.
+    pub async fn offer_storage_class(&mut self) -> Result<Option<String>> {
+        let driver = DriverConnection::new(self.driver.channel());
+        let Provisioner::Future(provisioner) = self.ctx.cluster().provisioner(driver) else {
+            return Ok(None);
+        };
+        self.provisioners.spawn(provisioner);
+        self.storage_class("mock", "WaitForFirstConsumer").await.map(Some)
+    }
+
     /// Starts the Go external-resizer.
     ///
     /// # Errors
