@@ -215,10 +215,14 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     ) -> Result<(), SyncError> {
         let none = BTreeMap::new();
         let context = published.map_or(&none, |published| &published.context);
-        let error = match self
-            .request(attachment, AttachmentRequest::MarkAttached(context))
-            .await
-        {
+        let marked = match attachment.is_attached_with(context) {
+            true => Ok(Some((**attachment).clone())),
+            false => {
+                let request = AttachmentRequest::MarkAttached(context);
+                self.request(attachment, request).await
+            }
+        };
+        let error = match marked {
             Ok(None) => return Ok(()),
             Ok(Some(_)) => {
                 self.progress(subject, |progress| progress.sync.is_done = true);
