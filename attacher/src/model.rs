@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use csi_proto::secret::SecretMap;
 
-pub use attachment::{Attachment, Problem, Recorded, Source, SourceFault};
+pub use attachment::{Attachment, Metadata, Problem, Recorded, Source, SourceFault};
 pub use driver::{Capabilities, Driver};
 pub use node::Node;
 pub use volume::{CsiSource, NoCsiSource, Volume, VolumeSpec};

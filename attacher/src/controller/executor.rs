@@ -86,7 +86,10 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 let read = self.request(attachment, AttachmentRequest::Get);
                 let read = self.unless_draining(read).await?;
                 read.map_err(|error| SyncError::api("could not read VolumeAttachment", &error))?;
-                self.progress(subject, |progress| progress.sync.is_attachment_read = true);
+                self.progress(subject, |progress| {
+                    progress.is_confirmed = true;
+                    progress.sync.is_attachment_read = true;
+                });
             }
             Command::GetVolume(name) => {
                 let volume = self.unless_draining(self.missing_volume(name)).await??;
@@ -202,11 +205,14 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             // A publish under another record would be unpublished from the wrong target.
             return Err(SyncError::not_recorded());
         }
-        self.progress(subject, |progress| progress.is_record_uncertain = false);
+        self.progress(subject, |progress| {
+            progress.is_confirmed = true;
+            progress.is_record_uncertain = false;
+        });
         Ok(())
     }
 
-    /// Writes the result of a publish, or that the driver needs none.
+    /// Writes the result of a publish, or that the driver needs none. A republish that changes nothing writes nothing.
     async fn mark_attached(
         &self,
         subject: &Subject,
@@ -215,10 +221,14 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     ) -> Result<(), SyncError> {
         let none = BTreeMap::new();
         let context = published.map_or(&none, |published| &published.context);
-        let error = match self
-            .request(attachment, AttachmentRequest::MarkAttached(context))
-            .await
-        {
+        let marked = match attachment.is_attached_with(context) {
+            true => Ok(Some((**attachment).clone())),
+            false => {
+                let request = AttachmentRequest::MarkAttached(context);
+                self.request(attachment, request).await
+            }
+        };
+        let error = match marked {
             Ok(None) => return Ok(()),
             Ok(Some(_)) => {
                 self.progress(subject, |progress| progress.sync.is_done = true);

@@ -238,7 +238,8 @@ impl ControllerState {
             .operation(&newest)
             .filter(|(operation, _)| *operation == done);
         let Some((_, lane)) = next else {
-            self.state_of(&attachment.uid).progress.published = None;
+            let progress = &mut self.state_of(&attachment.uid).progress;
+            (progress.published, progress.is_confirmed) = (None, false);
             return self.reevaluate(&key);
         };
         // After a success the watch will show the result; backoff keeps the sync from spinning until then.
@@ -270,6 +271,7 @@ impl ControllerState {
         let known = self.attachment_states.entry(before.uid.clone()).or_default();
         known.progress.published = None;
         known.progress.proof = None;
+        known.progress.is_confirmed = false;
         if done.is_repair(before) {
             self.rounds.metrics.repaired += u64::from(known.repair.take().is_some());
         } else if newest.finalizer {

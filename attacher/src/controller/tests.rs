@@ -22,7 +22,7 @@ use crate::controller::state::tests::mk_state;
 use crate::csi::{CallError, Code, Reach};
 use crate::kube_api::patch;
 use crate::model::attachment::{NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION};
-use crate::model::{Capabilities, Node, Problem, Recorded, SecretRef, Secrets, Version};
+use crate::model::{Capabilities, Metadata, Node, Problem, Recorded, SecretRef, Secrets, Version};
 use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
 use crate::plan::{Operation, Record};
 
@@ -165,10 +165,11 @@ impl World {
     ) -> Result<Attachment, Error> {
         self.write("mark attached", |attachment| {
             attachment.attached = true;
-            let before = attachment.metadata_keys.iter();
-            let kept = before.filter(|key| !known.metadata_keys.contains(key)).cloned();
-            let keys = kept.chain(context.keys().map(|key| key.as_str().into()));
-            attachment.metadata_keys = keys.collect();
+            let before = attachment.metadata.keys.iter();
+            let kept = before.filter(|key| !known.metadata.keys.contains(key));
+            let mut metadata: BTreeMap<_, _> = kept.map(|key| (key.to_string(), String::new())).collect();
+            metadata.extend(context.clone());
+            attachment.metadata = Metadata::of(&metadata);
             attachment.attach_error = None;
         })
         .await

@@ -63,7 +63,8 @@ pub(super) fn remove_finalizer(uid: &Uid, finalizer: &str) -> Value {
 /// `status` of an attached volume. A patch merges maps, so keys of an earlier publish are set to null.
 pub(super) fn attached(attachment: &Attachment, context: &BTreeMap<String, String>) -> Value {
     let mut metadata: Map<String, Value> = attachment
-        .metadata_keys
+        .metadata
+        .keys
         .iter()
         .map(|key| (key.to_string(), Value::Null))
         .collect();
@@ -100,7 +101,7 @@ pub(super) fn problem(attachment: &Attachment, failed: Operation, problem: &Prob
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Recorded, SecretRef};
+    use crate::model::{Metadata, Recorded, SecretRef};
     use crate::plan::tests::mk_attachment;
 
     #[test]
@@ -172,7 +173,7 @@ mod tests {
     #[test]
     fn new_publish_context_removes_old_keys() {
         let attachment = Attachment {
-            metadata_keys: ["old".into(), "kept".into()].into(),
+            metadata: Metadata::of(&["old", "kept"].map(|key| (key.to_owned(), "v".to_owned())).into()),
             ..mk_attachment("va")
         };
         let context = BTreeMap::from([("kept".to_owned(), "v".to_owned())]);

@@ -1,5 +1,7 @@
 //! A VolumeAttachment of our driver.
 
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -40,8 +42,8 @@ pub struct Attachment {
     pub recorded: Recorded,
     /// `status.attached`.
     pub attached: bool,
-    /// Keys of `status.attachmentMetadata`: a patch merges maps, so it must name old keys to remove them.
-    pub metadata_keys: Box<[Box<str>]>,
+    /// `status.attachmentMetadata`.
+    pub metadata: Metadata,
     /// `status.attachError`.
     pub attach_error: Option<Box<Problem>>,
     /// `status.detachError`.
@@ -82,6 +84,15 @@ pub struct Recorded {
     pub handle: Option<Arc<str>>,
     /// [`PUBLISH_SECRET_ANNOTATION`].
     pub secret: Option<SecretRef>,
+}
+
+/// What writes need of `status.attachmentMetadata`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Metadata {
+    /// A patch merges maps, so it must name old keys to remove them.
+    pub(crate) keys: Box<[Box<str>]>,
+    /// Of keys and values.
+    hash: u64,
 }
 
 /// A `VolumeError`.
@@ -133,12 +144,7 @@ impl Attachment {
             source: Source::from_wire(object.spec.source),
             recorded,
             attached: status.attached,
-            metadata_keys: status
-                .attachment_metadata
-                .unwrap_or_default()
-                .into_keys()
-                .map(String::into_boxed_str)
-                .collect(),
+            metadata: Metadata::of(&status.attachment_metadata.unwrap_or_default()),
             attach_error: status.attach_error.map(Problem::from_wire),
             detach_error: status.detach_error.map(Problem::from_wire),
         })
@@ -151,7 +157,12 @@ impl Attachment {
 
     /// Whether the status has fields that a detach must remove.
     pub fn has_attached_status(&self) -> bool {
-        self.attached || self.detach_error.is_some() || !self.metadata_keys.is_empty()
+        self.attached || self.detach_error.is_some() || !self.metadata.keys.is_empty()
+    }
+
+    /// Whether the status is that of a publish with this context.
+    pub(crate) fn is_attached_with(&self, context: &BTreeMap<String, String>) -> bool {
+        self.attached && self.attach_error.is_none() && self.metadata == Metadata::of(context)
     }
 
     /// The PersistentVolume's name, unless the source is inline.
@@ -174,6 +185,24 @@ impl Recorded {
     /// Whether both are of the same volume and node.
     pub(crate) fn has_same_target(&self, other: &Self) -> bool {
         (&self.node_id, &self.handle) == (&other.node_id, &other.handle)
+    }
+}
+
+// === impl Metadata ===
+
+impl Metadata {
+    /// Of a publish context.
+    pub fn of(context: &BTreeMap<String, String>) -> Self {
+        if context.is_empty() {
+            return Self::default();
+        }
+        // Without a random key: two processes need not agree, two calls must.
+        let mut hasher = DefaultHasher::new();
+        context.hash(&mut hasher);
+        Self {
+            keys: context.keys().map(|key| key.as_str().into()).collect(),
+            hash: hasher.finish(),
+        }
     }
 }
 
@@ -285,7 +314,7 @@ mod tests {
                     secret: SecretRef::parse("ns/s"),
                 },
                 attached: true,
-                metadata_keys: ["device".into()].into(),
+                metadata: Metadata::of(&BTreeMap::from([("device".to_owned(), "/dev/x".to_owned())])),
                 attach_error: Some(Box::new(Problem {
                     time: "2026-01-01T00:00:00Z".into(),
                     message: "m".into(),

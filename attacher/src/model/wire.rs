@@ -12,7 +12,6 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec};
 use k8s_openapi::api::storage::v1::{CSINode, CSINodeSpec, VolumeAttachment};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Resource;
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
 use super::{Uid, Version};
@@ -50,7 +49,7 @@ pub(super) struct SourceObject {
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct StatusObject {
     pub(super) attached: bool,
-    pub(super) attachment_metadata: Option<BTreeMap<String, IgnoredAny>>,
+    pub(super) attachment_metadata: Option<BTreeMap<String, String>>,
     pub(super) attach_error: Option<ErrorObject>,
     pub(super) detach_error: Option<ErrorObject>,
 }

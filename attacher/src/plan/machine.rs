@@ -98,6 +98,10 @@ impl Machine<'_> {
         if !writes.is_empty() {
             return Ok(Next::Act(writes));
         }
+        // Nothing of a deleted VolumeAttachment may be published: no detach would follow.
+        if !self.progress.is_confirmed {
+            return Ok(act(Command::GetAttachment));
+        }
         self.lock([&plan.target])?;
         Ok(act(Command::Publish(Box::new(plan))))
     }

@@ -8,7 +8,7 @@ mod target_usage;
 
 use super::*;
 use crate::model::{
-    Capabilities, CsiSource, NoCsiSource, PublishTarget, Recorded, SecretRef, Source, Uid, Version,
+    Capabilities, CsiSource, Metadata, NoCsiSource, PublishTarget, Recorded, SecretRef, Source, Uid, Version,
 };
 
 pub(crate) const DRIVER: &str = "d.example";
@@ -37,7 +37,7 @@ pub(crate) fn mk_attachment(name: &str) -> Attachment {
         source: Source::Volume("pv".into()),
         recorded: Recorded::default(),
         attached: false,
-        metadata_keys: Box::default(),
+        metadata: Metadata::default(),
         attach_error: None,
         detach_error: None,
     }

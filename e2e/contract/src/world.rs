@@ -36,9 +36,9 @@ pub struct World {
     pub leader: Option<(usize, Option<Name>)>,
     /// Gaps in the record that have not ended.
     pub gaps: BTreeMap<String, usize>,
-    /// UIDs whose finalizer another client removed.
+    /// UIDs whose finalizer another client removed, until they have it again.
     pub taken: BTreeSet<Name>,
-    /// The recorded targets of these.
+    /// The recorded targets of these, until a publish with the finalizer begins.
     pub taken_targets: BTreeSet<Target>,
     /// The latest fault.
     pub last_fault: Option<usize>,
@@ -308,6 +308,9 @@ impl World {
         let known = self.attachments.get_mut(&version.name);
         if let Some(state) = known.filter(|state| state.version.uid == version.uid) {
             let is_write = state.version.deleting.is_some() == is_deleting && state.version != *version;
+            if version.finalizer && !state.version.finalizer {
+                self.taken.remove(&version.uid);
+            }
             state.writes += usize::from(is_write);
             state.attach_writes += usize::from(is_write && !is_deleting);
             state.deleting = state.deleting.or(is_deleting.then_some(number));
@@ -346,7 +349,11 @@ impl World {
                 let attachment = &state.version;
                 (attachment.finalizer, attachment.deleting.is_none(), state.seen.0)
             });
+            let is_guarded = owner.is_some_and(|state| state.version.finalizer);
             let owner = owner.map(|state| state.version.uid.clone());
+            if is_guarded {
+                self.taken_targets.remove(&call.target);
+            }
             let state = self.targets.entry(call.target.clone()).or_default();
             state.publish_began(number, owner);
         } else {

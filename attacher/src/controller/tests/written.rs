@@ -640,3 +640,85 @@ async fn retries_an_orphan_after_invalid_argument() {
     assert_eq!(fixture.unpublish_orphan().await, Ok(()));
     assert!(fixture.state().is_idle());
 }
+
+/// As an attach leaves it that was interrupted between its record and its status write.
+fn mk_recorded() -> Attachment {
+    Attachment {
+        deleting: false,
+        recorded: Recorded {
+            secret: SecretRef::parse("ns/secret"),
+            ..mk_deleting().recorded
+        },
+        ..mk_deleting()
+    }
+}
+
+/// A watch that goes back past the deletion shows the VolumeAttachment once more, with its record.
+#[tokio::test]
+async fn publishes_for_no_attachment_that_only_the_watch_shows() {
+    let mut fixture = Fixture::new(mk_recorded());
+    fixture.world.state().attachment = None;
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert_eq!(
+        fixture.seen(),
+        ["ready", "get secret", "add PV finalizer", "get attachment"]
+    );
+    assert!(fixture.item().is_none());
+}
+
+/// One read, or the response to the record's write, suffices while the object is in the store.
+#[tokio::test]
+async fn confirms_an_attachment_once() {
+    for (attachment, reads) in [(mk_attachment("va"), 0), (mk_recorded(), 1)] {
+        let mut fixture = Fixture::new(attachment);
+        fixture
+            .world
+            .state()
+            .refused_at
+            .push(("publish", "id", "Aborted"));
+        for _ in 0..3 {
+            fixture.fails().await;
+        }
+        let seen = fixture.seen();
+        let count = |request| seen.iter().filter(|seen| **seen == request).count();
+        assert_eq!((count("get attachment"), count("publish")), (reads, 3));
+    }
+}
+
+#[tokio::test]
+async fn republish_writes_only_what_it_changes() {
+    let attached = Attachment {
+        attached: true,
+        ..mk_recorded()
+    };
+    let other = BTreeMap::from([("device".to_owned(), "/dev/x".to_owned())]);
+    let failed = Some(Box::new(Problem::default()));
+    for (case, attachment, writes) in [
+        ("the same context", attached.clone(), false),
+        (
+            "another context",
+            Attachment {
+                metadata: Metadata::of(&other),
+                ..attached.clone()
+            },
+            true,
+        ),
+        (
+            "an error",
+            Attachment {
+                attach_error: failed,
+                ..attached
+            },
+            true,
+        ),
+    ] {
+        let mut fixture = Fixture::new(attachment);
+        let attachment = fixture.attachment();
+        fixture.state().attach_again(&attachment);
+        assert_eq!(fixture.sync_next().await, Some(Ok(())), "{case}");
+        assert_eq!(fixture.seen().contains(&"mark attached"), writes, "{case}");
+        let after = fixture.attachment();
+        assert!(after.is_attached_with(&BTreeMap::new()), "{case}");
+        assert!(fixture.item().is_none(), "{case}");
+    }
+}

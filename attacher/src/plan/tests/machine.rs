@@ -55,6 +55,7 @@ impl Situation {
         attachment.recorded.node_id = Some("id-1".into());
         attachment.recorded.handle = Some("handle".into());
         volume.as_mut().unwrap().finalizer = true;
+        situation.progress.is_confirmed = true;
         situation
     }
 
@@ -306,6 +307,10 @@ fn rows() -> Vec<(&'static str, Situation)> {
         ),
         ("attach: the Secret is not read", attach().with_secret()),
         ("attach: no finalizers and record", attach()),
+        (
+            "attach: all is stored, the watch alone shows the VolumeAttachment",
+            recorded().with(|s| s.progress.is_confirmed = false),
+        ),
         ("attach: all is stored", recorded()),
         ("detach: nothing is needed", detach().with(|s| s.needed = None)),
         (

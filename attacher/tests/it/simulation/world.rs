@@ -20,7 +20,8 @@ use attacher_contract::{Clause, Contract, Observation, Settings};
 use csi_attacher::controller::state::Event;
 use csi_attacher::informer::Change;
 use csi_attacher::model::{
-    Attachment, CsiSource, Node, PublishTarget, Recorded, SecretRef, Source, Uid, Version, Volume, VolumeSpec,
+    Attachment, CsiSource, Metadata, Node, PublishTarget, Recorded, SecretRef, Source, Uid, Version, Volume,
+    VolumeSpec,
 };
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::Notify;
@@ -137,6 +138,7 @@ struct State {
     faults: Faults,
     /// Faults that are enumerated, and not random.
     choices: Option<Choices>,
+    had_chosen_fault: bool,
     bug: Option<Bug>,
     /// The process must be killed.
     crashed: bool,
@@ -311,6 +313,7 @@ impl World {
             random: fastrand::Rng::with_seed(seed),
             faults,
             choices: None,
+            had_chosen_fault: false,
             bug: None,
             crashed: false,
             changed: Arc::default(),
@@ -341,11 +344,7 @@ impl World {
     pub(super) fn with_choices(choices: Choices, bug: Option<Bug>) -> Self {
         let world = Self::new(0, Faults::NONE);
         let mut state = world.state();
-        state.contract = Contract::new(
-            Settings::exact()
-                .without(Clause::Uneventful)
-                .without(Clause::NoIdleWrite),
-        );
+        state.contract = Contract::new(Settings::exact().without(Clause::Uneventful));
         state.choices = Some(choices);
         state.bug = bug;
         (0..NODES).for_each(|node| state.observe_node(&format!("node-{node}")));
@@ -566,7 +565,7 @@ impl State {
             source: Source::Volume(format!("pv-{}", number % VOLUMES).as_str().into()),
             recorded: Recorded::default(),
             attached: false,
-            metadata_keys: Box::default(),
+            metadata: Metadata::default(),
             attach_error: None,
             detach_error: None,
         };

@@ -1,5 +1,7 @@
 //! Clauses about the end of an attachment.
 
+use std::time::Duration;
+
 use super::{Deferred, Findings, Now};
 use crate::observation::{Attachment, Method, Observation, Target};
 use crate::world::{AttachmentState, Proof, World};
@@ -24,10 +26,13 @@ fn unguarded<'a>(now: Now<'a>, seen: &Observation) -> Option<(&'a AttachmentStat
     (loses || is_gone).then_some((state, before.finalizer))
 }
 
-/// Whether a watch shows the attachment's end late: its volume was unpublished, and may be published for the next one.
+/// Whether a watch shows the attachment's end late: its volume was unpublished after its deletion was requested, and may be
+/// published for the next one.
 fn was_released(now: Now<'_>, attachment: &Attachment, target: &Target) -> bool {
     let known = now.world.targets.get(target);
-    !now.is_exact() && known.is_some_and(|known| known.released_for.contains(&attachment.uid))
+    let released = known.and_then(|known| known.released_for.get(&attachment.uid));
+    let is_of_this_end = |at: &Duration| attachment.deleting.is_none_or(|since| since <= *at);
+    !now.is_exact() && released.is_some_and(is_of_this_end)
 }
 
 /// The finalizer is the only thing that keeps a published volume from being forgotten. NOT_FOUND, a restarted driver and an empty

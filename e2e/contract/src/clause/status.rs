@@ -87,34 +87,40 @@ pub(super) fn error_reported(
     for state in now.world.attachments.values() {
         let attachment = &state.version;
         let is_deleting = attachment.deleting.is_some();
-        for target in now.world.targets_of(attachment) {
-            let Some(known) = now.world.targets.get(&target) else {
-                continue;
-            };
-            if known.published_for.as_ref() != Some(&attachment.uid) {
-                continue;
-            }
-            let (failed, error, field) = match is_deleting {
-                true => (&known.failures.1, &attachment.detach_error, "detachError"),
-                false => (&known.failures.0, &attachment.attach_error, "attachError"),
-            };
-            // A repeated publish may fail under an attachment that stays attached.
-            let is_open = is_deleting || !attachment.attached;
-            // Another error may have followed, which no call precedes.
-            if now.world.healed.is_some() && now.world.has_obstacle(attachment) {
-                continue;
-            }
-            if let Some(answer) = failed
-                && is_open
-                && error.is_some()
-                && !contains_message(error.as_ref(), answer)
-            {
-                let text = format!(
-                    "the driver answered {} {:?}, and its {field} does not say so",
-                    answer.code, answer.message
-                );
-                findings.add(&attachment.name, text, [state.seen.1]);
-            }
+        let (error, field) = match is_deleting {
+            true => (&attachment.detach_error, "detachError"),
+            false => (&attachment.attach_error, "attachError"),
+        };
+        // A repeated publish may fail under an attachment that stays attached.
+        let is_open = is_deleting || !attachment.attached;
+        // Another error may have followed, which no call precedes.
+        let is_excused = now.world.healed.is_some() && now.world.has_obstacle(attachment);
+        if !is_open || is_excused || error.is_none() {
+            continue;
+        }
+        let targets = now.world.targets_of(attachment);
+        let failed: Vec<_> = targets
+            .iter()
+            .filter_map(|target| now.world.targets.get(target))
+            .filter(|known| known.published_for.as_ref() == Some(&attachment.uid))
+            .filter_map(|known| {
+                if is_deleting {
+                    known.failures.1.as_ref()
+                } else {
+                    known.failures.0.as_ref()
+                }
+            })
+            .collect();
+        // Of several targets, one may be left to the attacher's own retries.
+        let is_reported = failed
+            .iter()
+            .any(|answer| contains_message(error.as_ref(), answer));
+        if let Some(answer) = failed.first().filter(|_| !is_reported) {
+            let text = format!(
+                "the driver answered {} {:?}, and its {field} does not say so",
+                answer.code, answer.message
+            );
+            findings.add(&attachment.name, text, [state.seen.1]);
         }
     }
 }

@@ -268,3 +268,92 @@ fn late_end_of_an_attachment_is_no_violation() {
     assert!(without_next.broken().contains(&Clause::NothingForgotten));
     assert!(again(history()).broken().contains(&Clause::NothingForgotten));
 }
+
+/// What excuses a violation ends: afterwards the same is a violation.
+#[test]
+fn each_excuse_ends() {
+    let taken = || Observation::FinalizerTaken("uid-a".into());
+    let bare = || Attachment {
+        finalizer: false,
+        ..attached("a")
+    };
+    let operator = || {
+        let of_operator = |settings: &mut Settings| {
+            settings.assume_unpublished_after = Some(Duration::from_secs(300));
+        };
+        let unlisted = history()
+            .with(of_operator)
+            .attach("a")
+            .delete("a")
+            .lists(0..2, &[("other", Some(&[]))]);
+        (0..3).fold(unlisted, |history, _| {
+            history.pass(200).unpublish("a", "NOT_FOUND")
+        })
+    };
+    let unguarded = || {
+        history()
+            .va(guarded("a"))
+            .add(taken())
+            .va(va("a"))
+            .publish("a", OK)
+    };
+    let released = || {
+        let history = history()
+            .watched()
+            .attach("a")
+            .unpublish("a", OK)
+            .publish("a", OK);
+        history.pass(20)
+    };
+    let deleted = |history: History, second: u64| history.va(deleting(attached("a"), second)).gone("a");
+    let refused = || {
+        let history = history().va(guarded("a")).add(Observation::Healed);
+        history
+            .publish("a", "ABORTED")
+            .va(failed("a", "the port is locked"))
+    };
+    for (excuse, clause, excused, ended) in [
+        (
+            "publish after the finalizer was taken",
+            Clause::FinalizerBeforePublish,
+            unguarded(),
+            unguarded()
+                .va(guarded("a"))
+                .publish("a", OK)
+                .va(va("a"))
+                .publish("a", OK),
+        ),
+        (
+            "finalizer taken",
+            Clause::FinalizerWithProof,
+            history().attach("a").add(taken()).va(bare()),
+            history()
+                .attach("a")
+                .add(taken())
+                .va(bare())
+                .va(attached("a"))
+                .va(bare()),
+        ),
+        (
+            "not listed",
+            Clause::FinalizerWithProof,
+            operator().gone("a"),
+            operator().lists(2..3, &[("vol", Some(&["id-a"]))]).gone("a"),
+        ),
+        (
+            "the watch shows the end late",
+            Clause::FinalizerWithProof,
+            deleted(released(), 9),
+            deleted(released(), 30),
+        ),
+        (
+            "refused by the driver",
+            Clause::Recovers,
+            refused().add(Observation::Settled),
+            refused().publish("a", OK).add(Observation::Settled),
+        ),
+    ] {
+        assert!(!excused.broken().contains(&clause), "{excuse}: the excuse");
+        assert!(ended.broken().contains(&clause), "{excuse}: its end");
+    }
+}

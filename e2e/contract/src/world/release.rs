@@ -94,12 +94,12 @@ impl World {
         };
         let is_moved = attachment.node_id.is_some() && attachment.node_id.as_ref() != present;
         let mut others = self.attachments.values().map(|state| &state.version);
-        // Another attachment of the volume and node uses it, under another node ID or unguarded.
+        // Another attachment of the volume and node uses it or was published, under another node ID or unguarded.
         let has_twin = others.any(|other| {
             let is_twin = other.uid != attachment.uid
                 && (&other.node, &other.volume) == (&attachment.node, &attachment.volume);
-            let uses_it = other.attached && other.deleting.is_none();
-            is_twin && uses_it && (other.node_id != attachment.node_id || !other.finalizer)
+            let may_use_it = (other.attached || other.finalizer) && other.deleting.is_none();
+            is_twin && may_use_it && (other.node_id != attachment.node_id || !other.finalizer)
         });
         let volume = self.volumes.get(&attachment.volume);
         let lacks_volume = volume.is_none_or(|volume| {

@@ -1,6 +1,6 @@
 //! What the calls and lists so far say about one target.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -40,8 +40,8 @@ pub struct Refusals {
 pub struct TargetState {
     /// The UID of the attachment for which the last publish was sent.
     pub published_for: Option<Name>,
-    /// The UIDs for which an unpublish answered OK.
-    pub released_for: BTreeSet<Name>,
+    /// The UIDs for which an unpublish answered OK, and when it did last.
+    pub released_for: BTreeMap<Name, Duration>,
     /// When the last publish began.
     pub publish_began: Option<usize>,
     /// When a publish last answered OK, with its `publish_context`, unless an unpublish began later.
@@ -50,11 +50,11 @@ pub struct TargetState {
     pub calls: (usize, usize),
     /// The last failed publish and unpublish, unless one succeeded since.
     pub failures: (Option<Answer>, Option<Answer>),
-    /// When a call last failed.
+    /// When a call last failed, unless one succeeded since.
     pub failed: Option<usize>,
     /// Refused unpublishes.
     pub refusals: Refusals,
-    /// Complete lists, since the last publish ended, without an entry of the volume.
+    /// Complete lists, since the last publish ended and the last entry of the volume, without one.
     pub unlisted: usize,
     /// Whether another client removed the finalizer of the attachment for which it was published.
     pub taken: bool,
@@ -134,9 +134,7 @@ impl TargetState {
         answer: &Answer,
     ) {
         let is_ok = &*answer.code == "OK";
-        if !is_ok {
-            self.failed = Some(number);
-        }
+        self.failed = (!is_ok).then_some(number);
         match call.method {
             Method::Publish => {
                 self.publish_ended = Some(number);
@@ -153,7 +151,8 @@ impl TargetState {
                 match &*answer.code {
                     "OK" => {
                         self.unpublished = true;
-                        self.released_for.extend(self.published_for.clone());
+                        let owner = self.published_for.clone();
+                        self.released_for.extend(owner.map(|owner| (owner, at)));
                     }
                     "NOT_FOUND" | "INVALID_ARGUMENT" if call.secret != Some(false) => self.refusals.add(at),
                     "NOT_FOUND" | "INVALID_ARGUMENT" => {}
@@ -179,7 +178,11 @@ impl TargetState {
         if self.publish_ended.is_none_or(|ended| ended > began) {
             return;
         }
-        match list.get(&target.volume) {
+        let entry = list.get(&target.volume);
+        if entry.is_some() {
+            self.unlisted = 0;
+        }
+        match entry {
             Some(Some(nodes)) if nodes.contains(&target.node) => self.lists_without_node = 0,
             Some(Some(_)) => self.lists_without_node += 1,
             Some(None) => {}

@@ -47,6 +47,8 @@ pub(super) enum Bug {
     UnguardedIsLeft,
     /// Go's issue 3: writes without the UID.
     WritesWithoutUid,
+    /// What the watch shows is published without a live answer.
+    WatchIsTrusted,
     /// Go's issue 12: a detach unpublishes the present node id alone.
     PresentNodeIdAlone,
 }
@@ -84,9 +86,13 @@ enum Happening {
     Register(&'static str),
     Unregister,
     DeleteNode,
-    Reconnect { calls: bool },
+    Reconnect {
+        calls: bool,
+    },
     Delete,
     ExecuteLate,
+    /// The watch goes back past the deletion of a VolumeAttachment.
+    GoBack,
 }
 
 const CALLS: [Call; 8] = [
@@ -145,6 +151,8 @@ pub(super) struct World<'c> {
     finished: usize,
     /// A finalizer's removal that the API server executes later.
     late: Option<(Arc<str>, Uid)>,
+    /// A VolumeAttachment that is deleted or being deleted, as it was when its record was stored.
+    former: Option<Attachment>,
     decided_without_calls: BTreeSet<Uid>,
     is_recreated: bool,
     is_healed: bool,
@@ -178,13 +186,14 @@ impl Scope {
 // === impl Bug ===
 
 impl Bug {
-    pub(super) const ALL: [Self; 7] = [
+    pub(super) const ALL: [Self; 8] = [
         Self::NotFoundIsProof,
         Self::NoCallsIsProof,
         Self::DecisionOutlivesConnection,
         Self::StrayNotFoundIsGone,
         Self::UnguardedIsLeft,
         Self::WritesWithoutUid,
+        Self::WatchIsTrusted,
         Self::PresentNodeIdAlone,
     ];
 }
@@ -212,6 +221,7 @@ impl<'c> World<'c> {
             syncs: Vec::new(),
             finished: 0,
             late: None,
+            former: None,
             decided_without_calls: BTreeSet::new(),
             is_recreated: false,
             is_healed: false,
@@ -378,7 +388,9 @@ impl<'c> World<'c> {
                     continue;
                 }
             };
-            self.state.progress(&subject).sync = Default::default();
+            let progress = self.state.progress(&subject);
+            progress.sync = Default::default();
+            progress.is_confirmed |= self.bug == Some(Bug::WatchIsTrusted);
             self.syncs.push(Sync {
                 item,
                 subject,
@@ -450,6 +462,10 @@ impl<'c> World<'c> {
         if self.late.is_some() {
             options.push(Happening::ExecuteLate);
         }
+        let is_gone = |former: &Attachment| self.api.values().all(|a| a.uid != former.uid);
+        if self.former.as_ref().is_some_and(is_gone) {
+            options.push(Happening::GoBack);
+        }
         let change = self.choose(&options);
         if change != Happening::None {
             self.tell(|| format!("{change:?}"));
@@ -461,6 +477,14 @@ impl<'c> World<'c> {
             Happening::DeleteNode => self.set_node(None),
             Happening::Reconnect { calls } => self.reconnect(calls),
             Happening::Delete => self.delete(),
+            Happening::GoBack => {
+                if let Some(former) = self.former.take() {
+                    let Attachment { name, uid, .. } = former.clone();
+                    self.state
+                        .handle(Event::Attachments(Change::Deleted { name, uid }));
+                    self.state.handle(Event::Attachments(Change::Applied(former)));
+                }
+            }
             Happening::ExecuteLate => {
                 if let Some((name, uid)) = self.late.take() {
                     let uid = (self.bug != Some(Bug::WritesWithoutUid)).then_some(uid);
@@ -512,8 +536,15 @@ impl<'c> World<'c> {
         let attachment = stored.filter(|stored| uid.is_none_or(|uid| *uid == stored.uid))?;
         self.version += 1;
         attachment.version = Version(self.version);
+        let before = attachment.clone();
         change(attachment);
         let after = attachment.clone();
+        if after.deleting && !before.deleting && before.finalizer {
+            self.former = Some(Attachment {
+                attached: false,
+                ..before
+            });
+        }
         if after.deleting && !after.finalizer {
             self.api.remove(name);
             // Controllers create it again, for the next pod.
@@ -641,7 +672,9 @@ impl<'c> World<'c> {
             }
             Command::GetAttachment => {
                 self.show(name);
-                self.state.progress(subject).sync.is_attachment_read = true;
+                let progress = self.state.progress(subject);
+                progress.is_confirmed = true;
+                progress.sync.is_attachment_read = true;
             }
             Command::GetVolume(_) => {
                 self.state.progress(subject).sync.volume = Some(Some(mk_volume("pv").into()))
@@ -677,7 +710,8 @@ impl<'c> World<'c> {
                     attachment.recorded = annotations;
                 });
                 if written == Some(true) {
-                    self.state.progress(subject).is_record_uncertain = false;
+                    let progress = self.state.progress(subject);
+                    (progress.is_confirmed, progress.is_record_uncertain) = (true, false);
                 }
                 return self.judge().map(|()| written.is_some());
             }
@@ -752,6 +786,10 @@ impl<'c> World<'c> {
     }
 
     fn publish(&mut self, run: usize, subject: &Subject, target: &PublishTarget) -> Result<bool, String> {
+        let Attachment { name, uid, .. } = &**subject.attachment();
+        if self.api.get(name).is_none_or(|stored| stored.uid != *uid) {
+            return Err(format!("a publish is sent for {name}, which is gone"));
+        }
         let connection = self.state.publish_begins(target);
         self.answered.insert(target.clone(), Answered::default());
         let call = self.call(subject, "publish", target);

@@ -8,7 +8,7 @@ use csi_attacher::kube_api::{AttachmentRequest, Cluster, Error, VolumeRequest, p
 use csi_attacher::model::attachment::{
     NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION,
 };
-use csi_attacher::model::{Attachment, Problem, Recorded, SecretRef, Secrets, Uid, Volume};
+use csi_attacher::model::{Attachment, Metadata, Problem, Recorded, SecretRef, Secrets, Uid, Volume};
 use csi_attacher::plan::{Operation, Record};
 use serde_json::json;
 use tokio::time::Instant;
@@ -46,6 +46,7 @@ impl FakeCluster {
             let mut state = self.world.state();
             if let Some(choices) = state.choices.as_mut().filter(|_| kind == RequestKind::Write) {
                 chosen = choices.api_fault();
+                state.had_chosen_fault |= chosen.is_some();
             }
             let faults = state.faults.api;
             let lost = state.percent(faults);
@@ -200,10 +201,9 @@ impl FakeCluster {
     ) -> Result<Attachment, Error> {
         let context = context.clone();
         self.change(attachment, move |attachment, state| {
-            let keys = context.keys().map(|key| key.as_str().into()).collect();
-            state.contexts.insert(attachment.uid.clone(), context);
             attachment.attached = true;
-            attachment.metadata_keys = keys;
+            attachment.metadata = Metadata::of(&context);
+            state.contexts.insert(attachment.uid.clone(), context);
             attachment.attach_error = None;
             Ok(())
         })
@@ -214,7 +214,7 @@ impl FakeCluster {
         self.change(attachment, |attachment, state| {
             state.contexts.remove(&attachment.uid);
             attachment.attached = false;
-            attachment.metadata_keys = Box::default();
+            attachment.metadata = Metadata::default();
             attachment.detach_error = None;
             Ok(())
         })

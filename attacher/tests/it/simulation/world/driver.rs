@@ -171,7 +171,9 @@ impl State {
 
     fn outcome(&mut self, target: &PublishTarget) -> Outcome {
         if let Some(choices) = &mut self.choices {
-            return choices.call_fault().map_or(Outcome::Success, Outcome::Chosen);
+            let fault = choices.call_fault();
+            self.had_chosen_fault |= fault.is_some();
+            return fault.map_or(Outcome::Success, Outcome::Chosen);
         }
         let faults = self.faults.driver;
         let mut others = self.calling.keys().filter(|other| *other != target);

@@ -209,7 +209,7 @@ impl State {
     pub(super) fn observe_write(&mut self, by: &Client, object: &str, changed: bool) {
         self.observe_lease();
         // The attacher repeats a write whose response was lost.
-        let changed = changed || self.faults.api > 0 || self.faults.lies != 0;
+        let changed = changed || self.faults.api > 0 || self.faults.lies != 0 || self.had_chosen_fault;
         self.observe(Observation::Write(Write {
             by: Some(by.name()),
             object: object.to_owned(),
