@@ -1,7 +1,6 @@
 //! Keeps the devices of this process's node in sync with the attachments of the array.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -16,7 +15,7 @@ use crate::driver::remote::RemoteArray;
 use crate::error_chain;
 use crate::fault::VolumeLocation;
 use crate::node::stage_publish::NodeFeatures;
-use crate::node::{Node, NodeInfo, View};
+use crate::node::{ArrayVolume, Node, NodeInfo};
 use crate::rpc::capabilities::Capability;
 
 /// Maximum time of one step on devices and files while the driver exits.
@@ -40,7 +39,7 @@ impl Driver {
     }
 
     /// The view that this process's node has of a volume.
-    pub(crate) async fn view(&self, volume: &str) -> Result<View, Error> {
+    pub(crate) async fn view(&self, volume: &str) -> Result<ArrayVolume, Error> {
         let node = self.own_node();
         if let Some(here) = &self.node {
             let (device, disk) = (self.faults.device(volume, &node), self.faults.disk(volume, &node));
@@ -53,7 +52,7 @@ impl Driver {
             .store
             .read(|array| {
                 let found = array.volume(volume)?;
-                Ok(View {
+                Ok(ArrayVolume {
                     bytes: self.config.disk_bytes(&found.spec),
                     attachment: found.attachments.get(node.as_str()).cloned(),
                     issues: array.issues(volume).to_vec(),
@@ -163,19 +162,6 @@ impl Driver {
         })
     }
 
-    /// A random `max_volumes_per_node`, if configured.
-    pub(crate) fn limit_by_chance(&self) -> Option<usize> {
-        if !self.config.limit_by_chance {
-            return None;
-        }
-        let count = self.limits_drawn.fetch_add(1, Ordering::Relaxed);
-        let drawn = self
-            .faults
-            .seed
-            .keyed_hash(&[b"limit".as_slice(), &count.to_le_bytes()].concat());
-        Some(1 + usize::try_from(drawn % 10).unwrap_or(0))
-    }
-
     /// The id of the node of this process; empty without one.
     pub(crate) fn own_node(&self) -> String {
         self.node.as_ref().map(|node| node.info().id).unwrap_or_default()
@@ -198,7 +184,7 @@ impl Driver {
         }
         let view = self.store.peek(|array| {
             let found = array.volume(volume).ok()?;
-            Some(View {
+            Some(ArrayVolume {
                 bytes: self.config.disk_bytes(&found.spec),
                 attachment: found.attachments.get(id.as_str()).cloned(),
                 issues: Vec::new(),

@@ -13,10 +13,9 @@ use self::value::Effect;
 use super::rule::{Match, Phase, Rule, RuleKind};
 
 mod action;
-mod backend_fault;
-mod field_error;
+pub(super) mod field_error;
 mod matching;
-mod value;
+pub(super) mod value;
 
 /// An error of a list of rules.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -50,7 +49,12 @@ struct RawRule {
 // === impl RuleError ===
 
 impl RuleError {
-    fn at(kind: RuleKind, index: usize, item: &Value, FieldError(field, reason): FieldError) -> Self {
+    pub(super) fn at(
+        kind: RuleKind,
+        index: usize,
+        item: &Value,
+        FieldError(field, reason): FieldError,
+    ) -> Self {
         let id = item.get("id").and_then(Value::as_str).map(str::to_owned);
         Self::Rule {
             kind,
@@ -192,7 +196,7 @@ impl Rule {
     }
 }
 
-fn deserialize<T: DeserializeOwned>(item: Value) -> Result<T, FieldError> {
+pub(super) fn deserialize<T: DeserializeOwned>(item: Value) -> Result<T, FieldError> {
     serde_path_to_error::deserialize(item).map_err(|error| {
         let field = error.path().to_string();
         // The message of serde contains the value.
@@ -204,7 +208,7 @@ fn deserialize<T: DeserializeOwned>(item: Value) -> Result<T, FieldError> {
     })
 }
 
-fn yes() -> bool {
+pub(super) fn yes() -> bool {
     true
 }
 

@@ -18,7 +18,7 @@ use crate::rpc::capabilities::CapabilitySet;
 use crate::socket::Endpoint;
 
 pub(crate) use self::admin::AdminArgs;
-pub(crate) use self::array::{ArrayArgs, AttachLimit};
+pub(crate) use self::array::ArrayArgs;
 pub(crate) use self::faults::FaultArgs;
 pub(crate) use self::hostpath::HostPathArgs;
 pub(crate) use self::klog::KlogArgs;
@@ -83,6 +83,10 @@ pub struct Args {
     #[arg(long, default_value = "10s", value_parser = duration::parse)]
     pub(crate) shutdown_grace: Duration,
 
+    /// File that the driver writes when it listens, as JSON with its sockets and its process id; - for stdout.
+    #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
+    pub(crate) ready_file: PathBuf,
+
     /// Log verbosity: 0 and 1 for state changes, 2 and 3 also a line for each CSI call, 4 and 5 also details, 6 and
     /// above also the messages of calls.
     #[arg(long, default_value_t = 2)]
@@ -92,10 +96,9 @@ pub struct Args {
     #[arg(long, help_heading = array::HEADING, alias = "statedir", default_value = "", hide_default_value = true, value_parser = path_or_empty())]
     pub(crate) state_dir: PathBuf,
 
-    /// Maximum number of volumes attached per node. 0 = unlimited; -1 = unlimited, but each NodeGetInfo
-    /// reports a random number from 1 to 10.
-    #[arg(long, help_heading = array::HEADING, default_value = "0", allow_hyphen_values = true)]
-    pub(crate) attach_limit: AttachLimit,
+    /// Maximum number of volumes attached per node. 0 = unlimited.
+    #[arg(long, help_heading = array::HEADING, default_value_t = 0)]
+    pub(crate) attach_limit: usize,
 
     /// Behaviour of a second call for a volume: abort answers ABORTED, wait queues it.
     #[arg(long, help_heading = array::HEADING, default_value = "abort", value_parser = busy_rule)]
@@ -148,16 +151,14 @@ impl Args {
         nodes.extend(node_id.as_deref().map(NodeId::from));
         driver::Settings {
             name: self.driver_name.clone(),
-            array: self
-                .array
-                .settings(&self.driver_name, nodes, self.attach_limit.number()),
+            array: self.array.settings(&self.driver_name, nodes, self.attach_limit),
             config: ServiceConfig {
                 ready_after: self.ready_after,
                 secrets: self.required_secrets.iter().cloned().collect(),
-                limit_by_chance: self.attach_limit == AttachLimit::ByChance,
                 ..self.array.config()
             },
             initial_volumes: self.array.volumes,
+            fixture: given(&self.array.fixture),
             latency: self.array.latency,
             busy: self.busy,
             mode: self.node.mode,

@@ -101,42 +101,6 @@ async fn waits_for_the_lock_of_the_process_that_it_replaces() {
 }
 
 #[tokio::test]
-async fn wait_for_a_lock_applies_no_loss_of_state() {
-    for lock in ["media/media.lock", "media/devices/here"] {
-        let directory = tempfile::tempdir().unwrap();
-        let path = |name: &str| directory.path().join(name);
-        let mut settings = Settings {
-            initial_volumes: 1,
-            node_id: Some("here".to_owned()),
-            state_dir: Some(path("state")),
-            media_dir: Some(path("media")),
-            ..Settings::default()
-        };
-        let (first, _) = Driver::open(settings.clone()).unwrap();
-        let delete = first.store.change(|array| array.delete_volume("vol-0"));
-        delete.await.unwrap();
-        first.close();
-        drop(first);
-        std::fs::write(
-            path("faults.yaml"),
-            "backend-faults: [{id: x, type: state-loss, loses: everything}]",
-        )
-        .unwrap();
-        settings.faults = Some(path("faults.yaml"));
-
-        let held = std::fs::File::open(path(lock)).unwrap();
-        held.lock().unwrap();
-        let mut waiting = pin!(open(settings, DEADLINE, &|| Ok(())));
-        let early = time::timeout(4 * LOCK_RETRY, &mut waiting).await;
-        assert!(early.is_err(), "opened without {lock}");
-        drop(held);
-        let (second, _) = waiting.await.unwrap();
-        let volumes = second.store.peek(|array| array.volumes().len());
-        assert_eq!(volumes, 0, "{lock}");
-    }
-}
-
-#[tokio::test]
 async fn directory_of_another_drivers_devices_is_waited_for() {
     let directory = tempfile::tempdir().unwrap();
     let mk_settings = |node: &str| {
@@ -195,26 +159,20 @@ async fn directories_with_names_that_are_not_utf_8_are_refused_by_their_flag() {
 }
 
 #[tokio::test]
-async fn socket_that_cannot_be_bound_applies_no_loss_of_state() {
+async fn socket_that_cannot_be_bound_applies_no_fixture() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
-    std::fs::write(
-        path("faults.yaml"),
-        "backend-faults: [{id: x, type: state-loss, loses: everything}]",
-    )
-    .unwrap();
-    let settings = Settings {
-        initial_volumes: 1,
+    let fixture = "volumes: [{spec: {id: imported, capacity_bytes: 1048576, pool: pool-0}}]";
+    std::fs::write(path("fixture.yaml"), fixture).unwrap();
+    let mut settings = Settings {
         state_dir: Some(path("state")),
-        faults: Some(path("faults.yaml")),
         ..Settings::default()
     };
     let (first, _) = Driver::open(settings.clone()).unwrap();
-    let delete = first.store.change(|array| array.delete_volume("vol-0"));
-    delete.await.unwrap();
     first.close();
     drop(first);
 
+    settings.fixture = Some(path("fixture.yaml"));
     let endpoint: crate::socket::Endpoint = path("none/csi.sock").into();
     let refused = open(settings.clone(), DEADLINE, &|| Listener::check(&endpoint)).await;
     assert!(refused.unwrap_err().to_string().contains("--endpoint"));
@@ -235,5 +193,5 @@ async fn socket_that_cannot_be_bound_applies_no_loss_of_state() {
     drop(database);
     let (second, _) = open(settings, DEADLINE, &|| Ok(())).await.unwrap();
     let volumes = second.store.peek(|array| array.volumes().len());
-    assert_eq!(volumes, 1, "lost by the start that has a socket");
+    assert_eq!(volumes, 1, "imported by the start that has a socket");
 }

@@ -30,7 +30,6 @@ mod full;
 mod in_use;
 mod inline;
 mod killed;
-mod reading;
 mod registration;
 mod restart;
 mod split;

@@ -29,7 +29,7 @@ fn every_field_is_read() {
     let path = |name: &str| Some(Methods::One(format!("/csi.v1.Controller/{name}")));
     assert_eq!(one.matches.method, path("ControllerPublishVolume"));
     assert_eq!(
-        one.answer(),
+        one.status(),
         Some((tonic::Code::ResourceExhausted, "no room".to_owned()))
     );
     assert_eq!(
@@ -38,7 +38,7 @@ fn every_field_is_read() {
     );
     assert_eq!(one.action.hang, Some(Hang::For(Duration::from_secs(90))));
     assert!(!one.replaces_effect());
-    assert_eq!((two.phase, two.times, two.answer()), (Phase::Before, None, None));
+    assert_eq!((two.phase, two.times, two.status()), (Phase::Before, None, None));
     assert_eq!(two.matches.method, path("CreateVolume"));
     assert!(two.replaces_effect());
 }
@@ -193,7 +193,7 @@ fn effect_is_a_phase_and_pretend_a_code_without_effect() {
         let yaml = format!("- {{id: x, match: {{method: Controller*}}, action: {action}}}");
         let rule = Rule::read_list(&yaml).unwrap().remove(0);
         assert_eq!(
-            (rule.phase, rule.answer().map(|(code, _)| code)),
+            (rule.phase, rule.status().map(|(code, _)| code)),
             (phase, Some(code)),
             "{action}"
         );
@@ -286,7 +286,7 @@ fn foreign_methods_are_matched_by_path_and_patterns_by_name() {
     assert_eq!(
         Code::Aborted,
         Rule::read_list("[{id: a, match: {method: '*'}, action: {code: ABORTED}}]").unwrap()[0]
-            .answer()
+            .status()
             .unwrap()
             .0
     );

@@ -6,7 +6,6 @@ use clap::CommandFactory;
 use super::translate::state_dir;
 use super::*;
 use crate::driver::Settings;
-use crate::driver::service_config::BlockRuns;
 use crate::run::args::Args as All;
 
 fn read(words: &[&str]) -> Result<All, clap::Error> {
@@ -56,7 +55,6 @@ fn hostpath_defaults_apply_with_any_hostpath_flag() {
     assert_eq!(theirs.array.pool_parameter, "kind");
     let nodes: Vec<_> = theirs.array.nodes.iter().map(|node| node.as_str()).collect();
     assert_eq!(nodes, ["worker"]);
-    assert_eq!(theirs.config.block_runs, BlockRuns::Fixed);
     assert!(!theirs.array.deviations.delete_in_use);
     assert!(!theirs.journal_config.grpc_call_lines);
     let [pool] = &theirs.array.pools[..] else {
@@ -155,19 +153,16 @@ fn drivers_that_share_a_state_directory_keep_apart() {
 #[test]
 fn limits_are_those_of_host_path() {
     // (flags, what holds, what is said)
-    let table: [(&[&str], _, _); 5] = [
+    let table: [(&[&str], _, _); 4] = [
         (&[], None, None),
         (&["--maxvolumespernode=10"], None, Some(10)),
         (&["--attach-limit", "2"], Some(2), None),
         (&["--maxvolumespernode=10", "--attach-limit=2"], Some(2), None),
-        (&["--attach-limit=-1"], None, None),
     ];
     for (flags, holds, said) in table {
         let settings = with(flags);
         let limits = (settings.array.attach_limit, settings.array.advertised_limit);
         assert_eq!(limits, (holds, said), "{flags:?}");
-        let by_chance = flags.contains(&"--attach-limit=-1");
-        assert_eq!(settings.config.limit_by_chance, by_chance, "{flags:?}");
     }
     let sizes = with(&[
         "--max-volume-size=2147483648",
@@ -277,7 +272,7 @@ fn unknown_flags_and_invalid_values_are_refused() {
         ("--capacity=fast", "--capacity"),
         ("--capacity=fast=lots", "--capacity"),
         ("--maxvolumespernode=-1", "--maxvolumespernode"),
-        ("--attach-limit=-2", "--attach-limit"),
+        ("--attach-limit=-1", "--attach-limit"),
         ("--max-volume-size-node=large", "--max-volume-size-node"),
         ("--snapshot-metadata-block-type=ODD", "--snapshot-metadata-block"),
         ("--endpoint=tcp://127.0.0.1:10000", "socat"),
