@@ -85,7 +85,7 @@ pub struct Driver {
     /// Ends the driver.
     pub exit: ExitRequest,
     pub(crate) proxy_to: Option<PathBuf>,
-    initial: InitialServices,
+    pub(crate) initial: InitialServices,
     pub(crate) journal: Option<Arc<Journal>>,
     /// The database of the array and of the node's records; `None` without a state directory.
     pub(crate) state: Option<Arc<Database>>,

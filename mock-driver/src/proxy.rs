@@ -28,7 +28,7 @@ use self::forwarded_call::{Forwarded, ForwardedCall, Refused};
 use self::forwarded_request::ForwardedRequest;
 use self::interrupted_stream::end;
 use self::known_attachments::KnownAttachments;
-use self::message::Envelope;
+use self::message::{Envelope, Reply};
 use self::remote::{Remote, is_reset};
 use crate::driver::Driver;
 use crate::journal::Direction;
@@ -130,17 +130,20 @@ impl Proxy {
 
 impl ForwardedCall {
     /// Ends the record, with a stream when that ends.
-    fn into_response(mut self, result: Result<Forwarded, Refused>) -> http::Response<Body> {
+    fn into_response(self, result: Result<Forwarded, Refused>) -> http::Response<Body> {
         match result {
-            Ok(Forwarded::Whole(reply)) | Err(Refused::Reply(reply)) => {
-                if let Some(mut record) = self.record.take() {
-                    record.end_wire(reply.outcome(), reply.message());
-                }
-                reply.into_http()
-            }
+            Ok(Forwarded::Whole(reply)) => self.reply(reply),
+            Err(Refused::Reply(reply)) => self.reply(*reply),
             Ok(Forwarded::Stream(response)) => self.stream(response),
             Err(Refused::Status(status)) => self.refuse(status),
         }
+    }
+
+    fn reply(mut self, reply: Reply) -> http::Response<Body> {
+        if let Some(mut record) = self.record.take() {
+            record.end_wire(reply.outcome(), reply.message());
+        }
+        reply.into_http()
     }
 
     /// Forwards a stream as it arrives, and records its end.

@@ -278,6 +278,7 @@ func (d *Driver) do(ctx context.Context, method, path string, body, reply any) e
 	if err != nil {
 		return err
 	}
+	request.Header.Set("Content-Type", "application/json")
 	response, err := d.client.Do(request)
 	if err != nil {
 		return err

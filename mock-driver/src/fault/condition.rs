@@ -11,7 +11,9 @@ use super::reservation::Reservations;
 
 /// The condition under which a backend fault refuses a call: it gives the text of the error.
 #[derive(Clone)]
-pub(super) struct Condition(pub(super) Arc<dyn Fn(&mut Asked<'_>) -> Option<String> + Send + Sync>);
+pub(super) struct Condition(pub(super) Arc<Refuse>);
+
+type Refuse = dyn Fn(&mut Asked<'_>) -> Option<String> + Send + Sync;
 
 /// What a condition can ask for.
 pub(super) struct Asked<'a> {

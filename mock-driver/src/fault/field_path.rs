@@ -53,9 +53,9 @@ pub(super) fn json(message: &DynamicMessage) -> Value {
 /// The values at a path; none for absent messages and entries.
 pub(super) fn find<'v>(value: &'v Value, path: &[String]) -> Vec<Cow<'v, Value>> {
     let Some((first, rest)) = path.split_first() else {
-        return match value {
-            Value::Null => Vec::new(),
-            value => vec![Cow::Borrowed(value)],
+        return match value.is_null() {
+            true => Vec::new(),
+            false => vec![Cow::Borrowed(value)],
         };
     };
     match value {

@@ -99,9 +99,9 @@ impl TryFrom<Value> for ValueMatch {
 }
 
 fn text(value: &Value) -> Cow<'_, str> {
-    match value {
-        Value::String(text) => Cow::Borrowed(text),
-        value => Cow::Owned(value.to_string()),
+    match value.as_str() {
+        Some(text) => Cow::Borrowed(text),
+        None => Cow::Owned(value.to_string()),
     }
 }
 

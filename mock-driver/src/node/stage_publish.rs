@@ -243,7 +243,7 @@ impl Node {
         let readonly = record.is_for_reading(disk);
         match (&record.role, &record.capability.access) {
             // The device exists; publishing creates the link or mount.
-            (Role::Staged, Access::Block) => self.forget_interrupted_mkfs(disk)?,
+            (Role::Staged, Access::Block) => self.wipe_interrupted_mkfs(disk)?,
             (
                 Role::Staged,
                 Access::Mount {
@@ -275,7 +275,7 @@ impl Node {
                 self.mounter.show_files(disk, from, path, readonly, flags)?;
             }
             (Role::Published { .. }, Access::Block) => {
-                self.forget_interrupted_mkfs(disk)?;
+                self.wipe_interrupted_mkfs(disk)?;
                 self.unmount(record)?;
                 mount::remove_empty(path)?;
                 self.mounter.show_device(disk, path, readonly)?;
@@ -286,12 +286,13 @@ impl Node {
 
     /// Locks a disk that is published as a raw block device against a running mkfs of another node, which has the same mark as an
     /// interrupted one.
-    fn forget_interrupted_mkfs(&self, disk: &Disk) -> Result<(), Error> {
-        let _lock = match self.mounter {
-            Mounter::Kernel => Some(lock_disk(disk)?),
+    fn wipe_interrupted_mkfs(&self, disk: &Disk) -> Result<(), Error> {
+        let lock = match self.mounter {
+            Mounter::Kernel => Some(Arc::new(lock_disk(disk)?)),
             Mounter::Emulated => None,
         };
-        Ok(mount::forget_interrupted(disk)?)
+        let disk = Disk { lock, ..disk.clone() };
+        Ok(mount::wipe_interrupted(&disk)?)
     }
 
     /// Checks that the filesystem of a disk is mounted through no other device: two mounts would overwrite each other's

@@ -39,7 +39,7 @@ pub(super) enum Forwarded {
 pub(super) enum Refused {
     Status(Status),
     /// The driver's, with its details.
-    Reply(Reply),
+    Reply(Box<Reply>),
 }
 
 impl From<Error> for Refused {
@@ -83,7 +83,7 @@ impl Execute for ForwardedCall {
         }
         let reply = Reply::read(response).await.map_err(Refused::Status)?;
         if reply.outcome().code != Code::Ok {
-            return Err(Refused::Reply(reply));
+            return Err(Refused::Reply(Box::new(reply)));
         }
         self.proxy.attachments.learn(self.forwarded.as_ref());
         self.proxy

@@ -85,6 +85,7 @@ async fn imported_state_is_listed_and_a_contradiction_changes_nothing() {
     let volume = |id: &str, name: &str, pool: &str| json!({"spec": {"id": id, "name": name, "capacity_bytes": 1 << 20, "pool": pool}});
     let attachment = json!({"number": 7, "capability": {"access": "block", "mode": "MULTI_NODE_MULTI_WRITER"}, "readonly": false});
     let mut shared = volume("shared", "pvc-1", "pool-0");
+    shared["spec"]["capabilities"] = json!([{"access": {"mount": {"fs_type": "", "flags": [], "group": ""}}, "mode": "SINGLE_NODE_WRITER"}]);
     shared["attachments"] = json!({"node-0": attachment, "node-1": attachment});
     admin
         .import(&json!({"volumes": [shared, volume("b", "", "pool-0")]}))

@@ -109,7 +109,7 @@ class Client:
             connection = http.client.HTTPConnection(self.admin_endpoint)
         try:
             text = None if body is None else json.dumps(body).encode()
-            connection.request(method, "/api/v1" + path, text)
+            connection.request(method, "/api/v1" + path, text, {"Content-Type": "application/json"})
             response = connection.getresponse()
             reply = response.read()
         finally:

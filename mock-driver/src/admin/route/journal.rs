@@ -15,9 +15,7 @@ use crate::admin::page::limit;
 use crate::admin::problem::Refusal;
 use crate::admin::request::{self, Deleted, Json, Query, Reply};
 use crate::admin::state::Admin;
-use crate::admin_api::resource::{
-    Answer, Call, Expectation, ExpectationResult, Page, Problem,
-};
+use crate::admin_api::resource::{Answer, Call, Expectation, ExpectationResult, Page, Problem};
 use crate::journal::{self, Cursor, Filter, Gap, Journal, Memory, Outcome};
 use crate::rpc::code;
 use crate::rpc::method::{self, Method};

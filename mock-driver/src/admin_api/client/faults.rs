@@ -101,7 +101,9 @@ impl Client {
     /// Returns the driver to the state after its start.
     pub async fn reset(&self) -> Result<(), Error> {
         let path = super::path(&["reset"], &[]);
-        self.exchange(Method::POST, &path, None).await.map(drop)
+        self.exchange(Method::POST, &path, Some(b"{}".to_vec()))
+            .await
+            .map(drop)
     }
 
     /// Lists the built-in scenarios.

@@ -64,10 +64,17 @@ fn example_in_the_documentation_is_valid() {
 }
 
 #[test]
-fn all_rules_in_the_documentation_are_valid() {
+fn all_rules_and_fixtures_in_the_documentation_are_valid() {
     let blocks = include_str!("../../../docs/faults.md").split("```yaml\n").skip(1);
-    let rules = blocks.map(|block| Rule::read_list(block.split("```").next().unwrap()).unwrap().len());
-    assert!(rules.clone().count() >= 4 && rules.sum::<usize>() >= 12);
+    let blocks = blocks.map(|block| block.split("```").next().unwrap());
+    let (fixtures, rules): (Vec<_>, Vec<_>) = blocks.partition(|block| block.starts_with("volumes:"));
+    let lengths = rules.iter().map(|rules| Rule::read_list(rules).unwrap().len());
+    assert!(rules.len() >= 6 && lengths.sum::<usize>() >= 14);
+    let [fixture] = fixtures[..] else {
+        panic!("{fixtures:?}")
+    };
+    let fixture: crate::array::Image = serde_saphyr::from_str(fixture).unwrap();
+    fixture.check(&crate::array::Settings::default()).unwrap();
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Formats disks, with a mark beside the disk while mkfs runs.
 //!
 //! An incomplete filesystem looks like user data. The mark is made for a blank disk only and removed, durably, before the disk
-//! is mounted or published for writing: whatever is on a disk with the mark is of an interrupted mkfs, which is repeated.
+//! is mounted or published: whatever is on a disk with the mark is of an interrupted mkfs, which is repeated.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use super::Disk;
@@ -12,6 +13,11 @@ use super::error::Error;
 use super::filesystem::{Content, Filesystem, check, content, grow_unmounted};
 use crate::node::exec::Program;
 use crate::store::PathError;
+
+const BLKDISCARD: Program = Program {
+    name: "blkdiscard",
+    package: "util-linux",
+};
 
 /// Checks the filesystem on the disk, or formats a blank disk, and returns which filesystem it has.
 pub(super) fn prepare(disk: &Disk, asked: Option<Filesystem>) -> Result<Filesystem, Error> {
@@ -62,12 +68,36 @@ fn format((mkfs, args): (Program, &[&str]), disk: &Disk) -> Result<(), Error> {
     remove(mark)
 }
 
-/// Removes the mark before a disk can be written as a device: whatever is on it then is data.
-pub(crate) fn forget_interrupted(disk: &Disk) -> Result<(), Error> {
-    match disk.writable && disk.formatting.exists() {
-        true => remove(&disk.formatting),
-        false => Ok(()),
+/// Prepares a disk to be published as a device: wipes what an interrupted mkfs left and removes the mark, so that later contents
+/// are never taken for that.
+pub(crate) fn wipe_interrupted(disk: &Disk) -> Result<(), Error> {
+    if !disk.formatting.exists() {
+        return Ok(());
     }
+    if !disk.writable {
+        return Err(Error::HalfFormatted);
+    }
+    wipe(disk)?;
+    remove(&disk.formatting)
+}
+
+/// Zeroes a disk, and with it the device's page cache.
+fn wipe(disk: &Disk) -> Result<(), Error> {
+    let meta = fs::metadata(&disk.device).map_err(PathError::of("stat", &disk.device))?;
+    if meta.file_type().is_block_device() {
+        // Opens the device exclusively, so it fails while a mkfs still runs.
+        BLKDISCARD.run(["--zeroout".as_ref(), disk.device.as_os_str()], &[0])?;
+        return Ok(File::open(&disk.device)
+            .and_then(|device| device.sync_all())
+            .map_err(PathError::of("flush", &disk.device))?);
+    }
+    let empty = || {
+        let file = File::options().write(true).open(&disk.device)?;
+        file.set_len(0)?;
+        file.set_len(meta.len())?;
+        file.sync_all()
+    };
+    Ok(empty().map_err(PathError::of("wipe", &disk.device))?)
 }
 
 fn remove(mark: &Path) -> Result<(), Error> {
@@ -120,8 +150,10 @@ mod tests {
             format((failing, &[]), &disk).unwrap_err();
             assert!(disk.formatting.exists(), "who knows what it did");
             write(&disk.file, rest, 1 << 20);
-            forget_interrupted(&disk).unwrap();
+            wipe_interrupted(&disk).unwrap();
             assert!(!disk.formatting.exists());
+            assert_eq!(read(&disk.file, 17, 1 << 20), [0; 17], "the rest is wiped");
+            assert_eq!(fs::metadata(&disk.file).unwrap().len(), 16 << 20);
             write(&disk.file, b"other data", 5 << 20);
             let refused = prepare(&disk, None).unwrap_err();
             assert!(matches!(refused, Error::UnknownData { .. }), "{refused}");
@@ -136,7 +168,7 @@ mod tests {
         write(&disk.file, b"half a filesystem", 1 << 20);
         disk.writable = false;
         assert!(matches!(prepare(&disk, None), Err(Error::HalfFormatted)));
-        forget_interrupted(&disk).unwrap();
+        assert!(matches!(wipe_interrupted(&disk), Err(Error::HalfFormatted)));
         assert!(disk.formatting.exists());
     }
 

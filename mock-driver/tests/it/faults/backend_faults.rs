@@ -7,12 +7,12 @@ use csi_mock_driver::fault::{Rule, RuleKind};
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;
 use serde_json::{Value, json};
-use tokio::time::{self, Instant};
+use tokio::time::Instant;
 use tonic::Code;
 use tonic::transport::Channel;
 
 use super::{nodes_of, publish, unpublish};
-use crate::server::{DEADLINE, Server, line_in, mk_create, mk_publish, published};
+use crate::server::{Server, line_in, mk_create, mk_publish, published};
 
 async fn start() -> (Server, ControllerClient<Channel>) {
     let server = Server::start_with(|directory, settings| {

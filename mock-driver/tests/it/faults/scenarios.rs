@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use csi_mock_driver::fault::scenario::{self, Scenario};
-use csi_mock_driver::fault::{DiskFault, Faults, Rule, RuleKind, Seed};
+use csi_mock_driver::fault::{DiskFault, Faults, RuleKind, Seed};
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;
 use tokio::time::{self, Instant};

@@ -181,81 +181,26 @@ async fn rule_matches_any_field_the_metadata_the_peer_and_the_deadline() {
 
 #[test]
 fn mistakes_of_stubs_and_conditions_name_their_field() {
+    let (publish, fails) = (
+        json!({"method": "ControllerPublishVolume"}),
+        json!({"code": "INTERNAL"}),
+    );
+    let context = |template: &str| json!({"response": {"publish_context": {"a": template}}});
     // (match, action, field, words of the reason)
-    let publish = json!({"method": "ControllerPublishVolume"});
+    #[rustfmt::skip]
     let table = [
-        (
-            publish.clone(),
-            json!({"response": {"device": "x"}}),
-            "action.response",
-            "device",
-        ),
-        (
-            publish.clone(),
-            json!({"response": {"publish_context": {"a": "{{request.volume}}"}}}),
-            "action.response",
-            "volume_id",
-        ),
-        (
-            publish.clone(),
-            json!({"response": {"publish_context": {"a": "{{volume_id}}"}}}),
-            "action.response",
-            "request.",
-        ),
-        (
-            publish.clone(),
-            json!({"response": [{}]}),
-            "action.response",
-            "mapping",
-        ),
-        (
-            publish.clone(),
-            json!({"response": {}, "code": "INTERNAL"}),
-            "action.response",
-            "at most one of",
-        ),
-        (
-            json!({"method": "Node*"}),
-            json!({"response": {}}),
-            "action.response",
-            "one method",
-        ),
-        (
-            json!({"request": {"volume": "a"}}),
-            json!({"code": "INTERNAL"}),
-            "match.request.volume",
-            "has no field",
-        ),
-        (
-            json!({"request": {"volume_id.x": "a"}}),
-            json!({"code": "INTERNAL"}),
-            "match.request.volume_id.x",
-            "no field",
-        ),
-        (
-            json!({"request": {"secrets.user": "a"}}),
-            json!({"code": "INTERNAL"}),
-            "match.request.secrets.user",
-            "match.secrets",
-        ),
-        (
-            json!({"request": {"volume_id": {"like": "a"}}}),
-            json!({"code": "INTERNAL"}),
-            "match.request.volume_id",
-            "one-of",
-        ),
-        (
-            json!({"not": {"call": 3}}),
-            json!({"code": "INTERNAL"}),
-            "match.not",
-            "beside it",
-        ),
-        (
-            json!({"deadline": {"less": 5}}),
-            json!({"code": "INTERNAL"}),
-            "match.deadline.less",
-            "string",
-        ),
+        (publish.clone(), json!({"response": {"device": "x"}}), "action.response", "device"),
+        (publish.clone(), context("{{request.volume}}"), "action.response", "volume_id"),
+        (publish.clone(), context("{{volume_id}}"), "action.response", "request."),
+        (publish.clone(), json!({"response": [{}]}), "action.response", "mapping"),
+        (publish, json!({"response": {}, "code": "INTERNAL"}), "action.response", "at most one of"),
+        (json!({"method": "Node*"}), json!({"response": {}}), "action.response", "one method"),
+        (json!({"request": {"volume": "a"}}), fails.clone(), "match.request.volume", "has no field"),
+        (json!({"request": {"volume_id.x": "a"}}), fails.clone(), "match.request.volume_id.x", "no field"),
+        (json!({"request": {"secrets.user": "a"}}), fails.clone(), "match.request.secrets.user", "match.secrets"),
+        (json!({"request": {"volume_id": {"like": "a"}}}), fails.clone(), "match.request.volume_id", "one-of"),
+        (json!({"not": {"call": 3}}), fails.clone(), "match.not", "beside it"),
+        (json!({"deadline": {"less": 5}}), fails, "match.deadline.less", "string"),
     ];
     for (matches, action, field, words) in table {
         let rule = json!({"id": "r", "match": matches, "action": action});
