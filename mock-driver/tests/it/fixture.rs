@@ -6,6 +6,7 @@ use std::path::Path;
 use csi_mock_driver::admin_api::client::{Calls, Client};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 use tonic::Code;
 
 use crate::program::{Program, command};
@@ -158,7 +159,8 @@ async fn reset_returns_to_the_state_after_the_start() {
         .unwrap();
     admin.set_capability("LIST_VOLUMES", false).await.unwrap();
     let mut other = client.clone();
-    let hanging = tokio::spawn(async move {
+    let mut hanging = JoinSet::new();
+    hanging.spawn(async move {
         other
             .controller_publish_volume(mk_publish("vol-1", "node-1"))
             .await
@@ -174,7 +176,7 @@ async fn reset_returns_to_the_state_after_the_start() {
         .unwrap();
 
     admin.reset().await.unwrap();
-    hanging.await.unwrap().ok();
+    hanging.join_next().await.unwrap().unwrap().ok();
     let rules = admin.faults().await.unwrap().rules;
     let ids: Vec<_> = rules
         .iter()
