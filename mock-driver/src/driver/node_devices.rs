@@ -1,6 +1,7 @@
 //! Keeps the devices of this process's node in sync with the attachments of the array.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -20,6 +21,9 @@ use crate::rpc::capabilities::Capability;
 
 /// Maximum time of one step on devices and files while the driver exits.
 pub(crate) const LAST_STEP: Duration = Duration::from_secs(60);
+
+/// Number of random attach limits that NodeGetInfo has reported.
+static RANDOM_LIMITS: AtomicU64 = AtomicU64::new(0);
 
 // === impl Driver ===
 
@@ -159,6 +163,18 @@ impl Driver {
                 here: false,
                 elsewhere: false,
             },
+        })
+    }
+
+    /// A random `max_volumes_per_node`, if configured.
+    pub(crate) fn random_limit(&self) -> Option<usize> {
+        self.config.random_limit.then(|| {
+            let count = RANDOM_LIMITS.fetch_add(1, Ordering::Relaxed).to_le_bytes();
+            let drawn = self
+                .faults
+                .seed
+                .keyed_hash(&[b"limit".as_slice(), &count].concat());
+            1 + usize::try_from(drawn % 10).unwrap_or(0)
         })
     }
 

@@ -26,6 +26,8 @@ pub struct ServiceConfig {
     /// Minimum size in bytes of the disk of a volume with a filesystem. A smaller volume keeps its capacity, but its
     /// filesystem has this room, as csi-driver-host-path does not limit a volume to its capacity.
     pub min_filesystem_bytes: u64,
+    /// Each NodeGetInfo reports a random `max_volumes_per_node`, as csi-driver-host-path does for Kubernetes' tests.
+    pub(crate) random_limit: bool,
     /// A node accepts volumes that are not attached to it although the driver has ControllerPublishVolume, as
     /// csi-driver-host-path does, which works with and without attachRequired in its CSIDriver.
     pub attach_optional: bool,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, value_parser};
 use tracing::Level;
 
 use crate::array::NodeId;
@@ -33,10 +33,13 @@ mod ineffective;
 mod klog;
 mod node;
 mod parse;
-mod value;
+pub(super) mod value;
 
 /// Verbosity from which each call is logged.
 const CALL_LINES_FROM_V: u8 = 2;
+
+/// The `--attach-limit` that reports random limits.
+const RANDOM_LIMIT: i64 = -1;
 
 /// Heading of the first flags in `--help`.
 const HEADING: &str = "The driver";
@@ -96,9 +99,10 @@ pub struct Args {
     #[arg(long, help_heading = array::HEADING, alias = "statedir", default_value = "", hide_default_value = true, value_parser = path_or_empty())]
     pub(crate) state_dir: PathBuf,
 
-    /// Maximum number of volumes attached per node. 0 = unlimited.
-    #[arg(long, help_heading = array::HEADING, default_value_t = 0)]
-    pub(crate) attach_limit: usize,
+    /// Maximum number of volumes attached per node. 0 = unlimited; -1 = unlimited, but each NodeGetInfo reports a random
+    /// number from 1 to 10.
+    #[arg(long, help_heading = array::HEADING, default_value_t = 0, allow_hyphen_values = true, value_parser = value_parser!(i64).range(RANDOM_LIMIT..))]
+    pub(crate) attach_limit: i64,
 
     /// Behaviour of a second call for a volume: abort answers ABORTED, wait queues it.
     #[arg(long, help_heading = array::HEADING, default_value = "abort", value_parser = busy_rule)]
@@ -151,10 +155,15 @@ impl Args {
         nodes.extend(node_id.as_deref().map(NodeId::from));
         driver::Settings {
             name: self.driver_name.clone(),
-            array: self.array.settings(&self.driver_name, nodes, self.attach_limit),
+            array: self.array.settings(
+                &self.driver_name,
+                nodes,
+                usize::try_from(self.attach_limit).unwrap_or(0),
+            ),
             config: ServiceConfig {
                 ready_after: self.ready_after,
                 secrets: self.required_secrets.iter().cloned().collect(),
+                random_limit: self.attach_limit == RANDOM_LIMIT,
                 ..self.array.config()
             },
             initial_volumes: self.array.volumes,

@@ -219,6 +219,20 @@ async fn capacity_kinds_are_selected_by_class_parameters() {
     controller.create_volume(large).await.unwrap();
 }
 
+#[tokio::test]
+async fn random_limit_changes_between_calls() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = start(&["--nodeid=worker", "--attach-limit=-1", "--seed=7"], &directory).await;
+    let mut limits = Vec::new();
+    for _ in 0..20 {
+        limits.push(node_info(program.channel().await).await.max_volumes_per_node);
+    }
+    assert!(limits.iter().all(|limit| (1..=10).contains(limit)), "{limits:?}");
+    limits.sort_unstable();
+    limits.dedup();
+    assert!(limits.len() > 1, "{limits:?}");
+}
+
 /// Kubernetes' `mock/csi-mock-proxy.yaml`, whose driver runs in the test program and connects to the port.
 #[tokio::test]
 async fn proxy_of_kubernetes_tests_pairs_connections() {

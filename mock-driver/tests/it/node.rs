@@ -30,6 +30,7 @@ mod full;
 mod in_use;
 mod inline;
 mod killed;
+mod reading;
 mod registration;
 mod restart;
 mod split;

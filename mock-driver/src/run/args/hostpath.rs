@@ -70,8 +70,8 @@ pub(crate) struct HostPathArgs {
     max_volume_size_node: Option<u64>,
     #[arg(long, hide = true, conflicts_with = "pools")]
     capacity: Vec<PoolFlag>,
-    #[arg(long, hide = true, value_parser = ["FIXED_LENGTH", "VARIABLE_LENGTH"])]
-    snapshot_metadata_block_type: Option<String>,
+    #[arg(long, hide = true, value_parser = block_type)]
+    snapshot_metadata_block_type: Option<()>,
 }
 
 // === impl HostPathArgs ===
@@ -176,11 +176,6 @@ impl HostPathArgs {
                     .to_owned(),
             );
         }
-        if self.snapshot_metadata_block_type.as_deref() == Some("FIXED_LENGTH") {
-            let note =
-                "--snapshot-metadata-block-type: has no effect: block metadata is always VARIABLE_LENGTH";
-            notes.push(note.to_owned());
-        }
         let modifies = self.enable_controller_modify_volume != Some(false);
         if !self.accepted_mutable_parameter_names.is_empty() && !modifies {
             let note =
@@ -188,6 +183,13 @@ impl HostPathArgs {
             notes.push(note.to_owned());
         }
         notes
+    }
+}
+
+fn block_type(text: &str) -> Result<(), &'static str> {
+    match text {
+        "VARIABLE_LENGTH" => Ok(()),
+        _ => Err("block metadata is always VARIABLE_LENGTH: remove the flag"),
     }
 }
 

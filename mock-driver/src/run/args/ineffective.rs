@@ -1,6 +1,6 @@
 //! Flags that contradict each other or have no effect.
 
-use super::Args;
+use super::{Args, RANDOM_LIMIT};
 use crate::driver::mode::Mode;
 
 /// The part of `--node-id` that `--node-name` replaces.
@@ -51,7 +51,7 @@ impl Args {
         let has_journal = !admin.journal.as_os_str().is_empty();
         let registers = !self.node.registration_dir.as_os_str().is_empty();
         // (whether the flags have an effect, why not, their ids)
-        let table: [(bool, &str, &[&str]); 6] = [
+        let table: [(bool, &str, &[&str]); 7] = [
             (
                 has_node,
                 "without --node-id, because there is no Node service",
@@ -84,6 +84,11 @@ impl Args {
                 self.array.pools.is_empty(),
                 "beside --pool, which gives the topology",
                 &["zones"],
+            ),
+            (
+                self.attach_limit != RANDOM_LIMIT,
+                "beside --attach-limit=-1",
+                &["advertised_attach_limit"],
             ),
         ];
         let without_effect = table.into_iter().filter(|(has_effect, ..)| !has_effect);

@@ -111,7 +111,7 @@ fn contradicting_flags_are_refused_with_the_cure() {
 fn flags_without_effect_are_warned_about() {
     let admin = "--admin-endpoint=127.0.0.1:0";
     // (flags, the one without effect)
-    let table: [(&[&str], Option<&str>); 11] = [
+    let table: [(&[&str], Option<&str>); 12] = [
         (&["--devices=emulated"], Some("--devices")),
         (&["--topology=zone=a"], Some("--topology")),
         (&["--devices=emulated", "--node-id=a"], None),
@@ -124,6 +124,10 @@ fn flags_without_effect_are_warned_about() {
         (&["--journal-max-size=1Gi"], Some("--journal-max-size")),
         (&["--log-secrets"], Some("--log-secrets")),
         (&["--zones=2", "--pool=a=1Gi"], Some("--zones")),
+        (
+            &["--attach-limit=-1", "--advertised-attach-limit=3"],
+            Some("--advertised-attach-limit"),
+        ),
         (
             &["--node-topology=node-7@zone=a"],
             Some("--node-topology: the array has no node \"node-7\""),
@@ -286,12 +290,13 @@ fn node_process_refuses_flags_of_the_array() {
         read(&[&given]).unwrap();
     }
     for flags in [
+        &["--attach-limit=-1"][..],
         &[
             "--busy=wait",
             "--state-dir=/s",
             "--media-dir=/m",
             "--ready-after=1s",
-        ][..],
+        ],
         &[
             "--require-secret=NodeStageVolume:a=b",
             "--capabilities=-NODE_STAGE_UNSTAGE_VOLUME",

@@ -153,16 +153,19 @@ fn drivers_that_share_a_state_directory_keep_apart() {
 #[test]
 fn limits_are_those_of_host_path() {
     // (flags, what holds, what is said)
-    let table: [(&[&str], _, _); 4] = [
+    let table: [(&[&str], _, _); 5] = [
         (&[], None, None),
         (&["--maxvolumespernode=10"], None, Some(10)),
         (&["--attach-limit", "2"], Some(2), None),
         (&["--maxvolumespernode=10", "--attach-limit=2"], Some(2), None),
+        (&["--attach-limit=-1"], None, None),
     ];
     for (flags, holds, said) in table {
         let settings = with(flags);
         let limits = (settings.array.attach_limit, settings.array.advertised_limit);
         assert_eq!(limits, (holds, said), "{flags:?}");
+        let is_random = flags.contains(&"--attach-limit=-1");
+        assert_eq!(settings.config.random_limit, is_random, "{flags:?}");
     }
     let sizes = with(&[
         "--max-volume-size=2147483648",
@@ -272,9 +275,10 @@ fn unknown_flags_and_invalid_values_are_refused() {
         ("--capacity=fast", "--capacity"),
         ("--capacity=fast=lots", "--capacity"),
         ("--maxvolumespernode=-1", "--maxvolumespernode"),
-        ("--attach-limit=-1", "--attach-limit"),
+        ("--attach-limit=-2", "--attach-limit"),
         ("--max-volume-size-node=large", "--max-volume-size-node"),
-        ("--snapshot-metadata-block-type=ODD", "--snapshot-metadata-block"),
+        ("--snapshot-metadata-block-type=ODD", "VARIABLE_LENGTH"),
+        ("--snapshot-metadata-block-type=FIXED_LENGTH", "VARIABLE_LENGTH"),
         ("--endpoint=tcp://127.0.0.1:10000", "socat"),
         ("--logtostderr=2", "--logtostderr"),
         ("--log_file_max_size=big", "--log_file_max_size"),
