@@ -57,7 +57,7 @@ mod parse;
 mod pattern;
 mod random;
 mod reservation;
-mod response;
+pub(crate) mod response;
 mod rule;
 mod rule_state;
 pub mod scenario;

@@ -39,7 +39,7 @@ use crate::service;
 use crate::socket::authority::MAX_HEADER_LIST;
 use crate::socket::{BindError, Connection, Endpoint, Listener};
 
-use self::args::Args;
+use self::args::{Args, value};
 
 pub mod args;
 pub mod clean;
@@ -104,6 +104,14 @@ pub async fn run(args: Args) -> Result<(), Error> {
     if let Some(drivers) = &args.faults.proxy_endpoint.0 {
         return relay(&args.endpoint, drivers).await;
     }
+    let ready_file = value::given(&args.ready_file);
+    let unusable = |source| {
+        let path = args.ready_file.clone();
+        Error::ReadyFile { path, source }
+    };
+    if let Some(file) = &ready_file {
+        ready::remove(file).map_err(unusable)?;
+    }
     let mut signals = Signals::new().map_err(Error::Signals)?;
     let check = || match args.faults.listen_after {
         Duration::ZERO => Listener::check(&args.endpoint),
@@ -139,11 +147,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     );
     let admin_endpoint = admin.as_ref().map(admin::Server::endpoint);
     driver.note_sockets(listener.path(), admin_endpoint);
-    if !args.ready_file.as_os_str().is_empty() {
-        ready::write(&args.ready_file, &driver.name, listener.path(), admin_endpoint).map_err(|source| {
-            let path = args.ready_file.clone();
-            Error::ReadyFile { path, source }
-        })?;
+    if let Some(file) = &ready_file {
+        ready::write(file, &driver.name, listener.path(), admin_endpoint).map_err(unusable)?;
     }
     let stop = CancellationToken::new();
     {

@@ -51,7 +51,13 @@ impl Array {
     pub fn from_image(settings: Settings, image: Image) -> Self {
         let mut array = Self::new(settings, image.id_seed);
         array.created = image.created;
-        array.attached = image.attached;
+        let attachments = image
+            .volumes
+            .iter()
+            .flat_map(|volume| volume.attachments.values());
+        // A fixture may lack the counter, and a publish context of its attachments must not fit a later one.
+        let numbers = attachments.map(|attachment| attachment.number);
+        array.attached = numbers.fold(image.attached, u64::max);
         array.initial_volumes = image.initial_volumes;
         array.made = image.made;
         for (node, settings) in image.nodes {

@@ -7,6 +7,7 @@ use prost_reflect::{DynamicMessage, MessageDescriptor, SerializeOptions};
 use serde_json::Value;
 
 use super::edit::split;
+use crate::rpc::validate::TOKENS;
 
 /// Checks a path against the type of the request.
 ///
@@ -32,6 +33,11 @@ pub(super) fn check(message: &MessageDescriptor, path: &[String]) -> Result<(), 
         (false, Some(inner)) => check(inner, rest),
         (false, None) => Err(format!("\"{}\" has no fields of its own", field.name())),
     }
+}
+
+/// Whether the field has secrets, which conditions and replies must not show.
+pub(super) fn is_secret(path: &str) -> bool {
+    path == "secrets" || path.starts_with("secrets.") || path.ends_with(TOKENS)
 }
 
 pub(super) fn parts(path: &str) -> Vec<String> {
@@ -63,7 +69,10 @@ pub(super) fn find<'v>(value: &'v Value, path: &[String]) -> Vec<Cow<'v, Value>>
             // The keys of maps may contain dots, as those of topologies do.
             let whole = || Some(vec![Cow::Borrowed(fields.get(&path.join("."))?)]);
             let inner = fields.get(first).map(|inner| find(inner, rest));
-            inner.or_else(whole).unwrap_or_default()
+            inner
+                .filter(|found| !found.is_empty())
+                .or_else(whole)
+                .unwrap_or_default()
         }
         Value::Array(items) if first == "*" => items.iter().flat_map(|item| find(item, rest)).collect(),
         Value::Array(items) => {

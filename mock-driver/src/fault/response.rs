@@ -1,5 +1,5 @@
 //! `action.response`: the whole reply of a call, without the array. Its texts may use fields of the request:
-//! `{{request.volume_id}}`. A text that is one template takes the field's value, whatever its type.
+//! `{{request.volume_id}}`, and `{{"{{"}}` is a literal. A text that is one template takes the field's value, whatever its type.
 
 use std::borrow::Cow;
 
@@ -83,13 +83,34 @@ fn templates(text: &str) -> Vec<(&str, &str)> {
     found
 }
 
+/// The text of a template that is no field.
+fn literal(path: &str) -> Option<&str> {
+    path.strip_prefix('"')?.strip_suffix('"')
+}
+
+/// The value with its texts as they are, whatever braces they have.
+pub(crate) fn escape(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = text.replace("{{", r#"{{"{{"}}"#),
+        Value::Array(items) => items.iter_mut().for_each(escape),
+        Value::Object(fields) => fields.values_mut().for_each(escape),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
 fn check_templates(value: &Value, request: &MessageDescriptor) -> Result<(), String> {
     match value {
         Value::String(text) => templates(text).into_iter().try_for_each(|(whole, path)| {
+            if literal(path).is_some() {
+                return Ok(());
+            }
             let path = path.strip_prefix("request.");
             let path = path.ok_or_else(|| {
                 format!("{whole}: must be a field of the request, as in {{{{request.volume_id}}}}")
             })?;
+            if field_path::is_secret(path) {
+                return Err(format!("{whole}: a reply must not have a secret of the request"));
+            }
             field_path::check(request, &field_path::parts(path))
                 .map_err(|reason| format!("{whole}: {reason}"))
         }),
@@ -104,6 +125,9 @@ fn check_templates(value: &Value, request: &MessageDescriptor) -> Result<(), Str
 /// The value with the fields of a request in place of its templates.
 fn fill(value: &Value, request: &Value) -> Value {
     let found = |path: &str| {
+        if let Some(text) = literal(path) {
+            return Some(text.into());
+        }
         let path = field_path::parts(path.strip_prefix("request.").unwrap_or(path));
         field_path::find(request, &path)
             .into_iter()
@@ -114,16 +138,20 @@ fn fill(value: &Value, request: &Value) -> Value {
         Value::String(text) => match templates(text).as_slice() {
             [] => value.clone(),
             [(whole, path)] if whole == text => found(path).unwrap_or_default(),
-            several => several
-                .iter()
-                .fold(text.clone(), |text, (whole, path)| {
-                    let field = match found(path) {
-                        Some(Value::String(field)) => field,
-                        field => field.map(|field| field.to_string()).unwrap_or_default(),
-                    };
-                    text.replace(whole, &field)
-                })
-                .into(),
+            several => {
+                // Fields are not searched for templates: they are the client's.
+                let (mut filled, mut rest) = (String::new(), text.as_str());
+                for (whole, path) in several {
+                    let (before, after) = rest.split_once(whole).unwrap_or((rest, ""));
+                    filled.push_str(before);
+                    match found(path) {
+                        Some(Value::String(field)) => filled.push_str(&field),
+                        field => filled.extend(field.map(|field| field.to_string())),
+                    }
+                    rest = after;
+                }
+                (filled + rest).into()
+            }
         },
         Value::Array(items) => items.iter().map(|item| fill(item, request)).collect(),
         Value::Object(fields) => {

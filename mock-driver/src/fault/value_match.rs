@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::field_path;
+use crate::rpc::method::Method;
 
 /// Conditions that must all hold. A scalar stands for `equals`.
 #[derive(Clone, Debug, Deserialize)]
@@ -40,6 +41,19 @@ struct RawConditions {
 // === impl ValueMatch ===
 
 impl ValueMatch {
+    /// Checks the paths of conditions on a method's request, which would otherwise never hold.
+    ///
+    /// # Errors
+    /// The request has no such field.
+    pub(crate) fn check(conditions: &BTreeMap<String, Self>, method: &str) -> Result<(), String> {
+        // A proxy may forward methods that the driver does not know.
+        let Ok(method) = method.parse::<Method>() else {
+            return Ok(());
+        };
+        let check = |path: &String| field_path::check(&method.request(), &field_path::parts(path));
+        conditions.keys().try_for_each(check)
+    }
+
     /// Whether the fields of a message meet all conditions by path.
     pub(crate) fn all(conditions: &BTreeMap<String, Self>, message: &Value) -> bool {
         let found = |path: &str| field_path::find(message, &field_path::parts(path));
@@ -55,9 +69,7 @@ impl ValueMatch {
         self.0.iter().all(|condition| match condition {
             Condition::OneOf(wanted) => any(&|text| wanted.iter().any(|wanted| wanted == text)),
             Condition::Regex(regex) => any(&|text| regex.is_match(text)),
-            Condition::Exists(wanted) => {
-                any(&|text| !["", "0", "false", "[]", "{}"].contains(&text)) == *wanted
-            }
+            Condition::Exists(wanted) => found.iter().any(|value| !is_default(value)) == *wanted,
             Condition::Greater(than) => any(&|text| number(text).is_some_and(|number| number > *than)),
             Condition::Less(than) => any(&|text| number(text).is_some_and(|number| number < *than)),
             Condition::Not(inner) => !inner.matches(found),
@@ -98,6 +110,17 @@ impl TryFrom<Value> for ValueMatch {
     }
 }
 
+fn is_default(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(value) => !value,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+    }
+}
+
 fn text(value: &Value) -> Cow<'_, str> {
     match value.as_str() {
         Some(text) => Cow::Borrowed(text),
@@ -124,6 +147,8 @@ mod tests {
             (json!({"regex": "^vol-[0-9]$"}), vec![json!("vol-7")], true),
             (json!({"regex": "^vol-[0-9]$"}), vec![json!("vol-77")], false),
             (json!({"exists": true}), vec![json!("")], false),
+            (json!({"exists": true}), vec![json!("0")], true),
+            (json!({"exists": true}), vec![json!("false")], true),
             (json!({"exists": false}), vec![json!(0)], true),
             (json!({"exists": false}), vec![], true),
             (json!({"greater": 4, "less": 6}), vec![json!(5)], true),

@@ -7,6 +7,14 @@ use serde_json::json;
 
 use crate::admin_api::Endpoint;
 
+/// Removes the file of an earlier driver, which a reader would take for that of this one.
+pub(super) fn remove(file: &Path) -> io::Result<()> {
+    match std::fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
 /// Writes the file at once, so that a reader never sees a part of it; `-` is stdout.
 pub(super) fn write(file: &Path, driver: &str, socket: &Path, admin: Option<&Endpoint>) -> io::Result<()> {
     let ready = json!({

@@ -3,15 +3,17 @@
 //! The journal becomes a fault file with a stub for each call, in front of no driver. A call that the recording does not have, or not
 //! any more, gets FAILED_PRECONDITION from the rule `departure`.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::fault::response;
 use crate::journal::Line;
 use crate::rpc::method::{Kind, Method};
 
@@ -92,23 +94,27 @@ pub fn command_line(words: &[OsString]) -> Result<(Vec<OsString>, TempDir), Erro
 }
 
 /// The calls of a journal in the order in which they began. The last line may be incomplete.
+///
+/// A driver that is started again appends to the journal, and counts its calls from 1 again.
 fn recorded(text: &str) -> Result<Vec<Recorded>, (usize, String)> {
-    let mut calls: BTreeMap<u64, Recorded> = BTreeMap::new();
+    let mut calls: Vec<Recorded> = Vec::new();
+    let mut running: HashMap<(u64, Timestamp), usize> = HashMap::new();
     let last = text.lines().count();
     for (index, line) in text.lines().enumerate() {
         match serde_json::from_str(line) {
             Ok(Line::Begin {
                 call,
                 method,
+                start,
                 request,
                 ..
             }) => {
-                let recorded = Recorded {
+                running.insert((call, start), calls.len());
+                calls.push(Recorded {
                     method: method.into_owned(),
                     request: request.into_owned(),
                     end: None,
-                };
-                calls.insert(call, recorded);
+                });
             }
             Ok(Line::End {
                 call,
@@ -123,19 +129,26 @@ fn recorded(text: &str) -> Result<Vec<Recorded>, (usize, String)> {
             }) => {
                 let took = Duration::try_from(end.duration_since(start)).unwrap_or_default();
                 let response = response.map(std::borrow::Cow::into_owned);
-                let recorded = Recorded {
-                    method: method.into_owned(),
-                    request: request.into_owned(),
-                    end: Some((code.into_owned(), message.into_owned(), response, took)),
-                };
-                calls.insert(call, recorded);
+                let end = Some((code.into_owned(), message.into_owned(), response, took));
+                match running.remove(&(call, start)) {
+                    Some(begun) => calls[begun].end = end,
+                    None => calls.push(Recorded {
+                        method: method.into_owned(),
+                        request: request.into_owned(),
+                        end,
+                    }),
+                }
             }
-            Ok(Line::Late { .. } | Line::Faults { .. } | Line::Lost { .. }) => {}
+            Ok(Line::Lost { .. }) => {
+                let reason = "the journal has dropped calls here, so it cannot be replayed";
+                return Err((index + 1, reason.to_owned()));
+            }
+            Ok(Line::Late { .. } | Line::Faults { .. }) => {}
             Err(_) if index + 1 == last => {}
             Err(error) => return Err((index + 1, error.to_string())),
         }
     }
-    Ok(calls.into_values().collect())
+    Ok(calls)
 }
 
 /// A rule for each call, which fires once; the last answer of a method that only reads is repeated.
@@ -198,7 +211,8 @@ fn action(call: &Recorded, rpc: Option<Method>, timing: bool) -> Value {
         ("CANCELLED", _) if *took >= CUT_OFF => return json!({"hang": "client-cancel"}),
         ("CANCELLED", _) => json!({"drop-connection": true}),
         ("OK", Some(rpc)) => {
-            let reply = response.clone().unwrap_or_else(|| json!({}));
+            let mut reply = response.clone().unwrap_or_else(|| json!({}));
+            response::escape(&mut reply);
             json!({"response": if rpc.streams() { json!([reply]) } else { reply }})
         }
         // The journal has no message of another service.

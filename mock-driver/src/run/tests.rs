@@ -9,6 +9,7 @@ use tonic::transport::Endpoint;
 
 use super::*;
 use crate::driver::Settings;
+use crate::store::Database;
 use crate::store::tests::mk_store_on_a_full_disk;
 
 /// No condition in these tests takes this long unless something is broken.
@@ -98,6 +99,42 @@ async fn waits_for_the_lock_of_the_process_that_it_replaces() {
     waiting.await.unwrap();
     let lines = std::fs::read_to_string(journal).unwrap();
     assert_eq!(lines.lines().count(), 1, "not once for each try: {lines}");
+}
+
+#[tokio::test]
+async fn wait_for_a_lock_applies_no_fixture() {
+    for lock in ["media/media.lock", "media/devices/here"] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let mut settings = Settings {
+            initial_volumes: 1,
+            node_id: Some("here".to_owned()),
+            state_dir: Some(path("state")),
+            media_dir: Some(path("media")),
+            ..Settings::default()
+        };
+        let (first, _) = Driver::open(settings.clone()).unwrap();
+        first.close();
+        drop(first);
+        std::fs::write(path("fixture.yaml"), "initial_volumes: 1").unwrap();
+        settings.fixture = Some(path("fixture.yaml"));
+
+        let held = std::fs::File::open(path(lock)).unwrap();
+        held.lock().unwrap();
+        let mut waiting = pin!(open(settings, DEADLINE, &|| Ok(())));
+        let early = time::timeout(4 * LOCK_RETRY, &mut waiting).await;
+        assert!(early.is_err(), "opened without {lock}");
+        let stored = Database::open(&path("state")).unwrap().dump().unwrap();
+        assert_eq!(
+            stored["volumes"].as_object().map(serde_json::Map::len),
+            Some(1),
+            "{stored}"
+        );
+        drop(held);
+        let (second, _) = waiting.await.unwrap();
+        let volumes = second.store.peek(|array| array.volumes().len());
+        assert_eq!(volumes, 0, "{lock}");
+    }
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tonic::Code;
 
 use crate::program::{Program, command};
-use crate::server::{Server, line_in, mk_create, mk_publish, published};
+use crate::server::{Server, line_in, mk_create, mk_publish, mk_unpublish, published};
 
 /// A driver as a process, with a state directory and an admin API.
 async fn start(directory: &Path, flags: &[&str]) -> (Program, Client) {
@@ -200,6 +200,41 @@ async fn reset_returns_to_the_state_after_the_start() {
     );
 }
 
+/// A hand-written fixture has no counters.
+#[tokio::test]
+async fn context_of_an_imported_attachment_is_stale_after_the_next_attachments() {
+    let (server, admin) = Server::start_administered(|_, _| {}).await;
+    let attachment = json!({"number": 2, "capability": {"access": "block", "mode": "SINGLE_NODE_WRITER"}, "readonly": false});
+    let volume = json!({"spec": {"id": "a", "capacity_bytes": 1 << 20, "pool": "pool-0"}, "attachments": {"node-0": attachment}});
+    admin.import(&json!({"volumes": [volume]})).await.unwrap();
+    let mut client = server.controller().await;
+    client
+        .controller_unpublish_volume(mk_unpublish("a", "node-0"))
+        .await
+        .unwrap();
+    client
+        .controller_publish_volume(mk_publish("a", "node-0"))
+        .await
+        .unwrap();
+    let exported = admin.export().await.unwrap();
+    assert_eq!(
+        exported["volumes"][0]["attachments"]["node-0"]["number"], 3,
+        "{exported}"
+    );
+}
+
+#[test]
+fn ready_file_of_an_earlier_driver_is_removed_by_a_start_that_fails() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |file: &str| directory.path().join(file);
+    fs::write(path("ready.json"), "{}").unwrap();
+    let mut driver = command(&path("csi.sock"));
+    driver.arg(format!("--ready-file={}", path("ready.json").display()));
+    driver.arg(format!("--fixture={}", path("missing.yaml").display()));
+    assert!(!driver.output().unwrap().status.success());
+    assert!(!path("ready.json").exists());
+}
+
 #[tokio::test]
 async fn ready_file_names_the_sockets_of_a_driver_that_listens() {
     let directory = tempfile::tempdir().unwrap();
@@ -211,7 +246,8 @@ async fn ready_file_names_the_sockets_of_a_driver_that_listens() {
         path("admin.sock").display()
     ));
     let program = Program::run(driver, &path("csi.sock")).await;
-    program.controller().await;
+    // A connection waits in the socket's queue; an answer comes after the file.
+    published(&mut program.controller().await).await;
     let ready: Value = serde_json::from_str(&fs::read_to_string(path("ready.json")).unwrap()).unwrap();
     assert_eq!(
         ready["endpoint"],

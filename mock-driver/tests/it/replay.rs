@@ -1,10 +1,12 @@
 //! Recorded journals as drivers.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use csi_mock_driver::run::replay::command_line;
 use csi_proto::v1::controller_client::ControllerClient;
 use serde_json::json;
 use tonic::transport::Channel;
@@ -140,6 +142,65 @@ async fn calls_that_the_recording_does_not_have_are_refused_and_named() {
             "{refused}"
         );
     }
+}
+
+#[tokio::test]
+async fn journal_of_a_driver_that_was_started_twice_is_replayed_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = directory.path().join("journal");
+    let flag = format!("--journal={}", journal.display());
+    for volume in ["vol-0", "vol-1"] {
+        let flags = ["--volumes=2".to_owned(), flag.clone()];
+        let program = Program::start(&directory.path().join("csi.sock"), flags).await;
+        let mut client = program.controller().await;
+        client
+            .controller_publish_volume(mk_publish(volume, "node-0"))
+            .await
+            .unwrap();
+    }
+    let program = replay(directory.path(), &journal).await;
+    let mut client = program.controller().await;
+    for volume in ["vol-0", "vol-1"] {
+        client
+            .controller_publish_volume(mk_publish(volume, "node-0"))
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn recorded_braces_are_no_templates() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = directory.path().join("journal");
+    let line = json!({"event": "end", "call": 1, "method": "/csi.v1.Controller/ControllerPublishVolume",
+        "start": "2026-01-01T00:00:00.000000Z", "end": "2026-01-01T00:00:01.000000Z", "code": "OK", "message": "",
+        "request": {"volume_id": "a"}, "response": {"publish_context": {"device": "{{request.x}} {{"}}});
+    fs::write(&journal, format!("{line}\n")).unwrap();
+    let program = replay(directory.path(), &journal).await;
+    let mut client = program.controller().await;
+    let reply = client
+        .controller_publish_volume(mk_publish("a", "node-0"))
+        .await
+        .unwrap();
+    assert_eq!(reply.into_inner().publish_context["device"], "{{request.x}} {{");
+}
+
+#[test]
+fn journal_with_dropped_calls_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = directory.path().join("journal");
+    let line = json!({"event": "lost", "time": "2026-01-01T00:00:00.000000Z", "lines": 3});
+    fs::write(&journal, format!("{line}\n")).unwrap();
+    let words = [
+        "csi-mock-driver".to_owned(),
+        "replay".to_owned(),
+        format!("--journal={}", journal.display()),
+    ];
+    let refused = command_line(&words.map(OsString::from)).unwrap_err().to_string();
+    assert!(
+        refused.contains("line 1") && refused.contains("has dropped calls"),
+        "{refused}"
+    );
 }
 
 #[tokio::test]

@@ -1,12 +1,12 @@
 //! `match`: the calls that a rule matches.
 
+use http::HeaderName;
 use wildmatch::WildMatch;
 
 use super::field_error::FieldError;
 use crate::fault::field_path;
 use crate::fault::rule::{LocationMatch, Match, Methods, State};
 use crate::rpc::method::Method;
-use crate::rpc::validate::TOKENS;
 
 // === impl Match ===
 
@@ -43,6 +43,16 @@ impl Match {
             return Err(FieldError::new(field, reason));
         }
         self.check_request(&known)?;
+        if let Some(key) = self
+            .metadata
+            .keys()
+            .find(|key| HeaderName::from_bytes(key.as_bytes()).is_err())
+        {
+            return Err(FieldError(
+                format!("match.metadata.{key}"),
+                "is no key of metadata".to_owned(),
+            ));
+        }
         self.check_not()?;
         let here = location == Some(LocationMatch::AttachedHere);
         // (whether it is wrong, field, reason)
@@ -84,7 +94,7 @@ impl Match {
         for path in self.request.keys() {
             let error = |reason: String| Err(FieldError(format!("match.request.{path}"), reason));
             let parts = field_path::parts(path);
-            if parts[0] == "secrets" || path.ends_with(TOKENS) {
+            if field_path::is_secret(path) {
                 return error("is a secret: use match.secrets or match.parameters".to_owned());
             }
             let methods = if known.is_empty() { &Method::ALL[..] } else { known };

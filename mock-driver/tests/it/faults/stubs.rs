@@ -179,6 +179,49 @@ async fn rule_matches_any_field_the_metadata_the_peer_and_the_deadline() {
     }
 }
 
+/// The requests of clients may have braces.
+#[tokio::test]
+async fn fields_in_a_stub_are_no_templates_themselves() {
+    let stub = json!({"id": "s", "match": {"method": "ControllerPublishVolume"}, "action": {"response":
+        {"publish_context": {"both": "{{request.node_id}} {{request.volume_id}} {{\"{{\"}}"}}}});
+    let fronted = with(false, &[stub]).await;
+    let mut client = fronted.client().await;
+    let request = mk_publish("vol-0", "{{request.volume_id}}");
+    let reply = client.controller_publish_volume(request).await.unwrap();
+    assert_eq!(
+        reply.into_inner().publish_context["both"],
+        "{{request.volume_id}} vol-0 {{"
+    );
+}
+
+#[tokio::test]
+async fn condition_on_a_map_entry_finds_keys_that_begin_alike() {
+    let rule = json!({"id": "r", "match": {"method": "CreateVolume", "request": {"parameters.a.b": "c"}}, "action": {"code": "DATA_LOSS"}});
+    let fronted = with(false, &[rule]).await;
+    let mut client = fronted.client().await;
+    let entry = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let request = v1::CreateVolumeRequest {
+        parameters: [entry("a", "x"), entry("a.b", "c")].into(),
+        ..mk_create("a")
+    };
+    assert_eq!(
+        client.create_volume(request).await.unwrap_err().code(),
+        Code::DataLoss
+    );
+}
+
+#[test]
+fn secrets_of_a_match_are_not_shown_by_its_errors() {
+    for part in [
+        json!({"secrets": {"pin": 4711}}),
+        json!({"not": {"secrets": {"pin": 4711}}}),
+    ] {
+        let rule = json!({"id": "r", "match": part, "action": {"code": "INTERNAL"}});
+        let refused = Rule::from_value(rule).unwrap_err().to_string();
+        assert!(!refused.contains("4711"), "{refused}");
+    }
+}
+
 #[test]
 fn mistakes_of_stubs_and_conditions_name_their_field() {
     let (publish, fails) = (
@@ -193,6 +236,10 @@ fn mistakes_of_stubs_and_conditions_name_their_field() {
         (publish.clone(), context("{{request.volume}}"), "action.response", "volume_id"),
         (publish.clone(), context("{{volume_id}}"), "action.response", "request."),
         (publish.clone(), json!({"response": [{}]}), "action.response", "mapping"),
+        (publish.clone(), context("{{request.secrets.password}}"), "action.response", "secret"),
+        (json!({"not": {}}), fails.clone(), "match.not", "never fires"),
+        (json!({"peer": {}}), fails.clone(), "match", "every call"),
+        (json!({"metadata": {"a b": "c"}}), fails.clone(), "match.metadata.a b", "no key"),
         (publish, json!({"response": {}, "code": "INTERNAL"}), "action.response", "at most one of"),
         (json!({"method": "Node*"}), json!({"response": {}}), "action.response", "one method"),
         (json!({"request": {"volume": "a"}}), fails.clone(), "match.request.volume", "has no field"),

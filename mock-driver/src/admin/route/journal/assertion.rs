@@ -43,11 +43,15 @@ impl Counter {
         let filter = filter([&method, &expected.code, volume, node, &None]).map_err(field)?;
         let request = match &expected.request {
             None => BTreeMap::new(),
-            Some(request) => serde_json::from_value(request.clone()).map_err(|error| {
+            Some(request) => {
                 let field = format!("counts[{index}].request");
-                let message = format!("{field}: {error}");
-                Refusal::invalid(field, message)
-            })?,
+                let request = serde_json::from_value(request.clone()).map_err(|error| error.to_string());
+                let checked = request.and_then(|request| {
+                    ValueMatch::check(&request, &expected.method)?;
+                    Ok(request)
+                });
+                checked.map_err(|reason| Refusal::invalid(field.clone(), format!("{field}: {reason}")))?
+            }
         };
         Ok(Self {
             filter,
