@@ -24,6 +24,9 @@ import (
 // BinaryVariable names the environment variable with the driver's program; without it, PATH is searched for csi-mock-driver.
 const BinaryVariable = "CSI_MOCK_DRIVER_BIN"
 
+// api is the prefix of the resources.
+const api = "/api/v1"
+
 const (
 	startTimeout = 30 * time.Second
 	stopTimeout  = 20 * time.Second
@@ -40,11 +43,7 @@ type Driver struct {
 }
 
 // Error is a request that the driver refused.
-type Error struct {
-	Code    string `json:"code"`
-	Message string `json:"message"`
-	Field   string `json:"field"`
-}
+type Error struct{ Problem }
 
 func (e *Error) Error() string { return e.Code + ": " + e.Message }
 
@@ -54,60 +53,11 @@ type Rule map[string]any
 // Fixture is the state of an array.
 type Fixture map[string]any
 
-// Call is a finished call in the journal.
-type Call struct {
-	Number   uint64         `json:"number"`
-	Sequence uint64         `json:"sequence"`
-	Method   string         `json:"method"`
-	Volume   string         `json:"volume"`
-	Node     string         `json:"node"`
-	Fault    string         `json:"fault"`
-	Request  map[string]any `json:"request"`
-	Response map[string]any `json:"response"`
-	Answer   *Answer        `json:"answer"`
-}
-
-// Answer is the response of a call.
-type Answer struct {
-	Code    string  `json:"code"`
-	Message string  `json:"message"`
-	Seconds float64 `json:"seconds"`
-}
-
-// Expectation is what Assert compares the journal with.
-type Expectation struct {
-	Expected []Expected      `json:"expected,omitempty"`
-	AnyOrder bool            `json:"anyOrder,omitempty"`
-	Counts   []ExpectedCount `json:"counts,omitempty"`
-	Tracked  []string        `json:"tracked,omitempty"`
-	Volume   string          `json:"volume,omitempty"`
-	// Timeout is the time to wait for missing calls, such as 10s.
-	Timeout string `json:"timeout,omitempty"`
-}
-
-// Expected is an expected call. Consecutive equal calls count as one.
-type Expected struct {
-	Method string `json:"method"`
-	// Code is OK if it is empty.
-	Code string `json:"code,omitempty"`
-}
-
-// ExpectedCount has bounds on the number of calls.
-type ExpectedCount struct {
-	Method  string         `json:"method"`
-	Code    string         `json:"code,omitempty"`
-	Volume  string         `json:"volume,omitempty"`
-	Node    string         `json:"node,omitempty"`
-	Request map[string]any `json:"request,omitempty"`
-	AtLeast uint64         `json:"atLeast"`
-	AtMost  *uint64        `json:"atMost,omitempty"`
-}
-
 // Never is the expectation that no such call comes.
 func Never(method string) ExpectedCount { return Exactly(0, method) }
 
 // Exactly is the expectation that so many calls come.
-func Exactly(calls uint64, method string) ExpectedCount {
+func Exactly(calls int64, method string) ExpectedCount {
 	return ExpectedCount{Method: method, AtLeast: calls, AtMost: &calls}
 }
 
@@ -181,38 +131,44 @@ func Connect(adminEndpoint string) *Driver {
 	return driver
 }
 
+// OpenAPI returns the OpenAPI document of the admin API.
+func (d *Driver) OpenAPI(ctx context.Context) ([]byte, error) {
+	var document json.RawMessage
+	return document, d.do(ctx, "GET", "/openapi.json", nil, &document)
+}
+
 // Reset returns to the state after the start: array, rules, scenarios, capabilities and journal.
-func (d *Driver) Reset(ctx context.Context) error { return d.do(ctx, "POST", "/reset", nil, nil) }
+func (d *Driver) Reset(ctx context.Context) error { return d.do(ctx, "POST", api+"/reset", nil, nil) }
 
 // AddRule adds or replaces a fault rule.
 func (d *Driver) AddRule(ctx context.Context, rule Rule) error {
-	return d.do(ctx, "POST", "/faults", rule, nil)
+	return d.do(ctx, "POST", api+"/faults", rule, nil)
 }
 
 // AddBackendFault adds or replaces a backend fault.
 func (d *Driver) AddBackendFault(ctx context.Context, fault Rule) error {
-	return d.do(ctx, "POST", "/backend-faults", fault, nil)
+	return d.do(ctx, "POST", api+"/backend-faults", fault, nil)
 }
 
 // RemoveRule removes a fault rule and releases the calls that it blocks.
 func (d *Driver) RemoveRule(ctx context.Context, id string) error {
-	return d.do(ctx, "DELETE", "/faults/"+url.PathEscape(id), nil, nil)
+	return d.do(ctx, "DELETE", api+"/faults/"+url.PathEscape(id), nil, nil)
 }
 
 // StartScenario starts a built-in scenario.
 func (d *Driver) StartScenario(ctx context.Context, name string) error {
-	return d.do(ctx, "PUT", "/scenarios/"+url.PathEscape(name), map[string]bool{"enabled": true}, nil)
+	return d.do(ctx, "PUT", api+"/scenarios/"+url.PathEscape(name), map[string]bool{"enabled": true}, nil)
 }
 
 // Export returns the state of the array.
 func (d *Driver) Export(ctx context.Context) (Fixture, error) {
 	var fixture Fixture
-	return fixture, d.do(ctx, "GET", "/fixture", nil, &fixture)
+	return fixture, d.do(ctx, "GET", api+"/fixture", nil, &fixture)
 }
 
 // Import replaces the state of the array.
 func (d *Driver) Import(ctx context.Context, fixture Fixture) error {
-	return d.do(ctx, "PUT", "/fixture", fixture, nil)
+	return d.do(ctx, "PUT", api+"/fixture", fixture, nil)
 }
 
 // Journal lists at most 1000 finished calls; query has the parameters of GET /api/v1/journal, such as method and code.
@@ -226,31 +182,23 @@ func (d *Driver) Journal(ctx context.Context, query url.Values) ([]Call, error) 
 	var page struct {
 		Items []Call `json:"items"`
 	}
-	return page.Items, d.do(ctx, "GET", "/journal?"+query.Encode(), nil, &page)
+	return page.Items, d.do(ctx, "GET", api+"/journal?"+query.Encode(), nil, &page)
 }
 
 // Wait waits until there are so many calls; query has the parameters of GET /api/v1/journal/wait.
 func (d *Driver) Wait(ctx context.Context, query url.Values) ([]Call, error) {
 	var calls []Call
-	return calls, d.do(ctx, "GET", "/journal/wait?"+query.Encode(), nil, &calls)
+	return calls, d.do(ctx, "GET", api+"/journal/wait?"+query.Encode(), nil, &calls)
 }
 
 // Assert fails the test unless the calls are as expected, and shows what was expected beside what came.
 func (d *Driver) Assert(t testing.TB, expectation Expectation) {
 	t.Helper()
-	var result struct {
-		Status     string `json:"status"`
-		Message    string `json:"message"`
-		Comparison []struct {
-			Expected string `json:"expected"`
-			Came     string `json:"came"`
-			Agrees   bool   `json:"agrees"`
-		} `json:"comparison"`
-	}
-	if err := d.do(context.Background(), "POST", "/journal/assert", expectation, &result); err != nil {
+	var result ExpectationResult
+	if err := d.do(context.Background(), "POST", api+"/journal/assert", expectation, &result); err != nil {
 		t.Fatal(err)
 	}
-	if result.Status == "complete" {
+	if result.Status == Complete {
 		return
 	}
 	var text strings.Builder
@@ -274,7 +222,7 @@ func (d *Driver) do(ctx context.Context, method, path string, body, reply any) e
 		}
 		reader = bytes.NewReader(text)
 	}
-	request, err := http.NewRequestWithContext(ctx, method, d.base+"/api/v1"+path, reader)
+	request, err := http.NewRequestWithContext(ctx, method, d.base+path, reader)
 	if err != nil {
 		return err
 	}

@@ -1,5 +1,7 @@
 """The first test of the README, and one for each part of the client."""
 
+from pathlib import Path
+
 import grpc
 import pytest
 
@@ -18,7 +20,7 @@ def probe(driver):
 
 def test_probe_is_retried(csi_mock):
     csi_mock.add_rule({"id": "down", "match": {"method": "Probe"}, "times": 2, "action": {"code": "UNAVAILABLE"}})
-    while probe(csi_mock) != "OK":
+    while probe(csi_mock) != "OK":  # the client under test
         pass
     csi_mock.assert_calls("Probe=UNAVAILABLE", "Probe")
     csi_mock.assert_never("DeleteVolume")
@@ -41,3 +43,9 @@ def test_failed_assertion_shows_what_came(csi_mock):
         csi_mock.assert_never("Probe")
     with pytest.raises(AssertionError, match="did not come: DeleteVolume OK"):
         csi_mock.assert_calls("DeleteVolume")
+
+
+def test_readme_has_a_test_that_runs():
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    example = readme.split("```python\n")[1].split("```")[0]
+    assert example in Path(__file__).read_text()
