@@ -116,7 +116,7 @@ pub struct SpecDeviations {
 pub struct Array {
     settings: Settings,
     /// Unique number of the array; key of its ids and page tokens.
-    epoch: u128,
+    id_seed: u128,
     volumes: BTreeMap<VolumeId, Volume>,
     names: BTreeMap<String, VolumeId>,
     snapshots: BTreeMap<SnapshotId, Arc<Snapshot>>,
@@ -144,7 +144,7 @@ pub struct Array {
     /// Number of attachments so far.
     attached: u64,
     /// Number of initial volumes, deleted ones included.
-    premade: u64,
+    initial_volumes: u64,
 }
 
 /// The objects that have a name beside their id.
@@ -194,13 +194,13 @@ impl Default for Settings {
 // === impl Array ===
 
 impl Array {
-    /// An empty array. `epoch` must differ from that of every other array.
-    pub fn new(settings: Settings, epoch: u128) -> Self {
+    /// An empty array. `id_seed` must differ from that of every other array.
+    pub fn new(settings: Settings, id_seed: u128) -> Self {
         let registered = settings.nodes.clone();
         let mut array = Self {
             nodes: BTreeMap::new(),
             settings,
-            epoch,
+            id_seed,
             volumes: BTreeMap::new(),
             names: BTreeMap::new(),
             snapshots: BTreeMap::new(),
@@ -217,7 +217,7 @@ impl Array {
             created: 0,
             made: 0,
             attached: 0,
-            premade: 0,
+            initial_volumes: 0,
         };
         for id in registered {
             // That of its first entry for a node that is listed twice, such as the one of `--node-id=node-0`.
@@ -231,17 +231,18 @@ impl Array {
 
     /// Creates initial volumes `vol-0` up to `count`, distributed over the pools round-robin.
     ///
-    /// Only numbers that were never created before: a deleted initial volume stays deleted.
-    pub fn premake(&mut self, count: u64) {
+    /// Only numbers that were never created before: a deleted initial volume stays deleted, and one of a fixture stays as it is.
+    pub fn add_initial_volumes(&mut self, count: u64) {
         let pools: Vec<PoolName> = self.settings.pools.iter().map(|pool| pool.name.clone()).collect();
         let mut pools_in_turn = pools.iter().cycle();
         for number in 0..count {
             let pool = pools_in_turn.next().cloned().unwrap_or_default();
-            if number < self.premade {
+            let id = VolumeId::from(format!("vol-{number}"));
+            if number < self.initial_volumes || self.volumes.contains_key(&id) {
                 continue;
             }
             let spec = Spec {
-                id: VolumeId::from(format!("vol-{number}")),
+                id,
                 name: String::new(),
                 capacity_bytes: self.settings.sizes.default,
                 capabilities: Vec::new(),
@@ -252,7 +253,7 @@ impl Array {
             };
             self.insert(Volume::from(Arc::new(spec)));
         }
-        self.premade = self.premade.max(count);
+        self.initial_volumes = self.initial_volumes.max(count);
     }
 
     /// The volume with this id.
@@ -299,6 +300,11 @@ impl Array {
         self.nodes.get(node).into_iter().flat_map(|node| &node.attached)
     }
 
+    /// Its id_seed.
+    pub(crate) fn id_seed(&self) -> u128 {
+        self.id_seed
+    }
+
     /// Its settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
@@ -312,7 +318,7 @@ impl Array {
         }
     }
 
-    /// A unique id, derived from the epoch, the number of earlier objects and the name.
+    /// A unique id, derived from the id_seed, the number of earlier objects and the name.
     fn fresh(
         &self,
         kind: &str,
@@ -332,9 +338,9 @@ impl Array {
         }
     }
 
-    /// A hash of a text, keyed by the epoch.
+    /// A hash of a text, keyed by the id_seed.
     fn keyed_hash(&self, text: &str) -> u64 {
-        SipHasher24::new_with_key(&self.epoch.to_le_bytes()).hash(text.as_bytes())
+        SipHasher24::new_with_key(&self.id_seed.to_le_bytes()).hash(text.as_bytes())
     }
 }
 

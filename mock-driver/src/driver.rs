@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -16,6 +15,7 @@ use self::locks::LockTable;
 use self::mode::Mode;
 use self::registration::Registrar;
 use self::remote::RemoteArray;
+use self::reset::InitialServices;
 use self::service_config::ServiceConfig;
 pub use self::settings::{OpenError, Settings};
 use crate::admin_api;
@@ -47,6 +47,7 @@ pub(crate) mod node_devices;
 pub mod registration;
 mod remote;
 mod remote_sync;
+mod reset;
 pub mod service_config;
 mod settings;
 mod volumes;
@@ -84,8 +85,8 @@ pub struct Driver {
     /// Ends the driver.
     pub exit: ExitRequest,
     pub(crate) proxy_to: Option<PathBuf>,
+    pub(crate) initial: InitialServices,
     pub(crate) journal: Option<Arc<Journal>>,
-    pub(crate) limits_drawn: AtomicU64,
     /// The database of the array and of the node's records; `None` without a state directory.
     pub(crate) state: Option<Arc<Database>>,
     /// Operations of the array, which continue after their client has disconnected.
@@ -121,7 +122,7 @@ impl Driver {
         let state = open_state(settings.state_dir.as_deref())?;
         let journal = open_journal(&settings)?;
         let (rules, fault_file) = open_faults(&settings)?;
-        let epoch = match settings.seed {
+        let id_seed = match settings.seed {
             Some(_) => u128::from(rules.seed.keyed_hash(b"array")),
             None => u128::from_le_bytes(random()?),
         };
@@ -136,9 +137,9 @@ impl Driver {
         check().map_err(OpenError::Bind)?;
         // The state directory of a process with a node only belongs to the node.
         let array_state = state.clone().filter(|_| settings.mode.has_array());
-        let store = open_store(array_state, &settings, epoch, &rules)?;
+        let store = open_store(array_state, &settings, id_seed, &rules)?;
         if settings.mode.has_array() {
-            claim(&volume_files, &store, epoch, settings.state_dir.as_deref())?;
+            claim(&volume_files, &store, id_seed, settings.state_dir.as_deref())?;
         }
         if let Some(node) = &node {
             node.devices.lock().map_err(node::Error::from)?;
@@ -148,7 +149,13 @@ impl Driver {
         if let Some(file) = &fault_file {
             file.announce(journal.as_deref());
         }
+        let initial = InitialServices {
+            capabilities: settings.capabilities.clone(),
+            scenarios: settings.scenarios,
+            node: node.as_ref().map(|node| node.info()),
+        };
         let driver = Self {
+            initial,
             name: settings.name,
             mode: settings.mode,
             remote,
@@ -168,7 +175,6 @@ impl Driver {
             exit: ExitRequest::default(),
             proxy_to: settings.proxy_to,
             journal,
-            limits_drawn: AtomicU64::new(0),
             state,
             work: TaskTracker::new(),
             copies: TaskTracker::new(),

@@ -15,7 +15,6 @@
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use self::call_info::reservation_key;
@@ -27,25 +26,29 @@ pub use self::file::FaultFile;
 pub(crate) use self::file::LoadError;
 pub(crate) use self::injected::InjectedKey;
 use self::injected::InjectedTotals;
-pub(crate) use self::overlay::Freeze;
 use self::overlay::Overlay;
-pub use self::overlay::{DeviceFault, DiskFault, Loses, Loss};
+pub(crate) use self::overlay::StaleList;
+pub use self::overlay::{DeviceFault, DiskFault};
 pub(crate) use self::parse::RuleError;
 use self::random::DelayDistribution;
 pub use self::random::Seed;
 pub(crate) use self::reservation::{Reservation, Reservations};
-pub(crate) use self::rule::{End, Hang, Phase};
+pub(crate) use self::rule::{CallEnd, Hang, Phase};
 pub use self::rule::{Exit, Rule, RuleKind};
 pub(crate) use self::rule_state::ActiveFault;
 use self::rule_state::RuleState;
 pub use self::rule_state::{Origin, Report};
+pub(crate) use self::value_match::ValueMatch;
 
+mod backend_fault;
 mod call_info;
+mod call_match;
 mod condition;
 mod conflict;
 mod decision;
 pub(crate) mod duration;
 mod edit;
+mod field_path;
 mod file;
 mod in_force;
 mod injected;
@@ -54,9 +57,11 @@ mod parse;
 mod pattern;
 mod random;
 mod reservation;
+pub(crate) mod response;
 mod rule;
 mod rule_state;
 pub mod scenario;
+mod value_match;
 
 /// The initial state of the rules.
 const FIRST_STATE: &str = "start";
@@ -74,9 +79,7 @@ pub struct Faults {
     /// Capacity reserved by in-flight calls.
     reservations: Arc<Mutex<Reservations>>,
     /// The frozen list, if any; shared with the store, which keeps that state.
-    pub(crate) frozen: Arc<RwLock<Option<Freeze>>>,
-    /// The state loss of the next start.
-    loss: watch::Sender<Option<Loss>>,
+    pub(crate) frozen: Arc<RwLock<Option<StaleList>>>,
 }
 
 // === impl Faults ===
@@ -98,7 +101,6 @@ impl Faults {
             injected: Mutex::default(),
             reservations: Arc::default(),
             frozen: Arc::default(),
-            loss: watch::Sender::default(),
         }
     }
 
@@ -203,6 +205,19 @@ impl Faults {
         for rule_state in of(&self.rules(), RuleKind::Rule) {
             rule_state.reset();
         }
+        self.set_state(FIRST_STATE);
+    }
+
+    /// Returns to the rules of the fault file: removes those that were set at run time and those of scenarios, with the calls that
+    /// they block, and resets the others.
+    pub(crate) fn restart(&self) {
+        let kept: Result<(), RuleConflict> = self.change(|old, now| {
+            let kept = old.iter().filter(|rule_state| rule_state.origin == Origin::File);
+            Ok(kept
+                .map(|old| RuleState::new(old.rule.clone(), old.origin, now))
+                .collect())
+        });
+        kept.expect("the rules of one origin must fit to each other");
         self.set_state(FIRST_STATE);
     }
 
@@ -343,17 +358,9 @@ impl Faults {
             let Overlay::FrozenList(age) = *overlay else {
                 return None;
             };
-            Some(Freeze { since, age })
+            Some(StaleList { since, age })
         });
         *self.frozen.write().unwrap_or_else(PoisonError::into_inner) = freeze;
-        let loss = overlays(&new).find_map(|(overlay, since)| {
-            let Overlay::StateLoss(loses) = *overlay else {
-                return None;
-            };
-            Some(Loss { since, loses })
-        });
-        self.loss
-            .send_if_modified(|old| std::mem::replace(old, loss) != loss);
         *rules = new.into();
         Ok(())
     }

@@ -19,6 +19,16 @@ fn main() -> anyhow::Result<ExitCode> {
     if words.get(1).is_some_and(|word| word == "clean") {
         return run::clean::clean(&words[2..]).context("cannot clean");
     }
+    // The directory with the stubs of a replay.
+    let mut _stubs = None;
+    let words = match words.get(1).is_some_and(|word| word == "replay") {
+        true => {
+            let (flags, stubs) = run::replay::command_line(&words)?;
+            _stubs = Some(stubs);
+            flags
+        }
+        false => words,
+    };
     let args = match Args::read(words) {
         Ok(args) => args,
         Err(text) => {

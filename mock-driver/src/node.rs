@@ -89,7 +89,7 @@ pub struct Node {
 
 /// A volume of the array from the node's point of view.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct View {
+pub(crate) struct ArrayVolume {
     pub(crate) bytes: u64,
     pub(crate) attachment: Option<Attachment>,
     pub(crate) issues: Vec<HealthIssue>,
@@ -224,7 +224,7 @@ impl Node {
     pub(crate) async fn reconcile_device(
         self: &Arc<Self>,
         volume: &str,
-        view: Option<&View>,
+        view: Option<&ArrayVolume>,
     ) -> Result<(), Error> {
         if matches!(self.devices.kind, Kind::None | Kind::Simulated) {
             return Ok(());
@@ -268,8 +268,8 @@ impl Node {
         self.volume_files
             .grow(&volume_disk.file_id, volume_disk.bytes)
             .await?;
-        let (serial, disk) = (volume_disk.serial.clone(), disk.clone());
-        self.blocking(move |node| Ok(node.devices.refresh(&serial, &disk.file, &disk.device)?))
+        let disk = disk.clone();
+        self.blocking(move |node| Ok(node.devices.refresh(&disk.device)?))
             .await
     }
 
@@ -327,7 +327,7 @@ impl Node {
         Ok(Some((disk, bytes)))
     }
 
-    fn volume_disk_of(&self, record: &Record, view: Option<&View>) -> VolumeDisk {
+    fn volume_disk_of(&self, record: &Record, view: Option<&ArrayVolume>) -> VolumeDisk {
         let volume = record.volume.clone();
         match record.inline {
             Some(bytes) => VolumeDisk {

@@ -19,28 +19,29 @@ use bytes::Bytes;
 use futures::{StreamExt, stream};
 use http_body_util::{BodyStream, StreamBody};
 use hyper::body::Frame;
+use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, Service, http};
-use tonic::{Code, Status};
 
-use self::cut::{Cut, end};
 use self::deadline::Deadline;
-use self::message::{Envelope, Passing, Reply, outcome};
+use self::forwarded_call::{Forwarded, ForwardedCall, Refused};
+use self::forwarded_request::ForwardedRequest;
+use self::interrupted_stream::end;
+use self::known_attachments::KnownAttachments;
+use self::message::{Envelope, Reply};
 use self::remote::{Remote, is_reset};
-use self::seen::Seen;
 use crate::driver::Driver;
-use crate::driver::error::Error;
-use crate::fault::{ActiveFault, Decision};
-use crate::journal::{CallRecord, Direction, Outcome};
+use crate::journal::Direction;
 use crate::rpc::method::Method;
-use crate::service::call::Injection;
 use crate::socket::ConnectionInfo;
 
-mod cut;
 mod deadline;
+mod forwarded_call;
+mod forwarded_request;
+mod interrupted_stream;
+mod known_attachments;
 mod message;
 mod remote;
-mod seen;
 
 pub mod relay;
 
@@ -49,15 +50,7 @@ pub mod relay;
 pub(crate) struct Proxy {
     driver: Arc<Driver>,
     remote: Remote,
-    seen: Arc<Seen>,
-}
-
-/// A forwarded call.
-struct Journey {
-    proxy: Proxy,
-    connection: Option<ConnectionInfo>,
-    record: Option<CallRecord>,
-    deadline: Option<Deadline>,
+    attachments: Arc<KnownAttachments>,
 }
 
 // === impl Proxy ===
@@ -69,7 +62,7 @@ impl Proxy {
         Self {
             driver,
             remote: Remote::at(to, clients),
-            seen: Arc::default(),
+            attachments: Arc::default(),
         }
     }
 }
@@ -85,12 +78,12 @@ impl Service<http::Request<Body>> for Proxy {
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let proxy = self.clone();
-        Box::pin(async move { Ok(proxy.pass(request).await) })
+        Box::pin(async move { Ok(proxy.forward(request).await) })
     }
 }
 
 impl Proxy {
-    async fn pass(self, request: http::Request<Body>) -> http::Response<Body> {
+    async fn forward(self, request: http::Request<Body>) -> http::Response<Body> {
         let (parts, body) = request.into_parts();
         let deadline = Deadline::of(&parts.headers);
         let path = parts.uri.path().to_owned();
@@ -115,133 +108,38 @@ impl Proxy {
                 return status.into_http();
             }
         };
-        let passing = Passing::new(path, rpc, envelope.message(), self.seen.clone());
-        let record = begin(&passing.path, envelope.message().unwrap_or_default());
-        let mut journey = Journey {
+        let record = begin(&path, envelope.message().unwrap_or_default());
+        let mut forwarded = ForwardedRequest::new(path, rpc, envelope.message(), self.attachments.clone());
+        forwarded.headers = parts.headers.clone();
+        forwarded.peer = peer;
+        let driver = self.driver.clone();
+        let mut call = ForwardedCall {
             connection,
             record,
             deadline,
+            forwarded: Arc::new(forwarded),
+            request: Some(http::Request::from_parts(parts, envelope.close())),
             proxy: self,
         };
-        let request = http::Request::from_parts(parts, envelope.close());
-        journey.go(request, passing).await
+        let result = driver.execute_with_faults(&mut call).await;
+        call.into_response(result)
     }
 }
 
-// === impl Journey ===
+// === impl ForwardedCall ===
 
-impl Journey {
-    async fn go(&mut self, mut request: http::Request<Body>, passing: Passing) -> http::Response<Body> {
-        let driver = self.proxy.driver.clone();
-        // Its reservation lives until the result of the call is known.
-        let mut decision = driver.faults.decide(&passing);
-        let after = decision.take_after();
-        if let Some(active) = decision.rule.as_ref().or(decision.backend.as_ref()) {
-            self.set_fault(active);
-        }
-        if let Some(mut active) = decision.rule.take_if(|active| active.rule().replaces_effect()) {
-            drop(decision);
-            let injection = driver.apply_fault(&mut active, self.connection.as_ref()).await;
-            return self.answer(injection);
-        }
-        if let Some(answer) = decision.background_answer() {
-            return self.answer_early(answer, decision, request, passing);
-        }
-        if let Err(error) = decision.pause().await {
-            return self.fail(&error);
-        }
-        if let Some(deadline) = self.deadline
-            && let Err(expired) = deadline.set(request.headers_mut())
-        {
-            return self.refuse(expired);
-        }
-        let response = match self.proxy.remote.call(request).await {
-            Ok(response) => response,
-            Err(status) => return self.refuse(status),
-        };
-        let is_single = passing.rpc.is_some_and(|rpc| !rpc.streams());
-        match after {
-            Some(active) if !is_single && active.rule().action.after_messages.is_some() => {
-                let cut = Cut {
-                    driver,
-                    connection: self.connection.take(),
-                    record: self.record.take(),
-                    active: Some(active),
-                };
-                cut.stream(response)
-            }
-            None if !is_single => self.stream(response),
-            after => self.finish(response, after, &passing).await,
+impl ForwardedCall {
+    /// Ends the record, with a stream when that ends.
+    fn into_response(self, result: Result<Forwarded, Refused>) -> http::Response<Body> {
+        match result {
+            Ok(Forwarded::Whole(reply)) => self.reply(reply),
+            Err(Refused::Reply(reply)) => self.reply(*reply),
+            Ok(Forwarded::Stream(response)) => self.stream(response),
+            Err(Refused::Status(status)) => self.refuse(status),
         }
     }
 
-    /// Responds at once and continues the call without its caller.
-    fn answer_early(
-        &mut self,
-        answer: Injection,
-        mut decision: Decision,
-        mut request: http::Request<Body>,
-        passing: Passing,
-    ) -> http::Response<Body> {
-        // The deadline is the client's, which does not wait for the call.
-        request.headers_mut().remove("grpc-timeout");
-        let work = self.record.as_mut().map(|record| {
-            record.is_background = true;
-            record.operation.clone()
-        });
-        let remote = self.proxy.remote.clone();
-        let seen = self.proxy.seen.clone();
-        self.proxy.driver.work.spawn(async move {
-            let outcome = match decision.pause().await {
-                Err(error) => Outcome {
-                    code: error.code(),
-                    message: error.message(),
-                },
-                Ok(()) => match remote.call(request).await {
-                    Ok(response) => match Reply::read(response).await {
-                        Ok(reply) => reply.outcome(),
-                        Err(status) => outcome(&status),
-                    },
-                    Err(status) => outcome(&status),
-                },
-            };
-            if outcome.code == Code::Ok {
-                seen.learn(&passing);
-            }
-            if let Some(work) = work {
-                work.done(outcome);
-            }
-        });
-        self.answer(answer)
-    }
-
-    /// Reads the whole reply, applies a rule, and forwards it.
-    async fn finish(
-        &mut self,
-        response: http::Response<Body>,
-        after: Option<ActiveFault>,
-        passing: &Passing,
-    ) -> http::Response<Body> {
-        let mut reply = match Reply::read(response).await {
-            Ok(reply) => reply,
-            Err(status) => return self.refuse(status),
-        };
-        let is_ok = reply.outcome().code == Code::Ok;
-        if is_ok {
-            self.proxy.seen.learn(passing);
-            self.proxy.seen.learn_here(passing, reply.message());
-        }
-        let driver = self.proxy.driver.clone();
-        let active = after
-            .filter(|_| is_ok)
-            .and_then(|active| driver.faults.apply(active));
-        if let Some(mut active) = active {
-            self.set_fault(&active);
-            if let Injection::Fail(error) = driver.apply_fault(&mut active, self.connection.as_ref()).await {
-                return self.fail(&error);
-            }
-            reply.edit(&active, &passing.path);
-        }
+    fn reply(mut self, reply: Reply) -> http::Response<Body> {
         if let Some(mut record) = self.record.take() {
             record.end_wire(reply.outcome(), reply.message());
         }
@@ -249,7 +147,7 @@ impl Journey {
     }
 
     /// Forwards a stream as it arrives, and records its end.
-    fn stream(&mut self, response: http::Response<Body>) -> http::Response<Body> {
+    fn stream(mut self, response: http::Response<Body>) -> http::Response<Body> {
         let mut record = self.record.take();
         // A trailers-only response has its status in the headers.
         if let Some(status) = Status::from_header_map(response.headers()) {
@@ -271,34 +169,9 @@ impl Journey {
         })
     }
 
-    fn set_fault(&mut self, active: &ActiveFault) {
-        if let Some(record) = &mut self.record {
-            record.set_fault(&active.rule().id);
-        }
-    }
-
-    /// Ends a call without the driver. The proxy cannot know a reply, so that of a success is empty.
-    fn answer(&mut self, injection: Injection) -> http::Response<Body> {
-        match injection {
-            Injection::Fail(error) => self.fail(&error),
-            Injection::Continue => self.fail(&Error::Broken),
-            Injection::Succeed => {
-                let reply = Reply::empty();
-                if let Some(mut record) = self.record.take() {
-                    record.end_wire(reply.outcome(), reply.message());
-                }
-                reply.into_http()
-            }
-        }
-    }
-
-    fn fail(&mut self, error: &Error) -> http::Response<Body> {
-        self.refuse(Status::new(error.code(), error.message()))
-    }
-
     /// Ends a call without the driver's response. If the driver reset the stream, the proxy resets it, too, with the same
     /// error code, from which the client derives the status: grpc-go takes CANCEL for DEADLINE_EXCEEDED after its deadline.
-    fn refuse(&mut self, status: Status) -> http::Response<Body> {
+    fn refuse(mut self, status: Status) -> http::Response<Body> {
         end(&mut self.record, &status);
         if !is_reset(&status) {
             return status.into_http();

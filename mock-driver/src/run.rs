@@ -9,6 +9,7 @@
 use std::any::Any;
 use std::convert::Infallible;
 use std::io;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,10 +39,12 @@ use crate::service;
 use crate::socket::authority::MAX_HEADER_LIST;
 use crate::socket::{BindError, Connection, Endpoint, Listener};
 
-use self::args::Args;
+use self::args::{Args, value};
 
 pub mod args;
 pub mod clean;
+mod ready;
+pub mod replay;
 
 /// Maximum number of concurrent calls per connection; more wait in the client. Without a limit, the HTTP/2 layer closes the
 /// connection in a burst of some thousand calls.
@@ -65,6 +68,8 @@ pub enum Error {
     Relay(#[from] RelayError),
     #[error(transparent)]
     Admin(#[from] admin::BindError),
+    #[error("--ready-file: cannot write {}", path.display())]
+    ReadyFile { path: PathBuf, source: io::Error },
     #[error("cannot receive signals")]
     Signals(#[source] io::Error),
     #[error("--state-dir: cannot write the state database")]
@@ -99,6 +104,14 @@ pub async fn run(args: Args) -> Result<(), Error> {
     if let Some(drivers) = &args.faults.proxy_endpoint.0 {
         return relay(&args.endpoint, drivers).await;
     }
+    let ready_file = value::given(&args.ready_file);
+    let unusable = |source| {
+        let path = args.ready_file.clone();
+        Error::ReadyFile { path, source }
+    };
+    if let Some(file) = &ready_file {
+        ready::remove(file).map_err(unusable)?;
+    }
     let mut signals = Signals::new().map_err(Error::Signals)?;
     let check = || match args.faults.listen_after {
         Duration::ZERO => Listener::check(&args.endpoint),
@@ -132,7 +145,11 @@ pub async fn run(args: Args) -> Result<(), Error> {
         socket = %listener.path().display(),
         "serving"
     );
-    driver.note_sockets(listener.path(), admin.as_ref().map(admin::Server::endpoint));
+    let admin_endpoint = admin.as_ref().map(admin::Server::endpoint);
+    driver.note_sockets(listener.path(), admin_endpoint);
+    if let Some(file) = &ready_file {
+        ready::write(file, &driver.name, listener.path(), admin_endpoint).map_err(unusable)?;
+    }
     let stop = CancellationToken::new();
     {
         let mut serving = pin!(serve(
@@ -282,11 +299,6 @@ fn start(
             Ok(())
         });
     }
-    let follower = (driver.clone(), stop.clone());
-    tasks.spawn("losses", async move {
-        follower.0.follow_losses(follower.1).await;
-        Ok(())
-    });
     if driver.remote.is_some() {
         let (driver, stop) = (driver.clone(), stop.clone());
         tasks.spawn("array", async move {

@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time;
 
-use self::control::Presence;
+use self::control::Visibility;
 pub(crate) use self::control::{Connection, ConnectionInfo, SocketControl};
 
 pub(crate) mod authority;
@@ -178,17 +178,17 @@ impl Listener {
             async |(mut listener, socket_control, mut wanted, mut edition)| {
                 loop {
                     let now = *wanted.borrow_and_update();
-                    if now.presence != Presence::There || now.edition != edition {
+                    if now.visibility != Visibility::Present || now.edition != edition {
                         listener.bound = None;
                     }
                     edition = now.edition;
-                    if now.presence == Presence::There {
+                    if now.visibility == Visibility::Present {
                         listener.be_bound().await;
                     }
                     tokio::select! {
                         biased;
                         changed = wanted.changed() => changed.expect("the socket_control must outlive its watcher"),
-                        () = over(now.presence) => socket_control.renew(),
+                        () = over(now.visibility) => socket_control.renew(),
                         connection = listener.accept() => {
                             let connection = socket_control.admit(connection);
                             return Some((Ok(connection), (listener, socket_control, wanted, edition)));
@@ -234,10 +234,10 @@ impl Listener {
 }
 
 /// Waits until the socket is to be opened again.
-async fn over(presence: Presence) {
-    match presence {
-        Presence::Away(Some(until)) => time::sleep_until(until).await,
-        Presence::Away(None) | Presence::There => std::future::pending().await,
+async fn over(visibility: Visibility) {
+    match visibility {
+        Visibility::Removed(Some(until)) => time::sleep_until(until).await,
+        Visibility::Removed(None) | Visibility::Present => std::future::pending().await,
     }
 }
 

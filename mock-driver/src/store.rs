@@ -6,19 +6,17 @@
 //! Invariant: a response reflects durable state only. That includes refusals and reads: they wait for everything that the
 //! array had done when they read it.
 
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use crate::array::{self, Array, Done, RowId, Settings, json};
-use crate::fault::{Freeze, Loses, Loss};
+use crate::array::{self, Array, Counters, Done, Image, RowId, Settings, json};
+use crate::fault::StaleList;
 
 pub use self::database::Database;
 use self::database::META;
 pub use self::error::{Error, OpenError};
-pub(crate) use self::file::{Rows, failed};
-use self::past::Past;
+pub(crate) use self::file::Rows;
 pub use self::path_error::PathError;
-use self::restore::{Mark, restore, stored_image};
+use self::stale_state::StaleState;
 
 pub(crate) mod durable;
 pub mod volume_files;
@@ -26,14 +24,12 @@ pub mod volume_files;
 mod database;
 mod error;
 mod file;
-mod past;
 mod path_error;
-mod restore;
+mod stale_state;
 
-/// The keys of the array's identity, of its media directory and of a [`Mark`] in [`META`].
+/// The keys of the array's identity and of its media directory in [`META`].
 const IDENTITY: &str = "array";
 const MEDIA: &str = "media";
-const LOSS: &str = "loss";
 
 /// The array behind its lock.
 #[derive(Debug)]
@@ -43,72 +39,70 @@ pub struct Store {
     /// The database; `None` without a state directory.
     pub database: Option<Arc<Database>>,
     /// An earlier state of the array, while a fault shows it; locked after the array.
-    past: Mutex<Option<Past>>,
+    stale: Mutex<Option<StaleState>>,
     /// The earlier state that a fault shows, if any.
-    wanted_past: Arc<RwLock<Option<Freeze>>>,
-    /// The state loss recorded in the database; locked before the array.
-    loss: Mutex<Option<Loss>>,
+    wanted_stale: Arc<RwLock<Option<StaleList>>>,
+    /// The state at the start, to which [`Store::reset`] returns.
+    initial: Initial,
+}
+
+/// What an array starts with, besides the state of its directory.
+#[derive(Clone, Debug, Default)]
+pub struct Initial {
+    /// Number of initial volumes.
+    pub volumes: u64,
+    /// A state that replaces the stored one.
+    pub fixture: Option<Image>,
 }
 
 // === impl Store ===
 
 impl Store {
-    pub(crate) fn in_memory(settings: Settings, epoch: u128, premade: u64) -> Self {
-        let mut array = Array::new(settings, epoch);
-        array.premake(premade);
-        Self::of(array, None)
+    pub(crate) fn in_memory(settings: Settings, id_seed: u128, initial: Initial) -> Self {
+        Self::of(initial.array(settings, id_seed, None), None, initial)
     }
 
     /// A copy of the array, in memory.
     pub(crate) fn copy(&self) -> Self {
-        Self::of(self.peek(Array::clone), None)
+        Self::of(self.peek(Array::clone), None, Initial::default())
     }
 
-    /// An array restored from a database. `epoch` is used at the first start.
+    /// An array restored from a database, or begun with `id_seed`.
     pub fn open(
         database: Arc<Database>,
         settings: Settings,
-        epoch: u128,
-        premade: u64,
+        id_seed: u128,
+        initial: Initial,
     ) -> Result<Self, OpenError> {
         let stored = stored_image(&database)?;
         let directory = database.directory().to_owned();
-        let mark: Option<Mark> = database.get(META, LOSS)?;
-        if mark.as_ref().is_some_and(|mark| !mark.is_whole()) {
-            return Err(database.damaged("must have a backup if changes are lost, and only then"));
-        }
-        let loses = mark.as_ref().map(|mark| mark.loses);
-        if let Some(loses) = loses {
-            tracing::warn!(?loses, dir = %directory.display(), "backend fault state-loss applied");
-        }
-        let mut array = restore(settings, epoch, stored.clone(), mark);
-        array.premake(premade);
+        let array = initial.array(settings, id_seed, stored.clone());
         // The settings of this start may have changed the array.
-        if loses.is_some() || stored != Some(array.image()) {
-            let mut rows: Rows = array.rows().map(|id| row(&array, &id)).collect();
-            rows.insert((META, LOSS.to_owned()), None);
-            database.replace(&RowId::TABLES, rows)?;
+        if stored != Some(array.image()) {
+            database.replace(&RowId::TABLES, array.rows().map(|id| row(&array, &id)).collect())?;
         }
         let volumes = array.volumes().len();
-        if stored.is_some() {
+        if initial.fixture.is_some() {
+            tracing::info!(dir = %directory.display(), volumes, "state replaced by --fixture");
+        } else if stored.is_some() {
             tracing::info!(dir = %directory.display(), volumes, "state restored");
         } else {
             tracing::info!(dir = %directory.display(), volumes, "state directory initialized");
         }
-        Ok(Self::of(array, Some(database)))
+        Ok(Self::of(array, Some(database), initial))
     }
 
-    fn of(array: Array, database: Option<Arc<Database>>) -> Self {
+    fn of(array: Array, database: Option<Arc<Database>>, initial: Initial) -> Self {
         Self {
             array: Mutex::new(array),
             database,
-            past: Mutex::default(),
-            wanted_past: Arc::default(),
-            loss: Mutex::default(),
+            stale: Mutex::default(),
+            wanted_stale: Arc::default(),
+            initial,
         }
     }
 
-    /// The identity of the stored array for as long as its directory exists, also after a state loss. `fresh` is used at the
+    /// The identity of the stored array for as long as its directory exists, whatever state it gets. `fresh` is used at the
     /// first start. `None` for an array in memory.
     pub fn identity(&self, fresh: u128) -> Result<Option<String>, OpenError> {
         let Some(database) = &self.database else {
@@ -158,10 +152,10 @@ impl Store {
         act: impl FnOnce(&mut Array) -> Result<Done<T>, array::Error>,
     ) -> Result<T, Error> {
         self.flushed(|array| {
-            let mut past = self.past(array);
+            let mut stale = self.stale(array);
             let done = act(array)?;
-            if let (Some(past), Some(change)) = (past.as_mut(), &done.change) {
-                past.note(change);
+            if let (Some(stale), Some(change)) = (stale.as_mut(), &done.change) {
+                stale.note(change);
             }
             if let (Some(database), Some(change)) = (&self.database, &done.change) {
                 database.write(change.rows().iter().map(|id| row(array, id)));
@@ -200,62 +194,102 @@ impl Store {
 
     /// Keeps an earlier state while `wanted` asks for one.
     #[must_use]
-    pub(crate) fn keeping_past(mut self, wanted: Arc<RwLock<Option<Freeze>>>) -> Self {
-        self.wanted_past = wanted;
+    pub(crate) fn with_stale_lists(mut self, wanted: Arc<RwLock<Option<StaleList>>>) -> Self {
+        self.wanted_stale = wanted;
         self
     }
 
-    /// Records the state loss of the next start, however this process ends. Blocks.
+    /// Replaces the state of the array, atomically and durably.
     ///
     /// # Errors
-    /// It cannot be written; the previous record remains.
-    pub fn lose(&self, wanted: impl FnOnce() -> Option<Loss>) -> Result<(), OpenError> {
-        let Some(database) = &self.database else {
-            return Ok(());
-        };
-        let mut loss = crate::lock(&self.loss);
-        let wanted = wanted();
-        if *loss == wanted {
-            return Ok(());
-        }
-        let sequence = {
-            let array = crate::lock(&self.array);
-            let mark = wanted.map(|Loss { loses, .. }| Mark {
-                loses,
-                backup: (loses == Loses::Changes).then(|| array.image()),
-            });
-            database.write([((META, LOSS.to_owned()), mark.as_ref().map(json))])
-        };
-        let written = database.wait_settled(sequence);
-        written
-            .map_err(|error| failed("write", database.directory())(io::Error::new(error.kind(), error)))?;
-        *loss = wanted;
-        Ok(())
+    /// The image contradicts itself or the settings; the state has not changed then.
+    pub(crate) async fn replace(&self, mut image: Image) -> Result<(), Error> {
+        self.flushed(|array| {
+            image.check(array.settings())?;
+            image.id_seed = array.id_seed();
+            let new = Array::from_image(array.settings().clone(), image);
+            *crate::lock(&self.stale) = None;
+            if let Some(database) = &self.database {
+                let gone = array.rows().filter(|id| new.row(id).is_none());
+                let gone = gone.map(|id| row(&new, &id)).collect::<Vec<_>>();
+                database.write(gone.into_iter().chain(new.rows().map(|id| row(&new, &id))));
+            }
+            *array = new;
+            Ok(())
+        })
+        .await
+    }
+
+    /// The state of `--fixture`, else of a first start.
+    pub(crate) fn initial_image(&self) -> Image {
+        let (settings, id_seed) = self.peek(|array| (array.settings().clone(), array.id_seed()));
+        self.initial.array(settings, id_seed, None).image()
     }
 
     /// Reads the earlier state that a fault shows, or the present array.
     ///
     /// The result is durable, as with [`Store::read`].
-    pub(crate) async fn read_past<T>(
+    pub(crate) async fn read_stale<T>(
         &self,
         look: impl FnOnce(&Array) -> Result<T, array::Error>,
     ) -> Result<T, Error> {
-        self.flushed(|array| match self.past(array).as_mut() {
-            Some(past) => look(past.now()),
+        self.flushed(|array| match self.stale(array).as_mut() {
+            Some(stale) => look(stale.now()),
             None => look(array),
         })
         .await
     }
 
     /// The earlier state, started or dropped as faults ask.
-    fn past(&self, array: &Array) -> MutexGuard<'_, Option<Past>> {
-        let mut past = crate::lock(&self.past);
-        let wanted = *self.wanted_past.read().unwrap_or_else(PoisonError::into_inner);
-        if past.as_ref().map(|past| past.freeze) != wanted {
-            *past = wanted.map(|freeze| Past::of(array, freeze));
+    fn stale(&self, array: &Array) -> MutexGuard<'_, Option<StaleState>> {
+        let mut stale = crate::lock(&self.stale);
+        let wanted = *self.wanted_stale.read().unwrap_or_else(PoisonError::into_inner);
+        if stale.as_ref().map(|stale| stale.freeze) != wanted {
+            *stale = wanted.map(|freeze| StaleState::of(array, freeze));
         }
-        past
+        stale
     }
+}
+
+// === impl Initial ===
+
+impl Initial {
+    /// The array at a start, with the state of its directory, if any. A fixture was checked when it was read.
+    fn array(&self, settings: Settings, id_seed: u128, stored: Option<Image>) -> Array {
+        let id_seed = stored.as_ref().map_or(id_seed, |image| image.id_seed);
+        let mut array = match self.fixture.clone().or(stored) {
+            Some(image) => Array::from_image(settings, Image { id_seed, ..image }),
+            None => Array::new(settings, id_seed),
+        };
+        array.add_initial_volumes(self.volumes);
+        array
+    }
+}
+
+fn stored_image(database: &Database) -> Result<Option<Image>, OpenError> {
+    let [
+        counters,
+        volumes,
+        snapshots,
+        groups,
+        unhealthy,
+        storage,
+        nodes,
+        pools,
+    ] = RowId::TABLES;
+    let Some(counters) = database.get::<Counters>(counters, "")? else {
+        return Ok(None);
+    };
+    Ok(Some(Image {
+        volumes: database.all(volumes)?,
+        snapshots: database.all(snapshots)?,
+        groups: database.all(groups)?,
+        unhealthy: database.all(unhealthy)?,
+        storage: database.all(storage)?,
+        nodes: database.all(nodes)?.into_iter().collect(),
+        pools: database.all(pools)?.into_iter().collect(),
+        ..Image::empty(counters)
+    }))
 }
 
 fn row(array: &Array, id: &RowId) -> ((&'static str, String), Option<Vec<u8>>) {

@@ -51,6 +51,15 @@ impl Refusal {
         refusal
     }
 
+    /// The refusal of a field within another one.
+    pub(super) fn within(mut self, outer: &str) -> Self {
+        if let Some(field) = &mut self.problem.field {
+            self.problem.message = format!("{outer}.{}", self.problem.message);
+            *field = format!("{outer}.{field}");
+        }
+        self
+    }
+
     pub(super) fn not_found(what: &str, id: &str) -> Self {
         Self::new(Code::NotFound, format!("there is no {what} \"{id}\""))
     }

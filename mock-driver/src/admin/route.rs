@@ -11,6 +11,7 @@ mod capability;
 mod event;
 mod fault;
 mod fault_file;
+mod fixture;
 mod group;
 pub(super) mod info;
 mod journal;
@@ -34,6 +35,7 @@ pub(super) fn of_process() -> OpenApiRouter<Admin> {
         .routes(routes!(backend_fault::list, backend_fault::put))
         .routes(routes!(backend_fault::remove, backend_fault::switch))
         .routes(routes!(fault_file::put))
+        .routes(routes!(fixture::reset))
         .routes(routes!(scenario::list))
         .routes(routes!(scenario::switch))
         .routes(routes!(journal::list, journal::clear))
@@ -53,6 +55,7 @@ pub(super) fn of_array() -> OpenApiRouter<Admin> {
         .routes(routes!(snapshot::get, snapshot::delete))
         .routes(routes!(group::list, group::create))
         .routes(routes!(group::get, group::delete))
+        .routes(routes!(fixture::export, fixture::import))
         .routes(routes!(pool::list))
         .routes(routes!(pool::get, pool::change))
         .routes(routes!(storage::get, storage::change))

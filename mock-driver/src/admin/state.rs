@@ -10,7 +10,6 @@ use super::request::{Json, Reply};
 use crate::array::{self, Array, Done, Named};
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::error_chain;
 use crate::journal::Journal;
 use crate::service::call::Rpc;
 
@@ -68,13 +67,6 @@ impl Admin {
         let reply = work.await.ok().flatten().unwrap_or(Err(Error::Broken));
         self.touch();
         Ok(reply?)
-    }
-
-    /// Makes changed backend faults durable before the response.
-    pub(super) async fn persist_backend_faults(&self) -> Result<(), Refusal> {
-        self.touch();
-        let failed = |error| Refusal::new(tonic::Code::Internal, error_chain(&error));
-        self.driver.settle_loss().await.map_err(failed)
     }
 
     /// Notifies watchers of a change outside calls.

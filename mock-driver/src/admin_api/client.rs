@@ -279,5 +279,5 @@ fn path(parts: &[&str], query: &[(&str, String)]) -> String {
         let mark = if index == 0 { '?' } else { '&' };
         format!("{mark}{}={}", encoded(name), encoded(value))
     });
-    "/api/v1".to_owned() + &parts.chain(pairs).collect::<String>()
+    format!("/api/v1{}", parts.chain(pairs).collect::<String>())
 }

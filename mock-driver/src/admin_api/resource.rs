@@ -7,7 +7,10 @@ pub(crate) use self::array::CapabilityChange;
 pub use self::array::{
     Attach, Attachment, Capability, HealthIssue, Node, NodeChange, NodeNew, Volume, VolumeChange, VolumeNew,
 };
-pub use self::call::{Answer, Call, Expectation, ExpectationResult, ExpectationStatus, Expected, Squashed};
+pub use self::call::{
+    Answer, Call, Comparison, Expectation, ExpectationResult, ExpectationStatus, Expected, ExpectedCount,
+    Squashed,
+};
 pub(crate) use self::fault::FaultChange;
 pub use self::fault::{BackendFault, Faults, Released, Scenario};
 pub(crate) use self::info::Changed;

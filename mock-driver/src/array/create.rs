@@ -46,7 +46,7 @@ impl Array {
 
     /// An id for a volume to be created under this name.
     ///
-    /// It depends on the array's epoch and on the number of earlier objects, so a volume that is created again under an earlier
+    /// It depends on the array's id_seed and on the number of earlier objects, so a volume that is created again under an earlier
     /// name gets another id.
     pub(crate) fn volume_id(&self, name: &str) -> VolumeId {
         let taken = |id: &str| self.volumes.contains_key(id);
@@ -94,7 +94,7 @@ impl Array {
             let nodes = volume.attachments.keys().cloned().collect();
             return Err(Error::InUse { volume: id, nodes });
         }
-        self.spare_source(&Source::Volume(id.clone()))?;
+        self.check_no_dependants(&Source::Volume(id.clone()))?;
         Ok(self.done((), Change::Deleted { volume: id }))
     }
 
@@ -142,7 +142,7 @@ impl Array {
                 nodes: volume.attachments.keys().cloned().collect(),
             });
         }
-        if self.left_beside(&spec.pool) < capacity_bytes - has {
+        if self.available_bytes(&spec.pool) < capacity_bytes - has {
             let reason = format!(
                 "pool \"{}\" has no {} bytes left",
                 spec.pool,
@@ -160,7 +160,7 @@ impl Array {
     }
 
     /// Refuses to delete the source of linked copies.
-    pub(super) fn spare_source(&self, source: &Source) -> Result<(), Error> {
+    pub(super) fn check_no_dependants(&self, source: &Source) -> Result<(), Error> {
         match self.settings.copy_mode {
             CopyMode::Independent => return Ok(()),
             CopyMode::Linked => {}

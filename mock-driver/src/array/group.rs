@@ -157,7 +157,7 @@ impl Array {
         };
         check_members(&group, snapshots)?;
         for snapshot in group.members.values() {
-            self.spare_source(&Source::Snapshot(snapshot.clone()))?;
+            self.check_no_dependants(&Source::Snapshot(snapshot.clone()))?;
         }
         let snapshots: Vec<SnapshotId> = group.members.values().cloned().collect();
         let group = group.id.clone();
@@ -209,7 +209,7 @@ impl Array {
         }
         match sizes
             .into_iter()
-            .find(|(pool, bytes)| self.left_beside(pool) < *bytes)
+            .find(|(pool, bytes)| self.available_bytes(pool) < *bytes)
         {
             None => Ok(()),
             Some((pool, bytes)) => Err(Error::InsufficientCapacity {

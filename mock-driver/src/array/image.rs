@@ -1,29 +1,31 @@
 //! The whole state of an array in its stored form.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::group::Group;
 use super::health::{StorageHealthIssue, UnhealthyVolume};
-use super::id::{NodeId, PoolName};
+use super::id::{NodeId, PoolName, SnapshotId};
 use super::node::NodeSettings;
 use super::snapshot::Snapshot;
 use super::volume::Volume;
-use super::{Array, Settings};
+use super::{Array, Error, Settings};
 
 /// The whole state of an array in its stored form.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct Image {
-    /// The array's epoch.
-    pub epoch: u128,
+    /// The array's id_seed, of which a fixture is independent.
+    #[serde(skip_serializing)]
+    pub id_seed: u128,
     /// Number of volumes created by requests, deleted ones included.
     pub created: u64,
     /// Number of attachments so far.
     pub attached: u64,
     /// Number of initial volumes, deleted ones included.
-    pub premade: u64,
+    pub initial_volumes: u64,
     /// The volumes, sorted by id.
     pub volumes: Vec<Volume>,
     /// Number of created snapshots and groups, deleted ones included.
@@ -37,20 +39,26 @@ pub struct Image {
     /// Health issues of the storage behind a node; `None` for all nodes.
     pub storage: Vec<(Option<NodeId>, Vec<StorageHealthIssue>)>,
     /// Settings of single nodes.
-    pub nodes: Vec<(NodeId, NodeSettings)>,
+    pub nodes: BTreeMap<NodeId, NodeSettings>,
     /// Changed capacities of pools.
-    pub pools: Vec<(PoolName, u64)>,
+    pub pools: BTreeMap<PoolName, u64>,
 }
 
 // === impl Array ===
 
 impl Array {
-    /// Restores an array from an image.
+    /// Restores an array from an image, which [`Image::check`] accepts.
     pub fn from_image(settings: Settings, image: Image) -> Self {
-        let mut array = Self::new(settings, image.epoch);
+        let mut array = Self::new(settings, image.id_seed);
         array.created = image.created;
-        array.attached = image.attached;
-        array.premade = image.premade;
+        let attachments = image
+            .volumes
+            .iter()
+            .flat_map(|volume| volume.attachments.values());
+        // A fixture may lack the counter, and a publish context of its attachments must not fit a later one.
+        let numbers = attachments.map(|attachment| attachment.number);
+        array.attached = numbers.fold(image.attached, u64::max);
+        array.initial_volumes = image.initial_volumes;
         array.made = image.made;
         for (node, settings) in image.nodes {
             array.apply_node(node, settings);
@@ -79,18 +87,83 @@ impl Array {
     /// The state as an image; see [`Array::from_image`].
     pub fn image(&self) -> Image {
         Image {
-            epoch: self.epoch,
+            id_seed: self.id_seed,
             created: self.created,
             attached: self.attached,
-            premade: self.premade,
+            initial_volumes: self.initial_volumes,
             volumes: self.volumes.values().cloned().collect(),
             made: self.made,
             snapshots: self.snapshots.values().cloned().collect(),
             groups: self.groups.values().cloned().collect(),
             unhealthy: self.unhealthy.values().cloned().collect(),
             storage: self.storage.clone().into_iter().collect(),
-            nodes: self.changed.clone().into_iter().collect(),
-            pools: self.resized.clone().into_iter().collect(),
+            nodes: self.changed.clone(),
+            pools: self.resized.clone(),
         }
+    }
+}
+
+// === impl Image ===
+
+impl Image {
+    /// Checks what the array relies on: unique ids and names, known pools, and complete groups.
+    ///
+    /// # Errors
+    /// The first contradiction, with its object.
+    pub fn check(&self, settings: &Settings) -> Result<(), Error> {
+        let volumes = self.volumes.iter().map(|volume| &volume.spec);
+        unique("volumes", volumes.clone().map(|spec| spec.id.as_str()))?;
+        unique("volumes", volumes.clone().map(|spec| spec.name.as_str()))?;
+        unique(
+            "snapshots",
+            self.snapshots.iter().map(|snapshot| snapshot.id.as_str()),
+        )?;
+        unique(
+            "snapshots",
+            self.snapshots.iter().map(|snapshot| snapshot.name.as_str()),
+        )?;
+        unique("groups", self.groups.iter().map(|group| group.id.as_str()))?;
+        unique("groups", self.groups.iter().map(|group| group.name.as_str()))?;
+        let pools = volumes.map(|spec| &spec.pool);
+        let mut pools = pools.chain(self.snapshots.iter().map(|snapshot| &snapshot.pool));
+        let is_unknown = |name: &&PoolName| settings.pools.iter().all(|pool| pool.name != **name);
+        if let Some(pool) = pools.find(is_unknown) {
+            let known = settings.pools.iter().map(|pool| pool.name.to_string());
+            let known = super::error::listed(known);
+            return Err(wrong(
+                "pool",
+                format!("\"{pool}\" is no pool of the array, which has {known}"),
+            ));
+        }
+        for group in &self.groups {
+            let has = |id: &SnapshotId| self.snapshots.iter().any(|snapshot| snapshot.id == *id);
+            if let Some(member) = group.members.values().find(|id| !has(id)) {
+                let reason = format!(
+                    "group \"{}\" has snapshot \"{member}\", which is not in snapshots",
+                    group.id
+                );
+                return Err(wrong("groups", reason));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks that no text is there twice. Empty names are no names.
+fn unique<'a>(field: &str, texts: impl Iterator<Item = &'a str>) -> Result<(), Error> {
+    let mut seen = BTreeSet::new();
+    match texts
+        .filter(|text| !text.is_empty())
+        .find(|text| !seen.insert(*text))
+    {
+        Some(text) => Err(wrong(field, format!("\"{text}\" is there twice"))),
+        None => Ok(()),
+    }
+}
+
+fn wrong(field: &str, reason: String) -> Error {
+    Error::Illegal {
+        field: field.to_owned(),
+        reason,
     }
 }

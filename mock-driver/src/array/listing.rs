@@ -2,7 +2,7 @@
 //!
 //! Lists are sorted by id, and a token contains the id after which the next page begins. So each object that exists during
 //! the whole list is returned exactly once, whatever is created or deleted meanwhile, even if the id of the token is
-//! deleted. A token has a checksum keyed by the array's epoch and the kind of list; any other token is refused.
+//! deleted. A token has a checksum keyed by the array's id_seed and the kind of list; any other token is refused.
 
 use std::ops::Bound;
 use std::sync::Arc;

@@ -207,7 +207,7 @@ impl Array {
     }
 
     /// Free bytes of a pool, for an object that grows in it.
-    pub(super) fn left_beside(&self, pool: &PoolName) -> u64 {
+    pub(super) fn available_bytes(&self, pool: &PoolName) -> u64 {
         let known = self.settings.pools.iter().find(|known| known.name == *pool);
         known.map_or(u64::MAX, |known| self.left_in(known))
     }

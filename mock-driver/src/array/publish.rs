@@ -104,18 +104,6 @@ impl Array {
         let volume = held.spec.id.clone();
         Ok(self.done((), Change::Detached { volume, nodes }))
     }
-
-    /// Removes all attachments (loss of the masking table).
-    pub(crate) fn lose_attachments(&mut self) {
-        let held = self.volumes.values().filter(|held| !held.attachments.is_empty());
-        let detached = held.map(|held| Change::Detached {
-            volume: held.spec.id.clone(),
-            nodes: held.attachments.keys().cloned().collect(),
-        });
-        for change in detached.collect::<Vec<_>>() {
-            self.apply(change);
-        }
-    }
 }
 
 // === impl Attachment ===
@@ -141,7 +129,7 @@ impl Attachment {
     }
 }
 
-/// The serial number of a volume's device, the same on every node. Independent of the epoch: it stays the same if the array is re-created.
+/// The serial number of a volume's device, the same on every node. Independent of the id_seed: it stays the same if the array is re-created.
 pub(crate) fn serial(volume: &str) -> String {
     let mark = SipHasher24::new().hash(format!("serial/{volume}").as_bytes());
     format!("{mark:016x}")

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::error::listed;
-use super::{Array, Change, CreateVolumeParams, Done, Error, Source};
+use super::{Array, Change, Done, Error};
 
 /// The supported mutable parameters and their values.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,14 +20,6 @@ pub enum Values {
     Range(u64, u64),
     /// One of these texts.
     OneOf(Vec<String>),
-}
-
-/// The speed of copies. The default is unlimited.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct CopyRate {
-    iops: Option<u64>,
-    /// MiB per second.
-    throughput: Option<u64>,
 }
 
 /// A malformed parameter.
@@ -46,15 +38,6 @@ impl QosRule {
     /// The parameter with the additional duration of attach and detach in milliseconds.
     pub(crate) const LATENCY: &str = "latency";
 
-    /// The parameter with the maximum number of copy requests per second, each of [`CopyRate::REQUEST`] bytes.
-    pub(crate) const IOPS: &str = "iops";
-
-    /// The parameter with the maximum number of MiB copied per second.
-    pub(crate) const THROUGHPUT: &str = "throughput";
-
-    /// The parameters that are also class parameters; mutable parameters take precedence.
-    const DRIVEN: [&str; 3] = [Self::IOPS, Self::LATENCY, Self::THROUGHPUT];
-
     /// The key for all other parameters.
     pub(crate) const ANY_KEY: &str = "*";
 
@@ -68,12 +51,11 @@ impl QosRule {
         self.0.iter().map(|(key, values)| (key.as_str(), values))
     }
 
-    /// The first class parameter with an unsupported value, and the cause.
+    /// Why the class parameter [`QosRule::LATENCY`] is not supported, if so; the mutable parameter takes precedence.
     fn objection_to_class(&self, parameters: &BTreeMap<String, String>) -> Option<String> {
-        let ours = |key: &&str| self.0.contains_key(*key);
-        let meant = Self::DRIVEN.into_iter().filter(ours);
-        let given = meant.filter_map(|key| parameters.get_key_value(key));
-        self.objection(&given.map(|(key, value)| (key.clone(), value.clone())).collect())
+        let (key, value) = parameters.get_key_value(Self::LATENCY)?;
+        self.0.get(key)?;
+        self.objection(&[(key.clone(), value.clone())].into())
     }
 
     /// The first unsupported parameter, and the cause.
@@ -92,62 +74,16 @@ impl QosRule {
 }
 
 impl Default for QosRule {
-    /// The usual parameters of storage classes: `iops` and `throughput` limit copies of the volume, `latency` in milliseconds
-    /// delays attach and detach, and `tier` has no effect.
+    /// The usual parameters of storage classes: `latency` in milliseconds delays attach and detach, the others have no effect.
     fn default() -> Self {
         let tiers = ["bronze", "silver", "gold"].map(str::to_owned).to_vec();
         Self::new([
-            (Self::IOPS.to_owned(), Values::Range(1, 1_000_000)),
+            ("iops".to_owned(), Values::Range(1, 1_000_000)),
             (Self::LATENCY.to_owned(), Values::Range(0, 600_000)),
-            (Self::THROUGHPUT.to_owned(), Values::Range(1, 1_000_000)),
+            ("throughput".to_owned(), Values::Range(1, 1_000_000)),
             ("tier".to_owned(), Values::OneOf(tiers)),
         ])
     }
-}
-
-// === impl CopyRate ===
-
-impl CopyRate {
-    /// Bytes per copy request, the usual size that block storage counts as one.
-    pub(crate) const REQUEST: u64 = 256 << 10;
-
-    const MIB: u64 = 1 << 20;
-
-    /// The rate of a volume with these class parameters and mutable parameters.
-    fn of(class: &BTreeMap<String, String>, qos: &BTreeMap<String, String>) -> Self {
-        let bound = |key| number(key, class, qos).filter(|bound| *bound > 0);
-        Self {
-            iops: bound(QosRule::IOPS),
-            throughput: bound(QosRule::THROUGHPUT),
-        }
-    }
-
-    /// The rate of a copy between both.
-    fn and(self, other: Self) -> Self {
-        let slower = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).min();
-        Self {
-            iops: slower(self.iops, other.iops),
-            throughput: slower(self.throughput, other.throughput),
-        }
-    }
-
-    /// The duration of a copy of so many bytes.
-    pub(crate) fn time(self, bytes: u64) -> Duration {
-        let takes = |work: u64, unit: u64, rate: Option<u64>| match rate {
-            Some(rate) => {
-                let nanos = u128::from(work) * 1_000_000_000 / u128::from(unit) / u128::from(rate);
-                Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
-            }
-            None => Duration::ZERO,
-        };
-        let requests = bytes.div_ceil(Self::REQUEST);
-        takes(requests, 1, self.iops).max(takes(bytes, Self::MIB, self.throughput))
-    }
-}
-
-/// A numeric parameter: the mutable one, else that of the class.
-fn number(key: &str, class: &BTreeMap<String, String>, qos: &BTreeMap<String, String>) -> Option<u64> {
-    qos.get(key).or_else(|| class.get(key))?.parse().ok()
 }
 
 // === impl Values ===
@@ -233,25 +169,14 @@ impl Array {
     /// The additional duration of attach and detach: the volume's parameter [`QosRule::LATENCY`].
     pub(crate) fn latency(&self, id: &str) -> Duration {
         let volume = self.volumes.get(id);
-        let millis = volume.and_then(|volume| number(QosRule::LATENCY, &volume.spec.parameters, &volume.qos));
+        let millis = volume.and_then(|volume| {
+            let mutable = volume.qos.get(QosRule::LATENCY);
+            mutable
+                .or_else(|| volume.spec.parameters.get(QosRule::LATENCY))?
+                .parse()
+                .ok()
+        });
         millis.map_or(Duration::ZERO, Duration::from_millis)
-    }
-
-    /// The rate of copies of a volume.
-    pub(crate) fn pace(&self, id: &str) -> CopyRate {
-        let volume = self.volumes.get(id);
-        volume.map_or_else(CopyRate::default, |volume| {
-            CopyRate::of(&volume.spec.parameters, &volume.qos)
-        })
-    }
-
-    /// The rate at which the content of a new volume is copied: the lower one of both volumes.
-    pub(crate) fn pace_to(&self, wanted: &CreateVolumeParams) -> CopyRate {
-        let own = CopyRate::of(&wanted.parameters, &wanted.mutable_parameters);
-        match &wanted.source {
-            Some(Source::Volume(source)) => own.and(self.pace(source.as_str())),
-            Some(Source::Snapshot(_)) | None => own,
-        }
     }
 
     pub(super) fn check_class(&self, parameters: &BTreeMap<String, String>) -> Result<(), Error> {
@@ -319,52 +244,21 @@ mod tests {
     }
 
     #[test]
-    fn copy_duration_follows_the_lower_of_throughput_and_iops() {
-        const MIB: u64 = 1 << 20;
-        // (class, mutable parameters, bytes, milliseconds)
-        let table: [(&[_], &[_], u64, u64); 9] = [
-            (&[], &[], 1 << 40, 0),
-            (&[], &[("throughput", "4")], 8 * MIB, 2000),
-            (&[], &[("iops", "16")], 8 * MIB, 2000),
-            (&[], &[("iops", "16")], 1, 62),
-            (&[], &[("iops", "16"), ("throughput", "1")], 8 * MIB, 8000),
-            (&[], &[("iops", "2"), ("throughput", "8")], 8 * MIB, 16_000),
-            (&[("throughput", "4")], &[], 8 * MIB, 2000),
-            (&[("throughput", "4")], &[("throughput", "8")], 8 * MIB, 1000),
-            (&[("throughput", "fast")], &[("iops", "0")], 8 * MIB, 0),
-        ];
-        for (class, qos, bytes, millis) in table {
-            let pace = CopyRate::of(&mk_parameters(class), &mk_parameters(qos));
-            assert_eq!(
-                pace.time(bytes).as_millis(),
-                u128::from(millis),
-                "{class:?} {qos:?}"
-            );
-        }
-        let slow = CopyRate::of(
-            &BTreeMap::new(),
-            &mk_parameters(&[("iops", "1"), ("throughput", "9")]),
-        );
-        let fast = CopyRate::of(&BTreeMap::new(), &mk_parameters(&[("iops", "5")]));
-        assert_eq!(
-            (slow.and(fast).iops, slow.and(fast).throughput),
-            (Some(1), Some(9))
-        );
-        assert_eq!(slow.time(u64::MAX), Duration::from_nanos(u64::MAX), "no overflow");
-    }
-
-    #[test]
     fn class_parameters_of_ours_must_have_values_the_array_takes_and_others_any() {
         let rule = QosRule::default();
         let objection = |key, value| rule.objection_to_class(&mk_parameters(&[(key, value)]));
-        assert!(objection("iops", "many").unwrap().contains("iops"));
-        assert!(objection("latency", "-1").is_some() && objection("throughput", "0").is_some());
-        for (key, value) in [("iops", "5"), ("tier", "tin"), ("anything", "else")] {
+        assert!(objection("latency", "-1").unwrap().contains("latency"));
+        for (key, value) in [
+            ("latency", "5"),
+            ("iops", "many"),
+            ("tier", "tin"),
+            ("anything", "else"),
+        ] {
             assert_eq!(objection(key, value), None, "{key}");
         }
         let other: QosRule = "note,*".parse().unwrap();
         assert_eq!(
-            other.objection_to_class(&mk_parameters(&[("iops", "many")])),
+            other.objection_to_class(&mk_parameters(&[("latency", "many")])),
             None
         );
     }

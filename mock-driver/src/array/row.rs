@@ -20,10 +20,10 @@ pub(crate) enum RowId {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Counters {
-    pub(crate) epoch: u128,
+    pub(crate) id_seed: u128,
     pub(crate) created: u64,
     pub(crate) attached: u64,
-    pub(crate) premade: u64,
+    pub(crate) initial_volumes: u64,
     pub(crate) made: u64,
 }
 
@@ -154,10 +154,10 @@ impl Array {
 
     fn counters(&self) -> Counters {
         Counters {
-            epoch: self.epoch,
+            id_seed: self.id_seed,
             created: self.created,
             attached: self.attached,
-            premade: self.premade,
+            initial_volumes: self.initial_volumes,
             made: self.made,
         }
     }
@@ -169,17 +169,17 @@ impl Image {
     /// An empty image with these counters.
     pub(crate) fn empty(counters: Counters) -> Self {
         let Counters {
-            epoch,
+            id_seed,
             created,
             attached,
-            premade,
+            initial_volumes,
             made,
         } = counters;
         Self {
-            epoch,
+            id_seed,
             created,
             attached,
-            premade,
+            initial_volumes,
             made,
             ..Self::default()
         }

@@ -183,7 +183,7 @@ impl Array {
             });
         }
         let snapshot = snapshot.id.clone();
-        self.spare_source(&Source::Snapshot(snapshot.clone()))?;
+        self.check_no_dependants(&Source::Snapshot(snapshot.clone()))?;
         Ok(self.done((), Change::SnapshotDeleted { snapshot }))
     }
 
@@ -255,7 +255,7 @@ impl Array {
             let first = requirement.preferred.first();
             requirement.is_satisfied_by(segments) && first.is_none_or(|first| segments.satisfies(first))
         });
-        if admitted && self.left_beside(own) >= bytes {
+        if admitted && self.available_bytes(own) >= bytes {
             return Ok(own.clone());
         }
         let request = PlacementRequest {

@@ -28,8 +28,8 @@ fn mk_wanted(name: &str) -> CreateVolumeParams {
 
 #[test]
 fn ids_depend_on_the_array_and_on_what_it_made_before() {
-    let make = |epoch| {
-        let mut array = Array::new(mk_settings(), epoch);
+    let make = |id_seed| {
+        let mut array = Array::new(mk_settings(), id_seed);
         let first = array.create_volume(&mk_wanted("a")).unwrap().reply.id.clone();
         array.delete_volume(first.as_str()).unwrap();
         (
@@ -50,20 +50,20 @@ fn ids_depend_on_the_array_and_on_what_it_made_before() {
 #[test]
 fn premade_volumes_are_made_once() {
     let mut array = Array::new(mk_settings(), 1);
-    array.premake(3);
+    array.add_initial_volumes(3);
     array.delete_volume("vol-1").unwrap();
     let mut array = Array::from_image(mk_settings(), array.image());
-    array.premake(5);
+    array.add_initial_volumes(5);
     let ids: Vec<_> = array.volumes().map(|volume| volume.spec.id.as_str()).collect();
     assert_eq!(ids, ["vol-0", "vol-2", "vol-3", "vol-4"]);
-    array.premake(2);
+    array.add_initial_volumes(2);
     assert_eq!(array.volumes().count(), 4, "fewer asked for takes none away");
 }
 
 #[test]
 fn lowered_limit_refuses_new_and_keeps_existing_attachments() {
     let mut array = Array::new(mk_settings(), 1);
-    array.premake(3);
+    array.add_initial_volumes(3);
     array.publish("vol-0", "node-0", &mk_hold()).unwrap();
     array.publish("vol-1", "node-0", &mk_hold()).unwrap();
     let mut array = Array::from_image(
@@ -80,9 +80,9 @@ fn lowered_limit_refuses_new_and_keeps_existing_attachments() {
 
 #[test]
 fn serial_belongs_to_the_volume_whichever_array_has_it() {
-    let serial = |epoch| {
-        let mut array = Array::new(mk_settings(), epoch);
-        array.premake(1);
+    let serial = |id_seed| {
+        let mut array = Array::new(mk_settings(), id_seed);
+        array.add_initial_volumes(1);
         let attachment = array.publish("vol-0", "node-0", &mk_hold()).unwrap().reply;
         attachment.publish_context::<BTreeMap<_, _>>("vol-0")["serial"].clone()
     };
@@ -100,7 +100,7 @@ fn a_hundred_thousand_volumes_are_listed_without_looking_at_those_before() {
         },
         1,
     );
-    array.premake(100_000);
+    array.add_initial_volumes(100_000);
     let (mut count, mut token) = (0, None);
     loop {
         let page = array.list(0, token.as_deref()).unwrap();
@@ -179,14 +179,9 @@ fn stored_nodes_without_assigned_topology_keep_that_of_the_first_start() {
         array.set_node(node, NodeSettings::default());
     }
     let mut old = serde_json::to_value(array.image()).unwrap();
-    for node in old["nodes"].as_array_mut().unwrap() {
-        assert!(
-            node[1]
-                .as_object_mut()
-                .unwrap()
-                .remove("assigned_topology")
-                .is_some()
-        );
+    for (_, node) in old["nodes"].as_object_mut().unwrap() {
+        let node = node.as_object_mut().unwrap();
+        assert!(node.remove("assigned_topology").is_some());
     }
     let mut array = Array::from_image(mk_zones(), serde_json::from_value(old).unwrap());
     let zones = |array: &Array| ["node-a", "node-c"].map(|node| zone_of(array, node));
@@ -227,7 +222,7 @@ fn errors_list_five_pools_parameters_or_segments_and_a_count() {
         },
         1,
     );
-    array.premake(1);
+    array.add_initial_volumes(1);
     let in_no_pool = CreateVolumeParams {
         parameters: BTreeMap::from([("pool".to_owned(), "x".to_owned())]),
         ..mk_wanted("a")

@@ -13,16 +13,20 @@ const SECTOR: u64 = 512;
 
 /// The properties of a volume at its creation. Shared with replies, so a page of a list copies no text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Spec {
     /// `volume_id`.
     pub id: VolumeId,
     /// Name of the create request; empty for an initial volume.
+    #[serde(default)]
     pub name: String,
     /// Its size in bytes.
     pub capacity_bytes: u64,
     /// The capabilities that it was created for, sorted. Empty means all (initial volumes).
+    #[serde(default)]
     pub capabilities: Vec<Capability>,
     /// The class parameters, which are also its volume context.
+    #[serde(default)]
     pub parameters: BTreeMap<String, String>,
     /// The mutable parameters at creation. The present ones are [`Volume::qos`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -47,10 +51,12 @@ pub enum Source {
 
 /// A volume and its attachments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Volume {
     /// Its properties at creation.
     pub spec: Arc<Spec>,
     /// Its attachments, at most one per node.
+    #[serde(default)]
     pub attachments: BTreeMap<NodeId, Attachment>,
     /// Its present mutable parameters.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

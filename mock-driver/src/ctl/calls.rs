@@ -9,7 +9,7 @@ use super::output::{Done, Failure, Output};
 use super::print::{json, print};
 use super::table::shown;
 use crate::admin_api::client::{CallEvent, Calls, Client};
-use crate::admin_api::resource::{Call, Expectation, ExpectationStatus, Expected};
+use crate::admin_api::resource::{Call, Comparison, Expectation, ExpectationStatus, Expected, ExpectedCount};
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct CallFilterArgs {
@@ -64,8 +64,13 @@ enum What {
     /// Compare the calls with those expected; exit code 1 if they differ.
     Assert {
         /// Expected calls in order: METHOD or METHOD=CODE. Consecutive equal calls count as one.
-        #[arg(required = true)]
+        #[arg(required_unless_present_any = ["never", "exactly", "at_least", "at_most"])]
         expected: Vec<String>,
+        /// The expected calls may come in any order.
+        #[arg(long)]
+        any_order: bool,
+        #[command(flatten)]
+        counts: CountArgs,
         /// Additional method to check; repeatable. Other methods are ignored.
         #[arg(long)]
         track: Vec<String>,
@@ -86,6 +91,41 @@ enum What {
     },
     /// Clear the journal in memory.
     Clear,
+}
+
+/// Bounds on the number of calls. With --timeout, upper bounds must hold for the whole time.
+#[derive(Args, Clone, Debug)]
+struct CountArgs {
+    /// METHOD or METHOD=CODE that must not come; repeatable.
+    #[arg(long, value_name = "METHOD=CODE")]
+    never: Vec<String>,
+    /// Number of calls that must come, as in 2:METHOD=CODE; repeatable.
+    #[arg(long, value_name = "N:METHOD=CODE", value_parser = bound)]
+    exactly: Vec<(u64, ExpectedCount)>,
+    /// Minimum number of calls; repeatable.
+    #[arg(long, value_name = "N:METHOD=CODE", value_parser = bound)]
+    at_least: Vec<(u64, ExpectedCount)>,
+    /// Maximum number of calls; repeatable.
+    #[arg(long, value_name = "N:METHOD=CODE", value_parser = bound)]
+    at_most: Vec<(u64, ExpectedCount)>,
+}
+
+// === impl CountArgs ===
+
+impl CountArgs {
+    fn counts(&self, volume: Option<&String>) -> Vec<ExpectedCount> {
+        let with = |count: &ExpectedCount, at_least, at_most| ExpectedCount {
+            volume: volume.cloned(),
+            at_least,
+            at_most,
+            ..count.clone()
+        };
+        let never = self.never.iter().map(|text| with(&counted(text), 0, Some(0)));
+        let exactly = self.exactly.iter().map(|(n, count)| with(count, *n, Some(*n)));
+        let at_least = self.at_least.iter().map(|(n, count)| with(count, *n, None));
+        let at_most = self.at_most.iter().map(|(n, count)| with(count, 0, Some(*n)));
+        never.chain(exactly).chain(at_least).chain(at_most).collect()
+    }
 }
 
 // === impl CallFilterArgs ===
@@ -135,6 +175,8 @@ impl JournalArgs {
             }
             Some(What::Assert {
                 expected,
+                any_order,
+                counts,
                 track,
                 volume,
                 after,
@@ -145,6 +187,8 @@ impl JournalArgs {
                 let tracked = methods.chain(track.iter().cloned()).collect();
                 let expectation = Expectation {
                     tracked: Some(tracked),
+                    counts: counts.counts(volume.as_ref()),
+                    any_order: *any_order,
                     expected,
                     volume: volume.clone(),
                     after: *after,
@@ -154,7 +198,8 @@ impl JournalArgs {
                 let as_expected = result.status == ExpectationStatus::Complete;
                 let text = match output {
                     Output::Json => json(&result),
-                    Output::Table => format!("{}\n", shown(&result.message)),
+                    Output::Table if as_expected => format!("{}\n", shown(&result.message)),
+                    Output::Table => format!("{}\n\n{}", shown(&result.message), beside(&result.comparison)),
                 };
                 Ok(Done::Text(text, as_expected))
             }
@@ -165,6 +210,53 @@ impl JournalArgs {
             }
         }
     }
+}
+
+/// What was expected beside what came.
+fn beside(comparison: &[Comparison]) -> String {
+    let cell = |text: &Option<String>| shown(text.as_deref().unwrap_or("-"));
+    let cells = |row: &Comparison| [cell(&row.expected), cell(&row.came)];
+    let rows = comparison
+        .iter()
+        .map(|row| (cells(row), if row.agrees { "" } else { "differs" }));
+    let head = (["expected", "came"].map(str::to_owned), "");
+    let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
+    let width = |column: usize| {
+        rows.iter()
+            .map(|(cells, _)| cells[column].chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    let (first, second) = (width(0), width(1));
+    let line = |([expected, came], mark): &([String; 2], &str)| {
+        let line = format!("{expected:first$}  {came:second$}  {mark}");
+        format!("{}\n", line.trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
+/// Reads METHOD or METHOD=CODE.
+fn counted(text: &str) -> ExpectedCount {
+    let (method, code) = match text.split_once('=') {
+        Some((method, code)) => (method, Some(code.to_owned())),
+        None => (text, None),
+    };
+    ExpectedCount {
+        method: method.to_owned(),
+        code,
+        ..ExpectedCount::default()
+    }
+}
+
+/// Reads N:METHOD or N:METHOD=CODE.
+fn bound(text: &str) -> Result<(u64, ExpectedCount), &'static str> {
+    let (number, call) = text
+        .split_once(':')
+        .ok_or("must be N:METHOD or N:METHOD=CODE, as in 2:DeleteVolume")?;
+    let number = number
+        .parse()
+        .map_err(|_| "must begin with a number, as in 2:DeleteVolume")?;
+    Ok((number, counted(call)))
 }
 
 fn expectation(text: &str) -> Expected {

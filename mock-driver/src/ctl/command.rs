@@ -1,15 +1,17 @@
 //! The commands.
 
+use std::path::PathBuf;
+
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 
 use super::array::{NodeCommand, VolumeCommand};
 use super::calls::JournalArgs;
 use super::faults::{
-    BackendFaultCommand, FaultCommand, ScenarioCommand, backend_faults, capabilities, faults,
+    BackendFaultCommand, FaultCommand, ScenarioCommand, backend_faults, capabilities, faults, yaml_file,
 };
 use super::output::{Done, Failure, Output};
-use super::print::{done, print};
+use super::print::{done, json, print};
 use super::snapshots::{GroupCommand, SnapshotCommand};
 use super::state::StateCommand;
 use super::storage::{PoolCommand, StorageCommand, storage};
@@ -109,6 +111,15 @@ pub(super) enum Command {
     Journal(JournalArgs),
     /// List in-flight calls.
     Calls,
+    /// Print the state of the array as a fixture, for `import` and --fixture.
+    Export,
+    /// Replace the state of the array by a fixture.
+    Import {
+        /// A fixture in YAML or JSON; - for stdin.
+        file: PathBuf,
+    },
+    /// Return to the state after the start: array, rules, capabilities and journal.
+    Reset,
     /// Read a state directory, without a driver.
     State {
         #[command(subcommand)]
@@ -235,6 +246,15 @@ impl Command {
             },
             Self::Journal(journal) => journal.run(client, output).await,
             Self::Calls => print(&client.running().await?, output),
+            Self::Export => Ok(Done::Text(json(&client.export().await?), true)),
+            Self::Import { file } => {
+                client.import(&yaml_file(file)?).await?;
+                done("imported".to_owned(), output)
+            }
+            Self::Reset => {
+                client.reset().await?;
+                done("reset".to_owned(), output)
+            }
             Self::State { what } => what.run(),
         }
     }

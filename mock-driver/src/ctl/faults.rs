@@ -196,6 +196,21 @@ async fn added(client: &Client, file: &Value) -> Result<String, Failure> {
 
 /// The content of a fault file. A bare list or item is of the kind `part`.
 fn fault_file(file: &Path, part: &str) -> Result<Value, Failure> {
+    match yaml_file(file)? {
+        Value::Array(items) => Ok(object!({ part: items })),
+        Value::Object(whole) if whole.contains_key("rules") || whole.contains_key("backend-faults") => {
+            Ok(Value::Object(whole))
+        }
+        Value::Object(item) => Ok(object!({ part: [item] })),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Err(Failure::Usage(format!(
+            "{}: must be a YAML list, or a mapping with rules and backend-faults",
+            file.display()
+        ))),
+    }
+}
+
+/// The content of a YAML file; `-` is stdin.
+pub(super) fn yaml_file(file: &Path) -> Result<Value, Failure> {
     let failed = |reason: String| Failure::Usage(format!("{}: {reason}", file.display()));
     let text = if file.as_os_str() == "-" {
         let mut text = String::new();
@@ -205,14 +220,5 @@ fn fault_file(file: &Path, part: &str) -> Result<Value, Failure> {
         std::fs::read_to_string(file).map_err(|error| failed(error.to_string()))?
     };
     let whole: Option<Value> = serde_saphyr::from_str(&text).map_err(|error| failed(error.to_string()))?;
-    match whole.unwrap_or_default() {
-        Value::Array(items) => Ok(object!({ part: items })),
-        Value::Object(whole) if whole.contains_key("rules") || whole.contains_key("backend-faults") => {
-            Ok(Value::Object(whole))
-        }
-        Value::Object(item) => Ok(object!({ part: [item] })),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Err(failed(
-            "must be a YAML list, or a mapping with rules and backend-faults".to_owned(),
-        )),
-    }
+    Ok(whole.unwrap_or_default())
 }

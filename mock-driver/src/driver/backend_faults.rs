@@ -1,12 +1,7 @@
-//! Effects of backend faults on ListVolumes and on the array's stored state.
-
-use std::sync::Arc;
-
-use tokio_util::sync::CancellationToken;
+//! Effects of backend faults on ListVolumes.
 
 use super::Driver;
 use crate::array::{Array, NodeId, Page};
-use crate::error_chain;
 use crate::store;
 
 // === impl Driver ===
@@ -17,7 +12,7 @@ impl Driver {
         let view = self.faults.listing();
         let list = |array: &Array| array.list(max_entries, token);
         let mut page = if view.is_frozen {
-            self.store.read_past(list).await?
+            self.store.read_stale(list).await?
         } else {
             self.store.read(list).await?
         };
@@ -38,38 +33,5 @@ impl Driver {
             }
         }
         Ok(page)
-    }
-
-    /// Persists the state loss that the active backend faults cause on restart, so that it also happens after SIGKILL.
-    ///
-    /// # Errors
-    /// It cannot be written; the previous record remains.
-    pub(crate) async fn settle_loss(self: &Arc<Self>) -> Result<(), store::OpenError> {
-        let driver = self.clone();
-        let settle = move || {
-            let wanted = driver.faults.loss();
-            driver.store.lose(|| *wanted.borrow())
-        };
-        // None if the runtime is shutting down.
-        crate::blocking(&self.work, settle).await.unwrap_or(Ok(()))
-    }
-
-    /// Persists changes of the active state loss until `stop`.
-    pub(crate) async fn follow_losses(self: &Arc<Self>, stop: CancellationToken) {
-        let mut loss = self.faults.loss();
-        let follow = async {
-            loop {
-                if let Err(error) = self.settle_loss().await {
-                    tracing::error!(
-                        error = error_chain(&error),
-                        "failed to record the backend fault state-loss; it has no effect"
-                    );
-                }
-                if loss.changed().await.is_err() {
-                    return;
-                }
-            }
-        };
-        stop.run_until_cancelled(follow).await;
     }
 }

@@ -16,7 +16,7 @@ use crate::array::Capability;
 use crate::driver::error::Error;
 use crate::driver::locks::{LockMode, Scope};
 use crate::error_chain;
-use crate::node::{self, View};
+use crate::node::{self, ArrayVolume};
 
 /// Interval of looking for a device.
 const DEVICE_POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -28,7 +28,7 @@ impl Driver {
     ///
     /// # Guarantees
     /// Without ControllerPublishVolume, and with the array in another process, the volume is attached.
-    async fn view_to_use(&self, volume: &str, capability: &Capability) -> Result<View, Error> {
+    async fn array_volume_to_use(&self, volume: &str, capability: &Capability) -> Result<ArrayVolume, Error> {
         let view = self.view(volume).await?;
         let Some(remote) = self.remote.as_ref().filter(|_| !self.node_features().attaches) else {
             return Ok(view);
@@ -54,7 +54,7 @@ impl Driver {
         &self,
         volume: &str,
         capability: &Capability,
-        act: impl Fn(View) -> F,
+        act: impl Fn(ArrayVolume) -> F,
     ) -> Result<(), Error>
     where
         F: Future<Output = Result<(), node::Error>>,
@@ -66,7 +66,7 @@ impl Driver {
             .unwrap_or_default();
         let deadline = Instant::now() + limit;
         let outcome = loop {
-            let attempt = async { Ok(act(self.view_to_use(volume, capability).await?).await?) };
+            let attempt = async { Ok(act(self.array_volume_to_use(volume, capability).await?).await?) };
             match attempt.await {
                 Err(Error::Node(node::Error::NoDevice { .. })) if Instant::now() < deadline => {
                     time::sleep(DEVICE_POLL_INTERVAL).await;

@@ -7,12 +7,13 @@ use super::mode::Mode;
 use super::registration;
 use super::settings::{OpenError, Settings};
 use crate::admin_api;
+use crate::array::{self, Image};
 use crate::fault::scenario;
 use crate::fault::{FaultFile, Faults, Seed};
 use crate::journal::Journal;
 use crate::node::{self, device};
 use crate::store::volume_files::{Owner, VolumeFiles};
-use crate::store::{Database, Store};
+use crate::store::{Database, Initial, Store};
 
 /// Makes paths absolute: links and mounts survive a change of the working directory, and relative ones would break.
 pub(super) fn with_absolute_paths(settings: Settings) -> Result<Settings, OpenError> {
@@ -107,24 +108,42 @@ pub(super) fn open_state(directory: Option<&Path>) -> Result<Option<Arc<Database
 pub(super) fn open_store(
     database: Option<Arc<Database>>,
     settings: &Settings,
-    epoch: u128,
+    id_seed: u128,
     rules: &Faults,
 ) -> Result<Store, OpenError> {
-    let (array, premade) = (settings.array.clone(), settings.initial_volumes);
-    let store = match database {
-        Some(database) => Store::open(database, array, epoch, premade)?,
-        None => Store::in_memory(array, epoch, premade),
+    let array = settings.array.clone();
+    let initial = Initial {
+        volumes: settings.initial_volumes,
+        fixture: settings
+            .fixture
+            .as_deref()
+            .map(|path| fixture(path, &array))
+            .transpose()?,
     };
-    let store = store.keeping_past(rules.frozen.clone());
-    store.lose(|| *rules.loss().borrow())?;
-    Ok(store)
+    let store = match database {
+        Some(database) => Store::open(database, array, id_seed, initial)?,
+        None => Store::in_memory(array, id_seed, initial),
+    };
+    Ok(store.with_stale_lists(rules.frozen.clone()))
+}
+
+/// Reads a state of the array in YAML or JSON.
+fn fixture(path: &Path, settings: &array::Settings) -> Result<Image, OpenError> {
+    let wrong = |reason: String| OpenError::Fixture {
+        path: path.to_owned(),
+        reason,
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let image: Image = serde_saphyr::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    image.check(settings).map_err(|error| wrong(error.to_string()))?;
+    Ok(image)
 }
 
 /// Marks the media directory with the array's identity.
 pub(super) fn claim(
     volume_files: &VolumeFiles,
     store: &Store,
-    epoch: u128,
+    id_seed: u128,
     state_dir: Option<&Path>,
 ) -> Result<(), OpenError> {
     if !volume_files.is_kept() {
@@ -133,7 +152,7 @@ pub(super) fn claim(
     let marked = store.marked_media()?;
     // An array in memory has no identity; equal volume names mean nothing.
     let identity = store.identity(u128::from_le_bytes(random()?))?;
-    let array = identity.unwrap_or_else(|| format!("{epoch:032x}"));
+    let array = identity.unwrap_or_else(|| format!("{id_seed:032x}"));
     let owner = Owner {
         array,
         is_kept: store.database.is_some(),

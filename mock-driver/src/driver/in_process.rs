@@ -2,7 +2,6 @@
 //! [`services`](crate::service::services) returns its gRPC services, which a client can call directly.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -39,6 +38,7 @@ impl Driver {
             },
             state_dir: None,
             media_dir: None,
+            fixture: None,
             journal: None,
             faults: None,
             proxy_to: None,
@@ -90,6 +90,7 @@ impl Driver {
 
     fn process_of_this_array(&self, node: Option<Arc<Node>>, volume_files: VolumeFiles) -> Self {
         Self {
+            initial: self.initial.clone(),
             name: self.name.clone(),
             mode: self.mode,
             remote: None,
@@ -109,7 +110,6 @@ impl Driver {
             exit: ExitRequest::default(),
             proxy_to: None,
             journal: self.journal.clone(),
-            limits_drawn: AtomicU64::new(0),
             state: None,
             work: TaskTracker::new(),
             copies: TaskTracker::new(),

@@ -1,7 +1,7 @@
 //! Keeps the devices of this process's node in sync with the attachments of the array.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -16,11 +16,14 @@ use crate::driver::remote::RemoteArray;
 use crate::error_chain;
 use crate::fault::VolumeLocation;
 use crate::node::stage_publish::NodeFeatures;
-use crate::node::{Node, NodeInfo, View};
+use crate::node::{ArrayVolume, Node, NodeInfo};
 use crate::rpc::capabilities::Capability;
 
 /// Maximum time of one step on devices and files while the driver exits.
 pub(crate) const LAST_STEP: Duration = Duration::from_secs(60);
+
+/// Number of random attach limits that NodeGetInfo has reported.
+static RANDOM_LIMITS: AtomicU64 = AtomicU64::new(0);
 
 // === impl Driver ===
 
@@ -40,7 +43,7 @@ impl Driver {
     }
 
     /// The view that this process's node has of a volume.
-    pub(crate) async fn view(&self, volume: &str) -> Result<View, Error> {
+    pub(crate) async fn view(&self, volume: &str) -> Result<ArrayVolume, Error> {
         let node = self.own_node();
         if let Some(here) = &self.node {
             let (device, disk) = (self.faults.device(volume, &node), self.faults.disk(volume, &node));
@@ -53,7 +56,7 @@ impl Driver {
             .store
             .read(|array| {
                 let found = array.volume(volume)?;
-                Ok(View {
+                Ok(ArrayVolume {
                     bytes: self.config.disk_bytes(&found.spec),
                     attachment: found.attachments.get(node.as_str()).cloned(),
                     issues: array.issues(volume).to_vec(),
@@ -164,16 +167,15 @@ impl Driver {
     }
 
     /// A random `max_volumes_per_node`, if configured.
-    pub(crate) fn limit_by_chance(&self) -> Option<usize> {
-        if !self.config.limit_by_chance {
-            return None;
-        }
-        let count = self.limits_drawn.fetch_add(1, Ordering::Relaxed);
-        let drawn = self
-            .faults
-            .seed
-            .keyed_hash(&[b"limit".as_slice(), &count.to_le_bytes()].concat());
-        Some(1 + usize::try_from(drawn % 10).unwrap_or(0))
+    pub(crate) fn random_limit(&self) -> Option<usize> {
+        self.config.random_limit.then(|| {
+            let count = RANDOM_LIMITS.fetch_add(1, Ordering::Relaxed).to_le_bytes();
+            let drawn = self
+                .faults
+                .seed
+                .keyed_hash(&[b"limit".as_slice(), &count].concat());
+            1 + usize::try_from(drawn % 10).unwrap_or(0)
+        })
     }
 
     /// The id of the node of this process; empty without one.
@@ -198,7 +200,7 @@ impl Driver {
         }
         let view = self.store.peek(|array| {
             let found = array.volume(volume).ok()?;
-            Some(View {
+            Some(ArrayVolume {
                 bytes: self.config.disk_bytes(&found.spec),
                 attachment: found.attachments.get(id.as_str()).cloned(),
                 issues: Vec::new(),

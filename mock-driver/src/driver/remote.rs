@@ -21,7 +21,7 @@ use crate::array::{
 };
 use crate::driver::locks::{BusyRule, Guard, Key, LockMode, LockTable, Scope};
 use crate::error_chain;
-use crate::node::{self, Node, View};
+use crate::node::{self, ArrayVolume, Node};
 use crate::rpc::code;
 
 /// Interval of polling the attachments.
@@ -148,7 +148,7 @@ impl RemoteArray {
     }
 
     /// The view of a volume from a node; `None` if the volume does not exist.
-    pub(crate) async fn view(&self, volume: &str, node: &str) -> Result<Option<View>, node::Error> {
+    pub(crate) async fn view(&self, volume: &str, node: &str) -> Result<Option<ArrayVolume>, node::Error> {
         let found = match self.client.volume(volume).await {
             Ok(found) => found,
             Err(error) if is_not_found(&error) => return Ok(None),
@@ -158,7 +158,7 @@ impl RemoteArray {
             .attachments
             .iter()
             .find(|attachment| attachment.node == node);
-        Ok(Some(View {
+        Ok(Some(ArrayVolume {
             bytes: found.capacity_bytes,
             attachment: attachment.map(read_attachment).transpose()?,
             issues: found.health.into_iter().map(read_issue).collect(),

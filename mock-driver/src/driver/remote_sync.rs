@@ -14,7 +14,7 @@ use crate::array;
 use crate::driver::error::Error;
 use crate::driver::remote::{FOLLOW_EVERY, RemoteArray, RemoteNode};
 use crate::error_chain;
-use crate::node::{self, Node, View};
+use crate::node::{self, ArrayVolume, Node};
 use crate::store::volume_files::ClaimError;
 
 // === impl Driver ===
@@ -30,7 +30,7 @@ impl Driver {
         remote: &RemoteArray,
         volume: &str,
         node: &str,
-    ) -> Result<View, Error> {
+    ) -> Result<ArrayVolume, Error> {
         let _locked = remote.lock_volume(volume).await;
         let view = remote
             .view(volume, node)
@@ -121,7 +121,12 @@ impl Driver {
 }
 
 /// Attaches a volume's device if the array has attached the volume. The sweep removes devices.
-async fn settle(remote: &RemoteArray, node: &Arc<Node>, volume: &str, view: &View) -> Result<(), Error> {
+async fn settle(
+    remote: &RemoteArray,
+    node: &Arc<Node>,
+    volume: &str,
+    view: &ArrayVolume,
+) -> Result<(), Error> {
     let _guard = remote.devices.read().await;
     remote.note(volume, view.attachment.is_some());
     if view.attachment.is_some() {

@@ -17,8 +17,6 @@ use crate::rpc::validate::{self, Invalid};
 pub struct ServiceConfig {
     /// Time until a new snapshot is ready to use.
     pub snapshot_delay: Duration,
-    /// How allocated and changed blocks are reported.
-    pub block_runs: BlockRuns,
     /// Time after the start until Probe reports ready.
     pub ready_after: Duration,
     /// Secrets that calls must have.
@@ -28,23 +26,13 @@ pub struct ServiceConfig {
     /// Minimum size in bytes of the disk of a volume with a filesystem. A smaller volume keeps its capacity, but its
     /// filesystem has this room, as csi-driver-host-path does not limit a volume to its capacity.
     pub min_filesystem_bytes: u64,
-    /// NodeGetInfo returns a random `max_volumes_per_node` each time.
-    pub(crate) limit_by_chance: bool,
+    /// Each NodeGetInfo reports a random `max_volumes_per_node`, as csi-driver-host-path does for Kubernetes' tests.
+    pub(crate) random_limit: bool,
     /// A node accepts volumes that are not attached to it although the driver has ControllerPublishVolume, as
     /// csi-driver-host-path does, which works with and without attachRequired in its CSIDriver.
     pub attach_optional: bool,
     /// ControllerModifyVolume without parameters fails with INVALID_ARGUMENT: CSI marks the field as required.
     pub strict_modify: bool,
-}
-
-/// How allocated and changed blocks are reported.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BlockRuns {
-    /// Each block separately.
-    Fixed,
-    /// Adjacent blocks merged.
-    #[default]
-    Variable,
 }
 
 /// Secrets that calls must have, by RPC. `Debug` shows no values.

@@ -30,6 +30,8 @@ pub struct Settings {
     pub config: ServiceConfig,
     /// Number of initial volumes `vol-0`, `vol-1`, ...
     pub initial_volumes: u64,
+    /// File with the state of the array at each start, in place of the stored one.
+    pub fixture: Option<PathBuf>,
     /// Duration of attach and detach operations.
     pub latency: Duration,
     /// Behaviour for concurrent calls of one volume.
@@ -89,6 +91,8 @@ pub enum OpenError {
     Relative { path: PathBuf, source: std::io::Error },
     #[error("{flag}: {} is not UTF-8, so no link or mount can be recorded there; use another path", path.display())]
     NotUtf8 { flag: &'static str, path: PathBuf },
+    #[error("--fixture: {}: {reason}", path.display())]
+    Fixture { path: PathBuf, reason: String },
     #[error("--endpoint")]
     Bind(#[source] BindError),
     #[error(
@@ -110,6 +114,7 @@ impl Default for Settings {
             },
             config: ServiceConfig::default(),
             initial_volumes: 0,
+            fixture: None,
             latency: Duration::ZERO,
             busy: BusyRule::Abort,
             mode: Mode::All,

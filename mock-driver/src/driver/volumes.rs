@@ -4,8 +4,7 @@
 //! object are removed after the array has deleted it. Whatever a crash leaves belongs to no object: the next start
 //! removes unfinished copies and moves complete files to `orphaned/`.
 //!
-//! The duration of a copy follows from the volume's parameters: a snapshot exists at once and is ready after this time; a
-//! volume is created after it.
+//! A snapshot exists at once, and is ready to use after the configured delay.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,8 +60,6 @@ impl Driver {
         if let Source::Volume(id) = source {
             self.warn_of_writers(id.as_str(), copied);
         }
-        let pace = self.store.peek(|array| array.pace_to(wanted));
-        pause(pace.time(copied)).await;
         let create = |array: &mut Array| array.create_volume_as(wanted, id);
         self.change_with(&[copy], create).await
     }
@@ -118,10 +115,9 @@ impl Driver {
         };
         let copy = FileId::Snapshot(id.to_string());
         let from = FileId::Volume(wanted.source.clone());
-        let mut timing = self.timing();
+        let timing = self.timing();
         let copied = self.volume_files.copy(&from, &copy, bytes).await?;
         self.warn_of_writers(&wanted.source, copied);
-        timing.delay += self.copy_time(&wanted.source, copied);
         let create = |array: &mut Array| array.create_snapshot(wanted, id, timing);
         let snapshot = self.change_with(&[copy], create).await?;
         self.finish_later(timing.delay, [&snapshot]);
@@ -152,16 +148,13 @@ impl Driver {
             (Some(existing), _) => return Ok(existing),
             (None, ids) => ids,
         };
-        let mut timing = self.timing();
+        let timing = self.timing();
         let mut copies = Vec::with_capacity(ids.members.len());
-        match self.copy_members(&ids, &mut copies).await {
-            Ok(time) => timing.delay += time,
-            Err(error) => {
-                for copy in &copies {
-                    self.discard(copy).await;
-                }
-                return Err(error);
+        if let Err(error) = self.copy_members(&ids, &mut copies).await {
+            for copy in &copies {
+                self.discard(copy).await;
             }
+            return Err(error);
         }
         let create = |array: &mut Array| array.create_group(wanted, ids, timing);
         let members = self.change_with(&copies, create).await?;
@@ -187,11 +180,6 @@ impl Driver {
         if !latency.is_zero() {
             time::sleep(latency).await;
         }
-    }
-
-    /// The duration of a copy of this many bytes, from the volume's mutable parameters.
-    fn copy_time(&self, volume: &str, bytes: u64) -> Duration {
-        self.store.peek(|array| array.pace(volume)).time(bytes)
     }
 
     /// Removes leftovers of interrupted copies, and moves aside volume files that the array does not know: those of a crash
@@ -251,9 +239,7 @@ impl Driver {
         Ok(self.locks.lock(scope, keys).await?)
     }
 
-    /// Copies the volumes of a group and returns the time of the slowest copy.
-    async fn copy_members(&self, ids: &GroupIds, copies: &mut Vec<FileId>) -> Result<Duration, Error> {
-        let mut longest = Duration::ZERO;
+    async fn copy_members(&self, ids: &GroupIds, copies: &mut Vec<FileId>) -> Result<(), Error> {
         for (volume, snapshot) in &ids.members {
             let size = |array: &Array| Ok(array.volume(volume.as_str())?.spec.capacity_bytes);
             let bytes = self.store.read(size).await?;
@@ -261,13 +247,12 @@ impl Driver {
             copies.push(copy.clone());
             let from = FileId::Volume(volume.to_string());
             let copied = self.volume_files.copy(&from, &copy, bytes).await?;
-            longest = longest.max(self.copy_time(volume.as_str(), copied));
             self.warn_of_writers(volume.as_str(), copied);
         }
-        Ok(longest)
+        Ok(())
     }
 
-    /// Makes snapshots ready when their copies end. The wall clock, which may step, has no part in it; the next start calls this
+    /// Makes snapshots ready after their delay. The wall clock, which may step, has no part in it; the next start calls this
     /// again for the rest of the time.
     fn finish_later<'a>(&self, time: Duration, snapshots: impl IntoIterator<Item = &'a Arc<Snapshot>>) {
         let copying = snapshots.into_iter().filter(|snapshot| !snapshot.is_ready());
@@ -343,17 +328,10 @@ impl Driver {
 
     /// Removes files without an object; after a failure the next start removes them, or moves them to `orphaned/` if their
     /// removal has not begun.
-    async fn discard(&self, file_id: &FileId) {
+    pub(super) async fn discard(&self, file_id: &FileId) {
         if let Err(error) = self.volume_files.delete(file_id).await {
             tracing::warn!(id = file_id.id(), error = %crate::error_chain(&error), "failed to remove volume files");
         }
-    }
-}
-
-/// Sleeps, unless the time is zero.
-async fn pause(time: Duration) {
-    if !time.is_zero() {
-        time::sleep(time).await;
     }
 }
 

@@ -2,9 +2,11 @@
 
 use std::borrow::Cow;
 
+use http::HeaderMap;
 use prost_reflect::{DynamicMessage, MapKey};
 
 use super::reservation::{ReservationKey, Reservations};
+use crate::journal::Peer;
 use crate::rpc::method::Method;
 
 const PUBLISH: &str = "/csi.v1.Controller/ControllerPublishVolume";
@@ -23,6 +25,14 @@ pub(crate) trait CallInfo {
     }
     /// The request as a dynamic message. Implementations may decode it on each call, because few rules need it.
     fn message(&self) -> Option<Cow<'_, DynamicMessage>> {
+        None
+    }
+    /// The metadata of the call, of which the deadline is a part.
+    fn headers(&self) -> Option<&HeaderMap> {
+        None
+    }
+    /// The calling process.
+    fn peer(&self) -> Option<Peer> {
         None
     }
     /// An entry of one of the request's maps of strings.

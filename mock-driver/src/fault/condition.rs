@@ -2,33 +2,25 @@
 //! are arguments.
 
 use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::call_info::{ArrayUsage, CallInfo, is_for_array};
+use super::call_info::CallInfo;
 use super::reservation::Reservations;
 
-/// The condition under which a backend fault refuses a call.
-#[derive(Clone, Debug)]
-pub(crate) enum Condition {
-    /// The call changes the array. The text is that of the error.
-    Changes(&'static str),
-    /// The call has a `starting_token`.
-    Continues,
-    /// The call needs the array's record of changed blocks.
-    NoTracking,
-    /// The node does not exist any more.
-    NodeGone,
-    /// The node has this number of volumes.
-    NodeLimit(u64),
-    /// An earlier call locked the node, for this time from its begin.
-    NodeLock(Duration),
-    /// The array has this number of volumes, or too little capacity for the call.
-    Quota {
-        volumes: Option<u64>,
-        bytes: Option<u64>,
-    },
-    /// The calls to the array exceed a token bucket.
-    RateLimit { per_second: f64, burst: f64 },
+/// The condition under which a backend fault refuses a call: it gives the text of the error.
+#[derive(Clone)]
+pub(super) struct Condition(pub(super) Arc<Refuse>);
+
+type Refuse = dyn Fn(&mut Asked<'_>) -> Option<String> + Send + Sync;
+
+/// What a condition can ask for.
+pub(super) struct Asked<'a> {
+    pub(super) call: &'a dyn CallInfo,
+    pub(super) state: &'a mut ConditionState,
+    pub(super) reserved: &'a Reservations,
+    pub(super) now: Duration,
 }
 
 /// State of a rule's condition and queue: start, node queues, token bucket.
@@ -44,55 +36,9 @@ pub(super) struct ConditionState {
 
 // === impl Condition ===
 
-impl Condition {
-    /// The text of the error if the call is refused.
-    pub(super) fn refusal(
-        &self,
-        state: &mut ConditionState,
-        call: &dyn CallInfo,
-        reserved: &Reservations,
-        now: Duration,
-    ) -> Option<String> {
-        match self {
-            Self::Changes(text) => call.changes().then(|| (*text).to_owned()),
-            Self::Continues => call
-                .continues()
-                .then(|| "starting_token: has expired: list again without it".to_owned()),
-            Self::NoTracking => {
-                Some("the array does not track which blocks change: copy the whole snapshot".to_owned())
-            }
-            Self::NodeGone => Some(format!("node \"{}\" is unknown to the array", call.node())),
-            Self::NodeLimit(limit) => {
-                let usage = call.usage(reserved);
-                let ArrayUsage { on_node, .. } = usage;
-                (on_node >= *limit && !usage.is_repeat).then(|| {
-                    format!(
-                        "node \"{}\" has reached its limit: {on_node} volumes are attached",
-                        call.node()
-                    )
-                })
-            }
-            Self::NodeLock(time) => {
-                let is_locked = state.queues.get(call.node()).is_some_and(|end| *end > now);
-                if !is_locked {
-                    state.enqueue(call.node(), *time, now);
-                }
-                is_locked.then(|| format!("node \"{}\" is locked: another operation is pending", call.node()))
-            }
-            Self::Quota { volumes, bytes } => {
-                let usage = call.usage(reserved);
-                let is_exceeded = volumes.is_some_and(|most| usage.volumes >= most)
-                    || bytes.is_some_and(|most| usage.bytes.saturating_add(usage.asked) > most);
-                let ArrayUsage { volumes, bytes, .. } = usage;
-                (is_exceeded && !usage.is_repeat)
-                    .then(|| format!("quota exceeded: the array has {volumes} volumes with {bytes} bytes"))
-            }
-            Self::RateLimit { per_second, burst } => {
-                let is_exceeded = is_for_array(call.path()) && !state.take_token(*per_second, *burst, now);
-                is_exceeded
-                    .then(|| format!("rate limit of {per_second} calls per second exceeded: retry later"))
-            }
-        }
+impl fmt::Debug for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Condition")
     }
 }
 
@@ -108,13 +54,18 @@ impl ConditionState {
     }
 
     /// Takes a token from the bucket; returns whether there was one.
-    fn take_token(&mut self, per_second: f64, burst: f64, now: Duration) -> bool {
+    pub(super) fn take_token(&mut self, per_second: f64, burst: f64, now: Duration) -> bool {
         let (tokens, counted) = self.tokens.unwrap_or((burst, now));
         let gained = now.saturating_sub(counted).as_secs_f64() * per_second;
         let tokens = (tokens + gained).min(burst);
         let is_allowed = tokens >= 1.0;
         self.tokens = Some((if is_allowed { tokens - 1.0 } else { tokens }, now));
         is_allowed
+    }
+
+    /// Whether calls of the node are queued.
+    pub(super) fn is_queued(&self, node: &str, now: Duration) -> bool {
+        self.queues.get(node).is_some_and(|end| *end > now)
     }
 
     /// Adds a call to the queue of its node, and returns its waiting time.

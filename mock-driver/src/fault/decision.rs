@@ -18,13 +18,13 @@ pub(crate) struct Decision {
 
 impl Decision {
     pub(super) fn is_refused(&self) -> bool {
-        let refused = self.backend.as_ref().and_then(ActiveFault::answer);
+        let refused = self.backend.as_ref().and_then(ActiveFault::status);
         refused.is_some()
     }
 
     /// Adds a backend fault: a refusal replaces a delay, and a longer delay a shorter one.
     pub(super) fn add(&mut self, active: ActiveFault) {
-        let is_worse = |other: &ActiveFault| active.answer().is_some() || active.delay > other.delay;
+        let is_worse = |other: &ActiveFault| active.status().is_some() || active.delay > other.delay;
         if self.backend.as_ref().is_none_or(is_worse) {
             self.backend = Some(active);
         }

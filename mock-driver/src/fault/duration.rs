@@ -18,7 +18,7 @@ pub(crate) struct InvalidDuration {
 }
 
 /// A duration in a file.
-#[derive(Clone, Copy, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(try_from = "String")]
 pub(super) struct Time(Duration);
 

@@ -174,7 +174,7 @@ impl Setter<'_> {
     }
 }
 
-fn split<'p>(
+pub(super) fn split<'p>(
     message: &MessageDescriptor,
     path: &'p [String],
 ) -> Result<(FieldDescriptor, &'p [String]), String> {

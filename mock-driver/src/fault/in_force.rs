@@ -1,8 +1,6 @@
 //! Reports of the array under active overlays.
 
-use tokio::sync::watch;
-
-use super::overlay::{DeviceFault, DiskFault, Loss, Overlay, VolumeNodePattern};
+use super::overlay::{DeviceFault, DiskFault, Overlay, VolumeNodePattern};
 use super::{Faults, overlays};
 
 #[derive(Clone, Debug, Default)]
@@ -57,10 +55,5 @@ impl Faults {
         !overlays(&self.rules()).any(|(overlay, since)| {
             matches!(overlay, Overlay::NotReady(period) if period.is_none_or(|period| now < since + period))
         })
-    }
-
-    /// The state loss to apply on restart; changes with the active faults.
-    pub(crate) fn loss(&self) -> watch::Receiver<Option<Loss>> {
-        self.loss.subscribe()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::pattern::Pattern;
 
@@ -16,22 +16,8 @@ pub(crate) enum Overlay {
     ListLacks(VolumeNodePattern),
     /// ListVolumes reports volumes on this node.
     ListAdds(VolumeNodePattern, String),
-    StateLoss(Loses),
     /// Probe reports not ready, for a time or as long as the fault lasts.
     NotReady(Option<Duration>),
-}
-
-/// The state that the array loses on restart.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Loses {
-    /// Changes since the backend fault began (restore from a backup, or loss of the write cache).
-    #[default]
-    Changes,
-    /// All attachments.
-    Attachments,
-    /// Everything, as at the first start.
-    Everything,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -43,20 +29,11 @@ pub(crate) struct VolumeNodePattern {
 
 /// A stale list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Freeze {
+pub(crate) struct StaleList {
     /// Its start, which identifies it.
     pub(crate) since: Duration,
     /// Its age; `None` if it is frozen at its start.
     pub(crate) age: Option<Duration>,
-}
-
-/// The state that the array loses on restart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Loss {
-    /// Start of the backend fault, which identifies it.
-    pub since: Duration,
-    /// The lost state.
-    pub loses: Loses,
 }
 
 /// An injected fault of a volume's device.
@@ -71,8 +48,6 @@ pub enum DeviceFault {
 /// An injected fault of a disk's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskFault {
-    /// Filesystem errors that fsck corrects.
-    Dirty,
     /// Filesystem errors that fsck leaves uncorrected.
     Damaged,
     /// Foreign data of this kind.

@@ -13,10 +13,9 @@ use self::value::Effect;
 use super::rule::{Match, Phase, Rule, RuleKind};
 
 mod action;
-mod backend_fault;
-mod field_error;
+pub(super) mod field_error;
 mod matching;
-mod value;
+pub(super) mod value;
 
 /// An error of a list of rules.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -50,7 +49,12 @@ struct RawRule {
 // === impl RuleError ===
 
 impl RuleError {
-    fn at(kind: RuleKind, index: usize, item: &Value, FieldError(field, reason): FieldError) -> Self {
+    pub(super) fn at(
+        kind: RuleKind,
+        index: usize,
+        item: &Value,
+        FieldError(field, reason): FieldError,
+    ) -> Self {
         let id = item.get("id").and_then(Value::as_str).map(str::to_owned);
         Self::Rule {
             kind,
@@ -159,10 +163,6 @@ impl Rule {
                 "must be at least 1; omit it for no limit",
             ));
         }
-        let is_matchless = match item.get("match") {
-            None | Some(Value::Null) => true,
-            Some(matches) => matches.as_object().is_some_and(serde_json::Map::is_empty),
-        };
         let matches = raw.matches.unwrap_or_default();
         matches.check()?;
         let phase = match (raw.phase, raw.action.effect) {
@@ -174,7 +174,14 @@ impl Rule {
             (phase, effect) => phase.or(effect.map(Effect::phase)).unwrap_or_default(),
         };
         let action = raw.action.read(&item["action"], phase, matches.method.as_ref())?;
-        if is_matchless {
+        let not = item["match"].get("not");
+        if not.is_some_and(|not| !has_condition(not)) {
+            return Err(FieldError::new(
+                "match.not",
+                "must have a condition: without one, the rule never fires",
+            ));
+        }
+        if !has_condition(&item["match"]) {
             let reason = "must be set: write match: {method: ControllerPublishVolume}, or match: {method: '*'} for every call";
             return Err(FieldError::new("match", reason));
         }
@@ -192,11 +199,11 @@ impl Rule {
     }
 }
 
-fn deserialize<T: DeserializeOwned>(item: Value) -> Result<T, FieldError> {
+pub(super) fn deserialize<T: DeserializeOwned>(item: Value) -> Result<T, FieldError> {
     serde_path_to_error::deserialize(item).map_err(|error| {
         let field = error.path().to_string();
         // The message of serde contains the value.
-        let reason = match field.starts_with("match.secrets") {
+        let reason = match field.starts_with("match.secrets") || field.starts_with("match.not.secrets") {
             true => "must be a map of strings: put each value in quotes".to_owned(),
             false => error.inner().to_string(),
         };
@@ -204,7 +211,16 @@ fn deserialize<T: DeserializeOwned>(item: Value) -> Result<T, FieldError> {
     })
 }
 
-fn yes() -> bool {
+/// Whether a `match` has a field that is not empty.
+fn has_condition(matches: &Value) -> bool {
+    match matches {
+        Value::Null => false,
+        Value::Object(fields) => fields.values().any(has_condition),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => true,
+    }
+}
+
+pub(super) fn yes() -> bool {
     true
 }
 

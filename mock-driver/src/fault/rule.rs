@@ -11,11 +11,15 @@ use tonic::Code;
 use wildmatch::WildMatch;
 
 use super::call_info::{CallInfo, VolumeLocation};
+use super::call_match::{DeadlineMatch, PeerMatch, metadata};
 use super::condition::Condition;
 use super::edit::Edits;
+use super::field_path;
 use super::overlay::Overlay;
 use super::pattern::Pattern;
 use super::random::DelayDistribution;
+use super::response::Response;
+use super::value_match::ValueMatch;
 use crate::rpc::method::{self, Method};
 
 /// A fault rule or a backend fault.
@@ -69,6 +73,14 @@ pub(crate) struct Match {
     pub(super) probability: Option<f64>,
     /// Its own seed; `None` for the driver's.
     pub(super) seed: Option<u64>,
+    /// Conditions on fields of the request, by their path.
+    pub(super) request: BTreeMap<String, ValueMatch>,
+    /// Conditions on the metadata of the call.
+    pub(super) metadata: BTreeMap<String, ValueMatch>,
+    pub(super) peer: PeerMatch,
+    pub(super) deadline: DeadlineMatch,
+    /// Calls that are not matched.
+    pub(super) not: Option<Box<Self>>,
     pub(super) r#while: While,
     /// Condition on the array's state; set only for backend faults.
     #[serde(skip)]
@@ -133,7 +145,7 @@ pub(crate) struct Action {
     pub(super) queue: Option<Duration>,
     pub(crate) hang: Option<Hang>,
     /// The end; `None` to let the call continue.
-    pub(crate) end: Option<End>,
+    pub(crate) end: Option<CallEnd>,
     pub(crate) set_state: Option<State>,
     /// Number of messages of a stream before the action; `None` for none. A shorter stream is interrupted at its end.
     pub(crate) after_messages: Option<u64>,
@@ -149,16 +161,18 @@ pub(crate) enum Hang {
     For(Duration),
 }
 
-/// The end of a call.
+/// How an action ends a call.
 #[derive(Clone, Debug)]
-pub(crate) enum End {
-    Answer {
+pub(crate) enum CallEnd {
+    Status {
         /// `Ok` to pretend that the operation succeeded.
         code: Code,
         /// `None` for one that names the rule.
         message: Option<String>,
     },
     Edit(Edits),
+    /// The call succeeds with this reply, without the array.
+    Respond(Response),
     /// The call's connection is closed.
     DropConnection,
     /// The socket and all connections are closed; the socket is opened again after this duration.
@@ -179,20 +193,19 @@ pub enum Exit {
 
 impl Rule {
     /// The code and message that the rule responds with, if it does.
-    pub(crate) fn answer(&self) -> Option<(Code, String)> {
-        match &self.action.end {
-            Some(End::Answer { code, message }) => {
-                let text = || format!("injected by fault rule \"{}\"", self.id);
-                Some((*code, message.clone().unwrap_or_else(text)))
-            }
-            None | Some(End::Edit(_) | End::DropConnection | End::SocketAway(_) | End::Exit(_)) => None,
-        }
+    pub(crate) fn status(&self) -> Option<(Code, String)> {
+        let Some(CallEnd::Status { code, message }) = &self.action.end else {
+            return None;
+        };
+        let text = || format!("injected by fault rule \"{}\"", self.id);
+        Some((*code, message.clone().unwrap_or_else(text)))
     }
 
     /// The code that callers get; `None` if the rule does not fail calls.
     pub(super) fn code(&self) -> Option<Code> {
         match (&self.action.end, self.phase) {
-            (Some(End::Answer { code, .. }), _) => Some(*code),
+            (Some(CallEnd::Status { code, .. }), _) => Some(*code),
+            (Some(CallEnd::Respond(_)), _) => Some(Code::Ok),
             (None, Phase::Background) => Some(Code::DeadlineExceeded),
             _ => None,
         }
@@ -272,6 +285,22 @@ impl Match {
             && (has("parameters", &self.parameters) || has("volume_context", &self.parameters))
             && self.bytes_above.is_none_or(|bytes| call.size() > bytes)
             && volume.is_none_or(|wanted| call.location().is_some_and(|location| wanted.matches(location)))
+            && (self.request.is_empty() || self.covers_request(call))
+            && self
+                .metadata
+                .iter()
+                .all(|(key, wanted)| wanted.matches(&metadata(call, key)))
+            && self.peer.matches(call.peer())
+            && self.deadline.matches(call)
+            && self.not.as_ref().is_none_or(|not| !not.covers(call, state))
+    }
+
+    fn covers_request(&self, call: &dyn CallInfo) -> bool {
+        let request = call
+            .message()
+            .map(|message| field_path::json(&message))
+            .unwrap_or_default();
+        ValueMatch::all(&self.request, &request)
     }
 
     /// Whether the `number`th matching call is selected.

@@ -11,9 +11,9 @@ use tokio::sync::watch;
 use tonic::Code;
 use utoipa::ToSchema;
 
-use super::condition::ConditionState;
+use super::condition::{Asked, ConditionState};
 use super::injected::InjectedTotals;
-use super::{CallInfo, DelayDistribution, Reservations, Rule, Seed};
+use super::{CallEnd, CallInfo, DelayDistribution, Reservations, Rule, Seed};
 
 /// The origin of a rule, in the order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -66,6 +66,8 @@ pub(crate) struct ActiveFault {
     pub(crate) delay: Duration,
     /// The text of the error, if the rule's condition gives it.
     refusal: Option<String>,
+    /// The encoded messages of the reply, if the rule gives it, or why there are none.
+    pub(crate) response: Result<Vec<Vec<u8>>, String>,
     released: watch::Receiver<u64>,
 }
 
@@ -148,8 +150,8 @@ impl ActiveFault {
     }
 
     /// The error of the rule, if it fails the call.
-    pub(crate) fn answer(&self) -> Option<(Code, String)> {
-        let (code, message) = self.rule().answer()?;
+    pub(crate) fn status(&self) -> Option<(Code, String)> {
+        let (code, message) = self.rule().status()?;
         Some((code, self.refusal.clone().unwrap_or(message)))
     }
 
@@ -283,7 +285,12 @@ impl RuleState {
             return None;
         }
         let refusal = match &matches.condition {
-            Some(condition) => Some(condition.refusal(&mut counts.condition_state, call, reserved, now)?),
+            Some(condition) => Some((condition.0)(&mut Asked {
+                call,
+                state: &mut counts.condition_state,
+                reserved,
+                now,
+            })?),
             None => None,
         };
         let call_number = counts.call_numbers.next();
@@ -324,6 +331,10 @@ impl RuleState {
             is_applied: false,
             delay,
             refusal,
+            response: match &action.end {
+                Some(CallEnd::Respond(response)) => response.render(call),
+                Some(_) | None => Ok(Vec::new()),
+            },
             released: self.releases.subscribe(),
         })
     }

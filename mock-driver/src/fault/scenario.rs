@@ -47,7 +47,7 @@ impl Scenario {
         "detach-lost",
         "detach-slow",
         "device-missing",
-        "disk-dirty",
+        "disk-damaged",
         "disk-foreign",
         "flaky-10pct",
         "limit-lie",
@@ -64,7 +64,6 @@ impl Scenario {
         "stage-final",
         "stage-uncertain",
         "stale-list",
-        "state-lost",
         "unstage-fails",
         "unstage-uncertain",
     ];

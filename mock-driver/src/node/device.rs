@@ -5,7 +5,6 @@
 //! - The link leads only to the volume's own device, and is removed before the device.
 //! - Attach and detach are idempotent and can be resumed after a crash at any point: a link leads to the device from
 //!   before it is set up until after it is removed.
-//! - A writable device may have a read-only device of the same disk (`read_only_device`), which is detached first.
 //! - A device that was found is held open until it is dropped. The kernel does not free an open loop device, so its path
 //!   leads to the volume's disk for that long, even if the volume is detached meanwhile.
 //! - A loop device is freed only if its backing file is the one it was set up with. That file is recorded by device and
@@ -36,7 +35,6 @@ mod error;
 mod kind;
 mod link;
 mod loopback;
-mod read_only_device;
 mod target_notes;
 
 /// The devices of one node.
@@ -196,14 +194,13 @@ impl Devices {
         Ok(())
     }
 
-    /// Removes the device with that serial and its read-only device, even if they are in use. That they do not exist is no
-    /// error.
+    /// Removes the device with that serial, even if it is in use. That it does not exist is no error.
     pub fn detach(&self, serial: &str) -> Result<(), Error> {
         if matches!(self.kind, Kind::None | Kind::Simulated) {
             return Ok(());
         }
         let _changing = crate::lock(&self.changes);
-        self.remove_both(serial)
+        self.remove(serial)
     }
 
     /// Whether a simulated device exists.
@@ -269,7 +266,7 @@ impl Devices {
         };
     }
 
-    /// The serial numbers of the devices that have a link, also of incomplete and read-only ones.
+    /// The serial numbers of the devices that have a link, also of incomplete ones.
     pub fn serials(&self) -> Result<Vec<String>, Error> {
         let directory = self.directory()?;
         let entries = fs::read_dir(&directory).map_err(PathError::of("read", &directory))?;
@@ -290,9 +287,17 @@ impl Devices {
         for serial in self.serials()?.iter().filter(|serial| !wanted(serial)) {
             let _changing = crate::lock(&self.changes);
             // The other devices are removed nevertheless.
-            result = result.and(self.remove_both(serial));
+            result = result.and(self.remove(serial));
         }
         result
+    }
+
+    /// Updates a device to the size of its disk.
+    pub fn refresh(&self, device: &Path) -> Result<(), Error> {
+        match self.kind {
+            Kind::Loop => loopback::refresh(device),
+            Kind::Emulated | Kind::None | Kind::Simulated => Ok(()),
+        }
     }
 
     /// Another device of the disk whose filesystem is mounted, if one of the two is writable.
@@ -335,13 +340,6 @@ impl Devices {
             Kind::Loop => loopback::is_of(behind, disk, writable),
             Kind::Emulated | Kind::None | Kind::Simulated => Ok(behind == disk && disk.exists()),
         }
-    }
-
-    fn remove_both(&self, serial: &str) -> Result<(), Error> {
-        if self.kind == Kind::Loop {
-            self.remove(&link::read_only(serial))?;
-        }
-        self.remove(serial)
     }
 
     /// Renames the link first, so that no call finds a device that is being removed. After a crash the pending link still

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::error::Error;
 pub(crate) use self::filesystem::Filesystem;
-pub(crate) use self::formatting::hand_over;
+pub(crate) use self::formatting::wipe_interrupted;
 pub(crate) use self::kernel::{check_empty, remove_empty};
 use self::options::Options;
 

@@ -7,7 +7,6 @@ use super::error::Error;
 use super::record::{Record, Role};
 use super::{Node, VolumeDisk};
 use crate::array::Access;
-use crate::node::device::Device;
 use crate::node::mount::{self, Disk, MountSource, Mounter};
 
 /// What exists at the path of a record.
@@ -40,13 +39,6 @@ impl Record {
     pub(super) fn is_for_reading(&self, disk: &Disk) -> bool {
         self.readonly || !disk.writable || self.capability.mode.is_reader_only()
     }
-
-    /// Whether it is a raw block device that must be read-only.
-    fn is_device_for_reading(&self) -> bool {
-        !self.is_staged()
-            && self.capability.is_block()
-            && (self.readonly || self.capability.mode.is_reader_only())
-    }
 }
 
 // === impl Node ===
@@ -71,7 +63,6 @@ impl Node {
         };
         if self.mount_source_of(record, disk)?.as_ref() != Some(&mounted) {
             return Ok(match self.is_of(record, &mounted) {
-                true if record.is_device_for_reading() => PathState::Changed("readonly"),
                 true => PathState::Changed("device"),
                 false => PathState::Foreign,
             });
@@ -130,37 +121,7 @@ impl Node {
         if !record.capability.is_block() {
             return Ok(Some(self.mounter.files_of(disk)?));
         }
-        if !self.has_read_only_device(record, disk) {
-            return Ok(Some(self.mounter.device_of(&disk.device)?));
-        }
-        match self.devices.read_only(&self.serial_of(record), &disk.file)? {
-            Some(read_only) => Ok(Some(self.mounter.device_of(&read_only.path)?)),
-            None => Ok(None),
-        }
-    }
-
-    /// The disk with the device for a record's path. Creates a read-only device if the path needs one.
-    pub(super) fn disk_to_show(&self, record: &Record, disk: &Disk) -> Result<Disk, Error> {
-        let mut disk = disk.clone();
-        if self.has_read_only_device(record, &disk)
-            && let Some(read_only) = self
-                .devices
-                .attach_read_only_device(&self.serial_of(record), &disk.file)?
-        {
-            disk.device = read_only.path;
-            disk._held = Some(read_only.held);
-            disk.writable = false;
-        }
-        Ok(disk)
-    }
-
-    /// Removes the read-only device of a volume unless another path uses it. Blocks.
-    pub(super) fn release_read_only_device(&self, volume_disk: &VolumeDisk, path: &str) -> Result<(), Error> {
-        let needs = |other: &Record| other.path != path && other.is_device_for_reading();
-        if self.records.of(&volume_disk.volume).iter().any(needs) {
-            return Ok(());
-        }
-        Ok(self.devices.detach_read_only_device(&volume_disk.serial)?)
+        Ok(Some(self.mounter.device_of(&disk.device)?))
     }
 
     /// Whether a mount source belongs to the record's volume: the recorded one, or the one that would be mounted now. Blocks.
@@ -182,12 +143,10 @@ impl Node {
                 || *mounted == MountSource::Link(disk);
         };
         let device = self.devices.find(&volume_disk.serial, &disk).ok().flatten();
-        let read_only = || self.devices.read_only(&volume_disk.serial, &disk).ok().flatten();
-        let is_it = |device: &Device| {
-            let mount_source_of = self.mounter.device_of(&device.path);
-            mount_source_of.is_ok_and(|mount_source_of| mount_source_of == *mounted)
-        };
-        device.as_ref().is_some_and(is_it) || read_only().as_ref().is_some_and(is_it)
+        device.is_some_and(|device| {
+            let source = self.mounter.device_of(&device.path);
+            source.is_ok_and(|source| source == *mounted)
+        })
     }
 
     /// Whether a mount source belongs to a volume without record, either of the array or of a pod, also on a device without a
@@ -221,15 +180,6 @@ impl Node {
     /// filesystem.
     pub(super) fn shows_nothing(&self, record: &Record) -> bool {
         record.is_staged() && (record.capability.is_block() || self.mounter == Mounter::Emulated)
-    }
-
-    /// Whether the path has a read-only device because the volume's own device is writable.
-    fn has_read_only_device(&self, record: &Record, disk: &Disk) -> bool {
-        self.mounter == Mounter::Kernel && disk.writable && record.is_device_for_reading()
-    }
-
-    fn serial_of(&self, record: &Record) -> String {
-        self.volume_disk_of(record, None).serial
     }
 }
 

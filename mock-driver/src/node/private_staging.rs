@@ -10,7 +10,7 @@ use super::compatibility::Compatibility;
 use super::error::Error;
 use super::record::{Progress, Record, Role};
 use super::stage_publish::{NodeFeatures, text};
-use super::{Node, View, VolumeDisk};
+use super::{ArrayVolume, Node, VolumeDisk};
 use crate::error_chain;
 use crate::node::mount;
 use crate::store::PathError;
@@ -81,7 +81,7 @@ impl Node {
     pub(super) async fn stage_for(
         self: &Arc<Self>,
         record: &Record,
-        view: &View,
+        view: &ArrayVolume,
         features: NodeFeatures,
     ) -> Result<(), Error> {
         let stage = staged_for(record);

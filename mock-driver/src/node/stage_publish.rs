@@ -8,7 +8,7 @@ use super::compatibility::{self, Compatibility};
 use super::error::Error;
 use super::path_state::{PathState, foreign, taken};
 use super::record::{Progress, Record, Role};
-use super::{Node, View, VolumeDisk};
+use super::{ArrayVolume, Node, VolumeDisk};
 use crate::array::{Access, Attachment};
 use crate::node::mount::{self, Disk, MountSource, Mounter};
 use crate::store::PathError;
@@ -36,7 +36,7 @@ impl Node {
     pub(crate) async fn stage(
         self: &Arc<Self>,
         record: &Record,
-        view: &View,
+        view: &ArrayVolume,
         features: NodeFeatures,
     ) -> Result<(), Error> {
         let compatibility = self.compare(record)?;
@@ -58,7 +58,7 @@ impl Node {
     pub(crate) async fn publish(
         self: &Arc<Self>,
         record: &Record,
-        view: &View,
+        view: &ArrayVolume,
         features: NodeFeatures,
     ) -> Result<(), Error> {
         if features.stages {
@@ -84,7 +84,7 @@ impl Node {
     async fn publish_staged(
         self: &Arc<Self>,
         record: &Record,
-        view: &View,
+        view: &ArrayVolume,
         features: NodeFeatures,
         compatibility: Compatibility,
     ) -> Result<(), Error> {
@@ -113,7 +113,7 @@ impl Node {
     pub(super) async fn reachable(
         self: &Arc<Self>,
         record: &Record,
-        view: &View,
+        view: &ArrayVolume,
         features: NodeFeatures,
     ) -> Result<VolumeDisk, Error> {
         let volume_disk = self.volume_disk_of(record, Some(view));
@@ -243,7 +243,7 @@ impl Node {
         let readonly = record.is_for_reading(disk);
         match (&record.role, &record.capability.access) {
             // The device exists; publishing creates the link or mount.
-            (Role::Staged, Access::Block) => self.hand_over(disk)?,
+            (Role::Staged, Access::Block) => self.wipe_interrupted_mkfs(disk)?,
             (
                 Role::Staged,
                 Access::Mount {
@@ -275,25 +275,24 @@ impl Node {
                 self.mounter.show_files(disk, from, path, readonly, flags)?;
             }
             (Role::Published { .. }, Access::Block) => {
-                self.hand_over(disk)?;
+                self.wipe_interrupted_mkfs(disk)?;
                 self.unmount(record)?;
                 mount::remove_empty(path)?;
-                let disk = self.disk_to_show(record, disk)?;
-                self.mounter.show_device(&disk, path, readonly)?;
+                self.mounter.show_device(disk, path, readonly)?;
             }
         }
         self.mount_source_of(record, disk)
     }
 
-    /// Prepares a disk to be published as a raw block device. Locked, because a running mkfs of another node leaves the same
-    /// marks as an interrupted one, which is wiped.
-    fn hand_over(&self, disk: &Disk) -> Result<(), Error> {
+    /// Locks a disk that is published as a raw block device against a running mkfs of another node, which has the same mark as an
+    /// interrupted one.
+    fn wipe_interrupted_mkfs(&self, disk: &Disk) -> Result<(), Error> {
         let lock = match self.mounter {
             Mounter::Kernel => Some(Arc::new(lock_disk(disk)?)),
             Mounter::Emulated => None,
         };
         let disk = Disk { lock, ..disk.clone() };
-        Ok(mount::hand_over(&disk)?)
+        Ok(mount::wipe_interrupted(&disk)?)
     }
 
     /// Checks that the filesystem of a disk is mounted through no other device: two mounts would overwrite each other's

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::error::Error;
 use super::record::Record;
 use super::stage_publish::NodeFeatures;
-use super::{Node, View};
+use super::{ArrayVolume, Node};
 use crate::array::SizeRange;
 use crate::node::mount::Stats;
 
@@ -35,7 +35,7 @@ impl Node {
         self: &Arc<Self>,
         volume: &str,
         path: &str,
-        view: Option<&View>,
+        view: Option<&ArrayVolume>,
         features: NodeFeatures,
     ) -> Result<VolumeSpace, Error> {
         let (at, of) = (path.to_owned(), volume.to_owned());
@@ -69,7 +69,7 @@ impl Node {
         self: &Arc<Self>,
         volume: &str,
         path: Option<&str>,
-        view: Option<&View>,
+        view: Option<&ArrayVolume>,
     ) -> Result<Vec<NodeVolumeIssue>, Error> {
         let records = match path {
             Some(path) => vec![self.recorded(volume, path)?],
@@ -105,7 +105,7 @@ impl Node {
         volume: &str,
         path: &str,
         range: SizeRange,
-        view: Option<&View>,
+        view: Option<&ArrayVolume>,
         features: NodeFeatures,
     ) -> Result<u64, Error> {
         let record = self.recorded(volume, path)?;
@@ -182,7 +182,7 @@ impl Node {
 }
 
 /// Checks that the recorded volume was not force-detached meanwhile: then its device will not appear.
-fn check_attached(record: &Record, view: Option<&View>, features: NodeFeatures) -> Result<(), Error> {
+fn check_attached(record: &Record, view: Option<&ArrayVolume>, features: NodeFeatures) -> Result<(), Error> {
     if features.attaches && view.is_some_and(|view| view.attachment.is_none()) {
         return Err(Error::NotAttached {
             volume: record.volume.clone(),

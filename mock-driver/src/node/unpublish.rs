@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::Node;
 use super::error::Error;
 use super::leftovers;
 use super::path_state::foreign;
 use super::record::{Progress, Record, Role};
 use super::stage_publish::NodeFeatures;
-use super::{Node, VolumeDisk};
 use crate::error_chain;
 use crate::node::mount::{self, MountSource, Mounter};
 
@@ -139,7 +139,7 @@ impl Node {
         self.blocking(move |node| node.records.remove(&record.path)).await
     }
 
-    /// Unmounts the path of a record, and detaches its read-only device. Blocks.
+    /// Unmounts the path of a record. Blocks.
     pub(super) fn unmount(&self, record: &Record) -> Result<(), Error> {
         if self.is_simulated() {
             return Ok(());
@@ -148,10 +148,7 @@ impl Node {
             let is_ours = |mounted: &MountSource| self.is_of(record, mounted);
             self.mounter.unmount(Path::new(&record.path), is_ours)?;
         }
-        if record.is_staged() || !record.capability.is_block() {
-            return Ok(());
-        }
-        self.release_read_only_device(&self.volume_disk_of(record, None), &record.path)
+        Ok(())
     }
 
     /// As [`Self::unmount`], and removes the target. Blocks.
@@ -200,12 +197,11 @@ impl Node {
         if self.is_simulated() {
             return Ok(());
         }
-        let (volume_disk, target) = (VolumeDisk::of_volume(volume), target.to_owned());
+        let (volume, target) = (volume.to_owned(), target.to_owned());
         self.blocking(move |node| {
             let path = Path::new(&target);
-            node.unmount_whoever_mounted(&volume_disk.volume, path)?;
-            mount::remove_empty(path)?;
-            node.release_read_only_device(&volume_disk, &target)
+            node.unmount_whoever_mounted(&volume, path)?;
+            Ok(mount::remove_empty(path)?)
         })
         .await
     }

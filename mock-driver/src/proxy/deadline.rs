@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use tonic::Status;
 use tonic::codegen::http::{HeaderMap, HeaderValue};
 
-const HEADER: &str = "grpc-timeout";
+use crate::rpc::timeout;
 
 /// gRPC allows eight digits.
 const LARGEST: u128 = 99_999_999;
@@ -20,8 +20,7 @@ pub(super) struct Deadline(Instant);
 impl Deadline {
     /// The deadline of a call that arrives now, if it has one.
     pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
-        let left = parse(headers.get(HEADER)?.to_str().ok()?)?;
-        Some(Self(Instant::now().checked_add(left)?))
+        Some(Self(Instant::now().checked_add(timeout::of(headers)?)?))
     }
 
     /// Sets the time that is left.
@@ -36,26 +35,9 @@ impl Deadline {
             ));
         }
         let value = HeaderValue::from_str(&text(left)).expect("digits and a letter must be a header value");
-        headers.insert(HEADER, value);
+        headers.insert(timeout::HEADER, value);
         Ok(())
     }
-}
-
-fn parse(text: &str) -> Option<Duration> {
-    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    if digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    let number = digits.parse().ok()?;
-    Some(match unit {
-        "H" => Duration::from_secs(number * 3600),
-        "M" => Duration::from_secs(number * 60),
-        "S" => Duration::from_secs(number),
-        "m" => Duration::from_millis(number),
-        "u" => Duration::from_micros(number),
-        "n" => Duration::from_nanos(number),
-        _ => return None,
-    })
 }
 
 /// In the smallest unit that takes the time, rounded up, because 0 would mean an expired deadline.
@@ -92,10 +74,10 @@ mod tests {
             ("15M", "900000m"),
             ("99999999H", "99999999H"),
         ] {
-            assert_eq!(text(parse(header).unwrap()), written, "{header}");
+            assert_eq!(text(timeout::parse(header).unwrap()), written, "{header}");
         }
         for header in ["", "S", "5", "5x", "-5S", "123456789S", "+5S"] {
-            assert_eq!(parse(header), None, "{header}");
+            assert_eq!(timeout::parse(header), None, "{header}");
         }
     }
 }

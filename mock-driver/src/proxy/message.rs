@@ -1,20 +1,14 @@
 //! gRPC messages in their encoding: a byte for compression, four bytes for the length, the message.
 
-use std::borrow::Cow;
-use std::sync::Arc;
-
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::StreamExt;
 use http_body_util::{BodyExt, BodyStream, Full, LengthLimitError, Limited, StreamBody};
-use prost_reflect::DynamicMessage;
 use tonic::body::Body;
 use tonic::codegen::http::{self, HeaderMap};
 use tonic::{Code, Status};
 
-use super::seen::Seen;
-use crate::fault::{ActiveFault, ArrayUsage, CallInfo, Reservations, VolumeLocation};
+use crate::fault::ActiveFault;
 use crate::journal::Outcome;
-use crate::rpc::method::{self, Method};
 
 /// Length of the prefix of each message.
 const PREFIX: usize = 5;
@@ -26,17 +20,6 @@ const MAX_MESSAGE: usize = 16 << 20;
 pub(super) struct Envelope {
     read: BytesMut,
     rest: Body,
-}
-
-/// The view that fault rules have of a forwarded request.
-pub(super) struct Passing {
-    pub(super) path: String,
-    pub(super) rpc: Option<Method>,
-    message: Option<DynamicMessage>,
-    volume: String,
-    node: String,
-    name: String,
-    seen: Arc<Seen>,
 }
 
 pub(super) struct Reply {
@@ -92,69 +75,6 @@ impl Envelope {
     }
 }
 
-// === impl Passing ===
-
-impl Passing {
-    pub(super) fn new(path: String, rpc: Option<Method>, message: Option<&[u8]>, seen: Arc<Seen>) -> Self {
-        let message = rpc
-            .zip(message)
-            .and_then(|(rpc, bytes)| DynamicMessage::decode(rpc.request(), bytes).ok());
-        let text = |fields: &[&str]| {
-            let message = message.as_ref()?;
-            let values = fields.iter().filter_map(|field| message.get_field_by_name(field));
-            let mut texts = values.filter_map(|value| value.as_str().map(str::to_owned));
-            texts.find(|text| !text.is_empty())
-        };
-        let here = || match rpc {
-            Some(rpc) if rpc.is_on_node() => seen.here(),
-            _ => String::new(),
-        };
-        Self {
-            volume: text(&method::VOLUME).unwrap_or_default(),
-            node: text(&method::NODE).unwrap_or_else(here),
-            name: text(&method::NAME).unwrap_or_default(),
-            path,
-            rpc,
-            message,
-            seen,
-        }
-    }
-}
-
-impl CallInfo for Passing {
-    fn path(&self) -> &str {
-        &self.path
-    }
-
-    fn volume(&self) -> &str {
-        &self.volume
-    }
-
-    fn node(&self) -> &str {
-        &self.node
-    }
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn message(&self) -> Option<Cow<'_, DynamicMessage>> {
-        self.message.as_ref().map(Cow::Borrowed)
-    }
-
-    fn usage(&self, reserved: &Reservations) -> ArrayUsage {
-        ArrayUsage {
-            on_node: self.seen.on_node(self, reserved),
-            is_repeat: self.location().is_some_and(|location| location.here),
-            ..ArrayUsage::default()
-        }
-    }
-
-    fn location(&self) -> Option<VolumeLocation> {
-        (!self.volume.is_empty()).then(|| self.seen.location(&self.volume, &self.node))
-    }
-}
-
 // === impl Reply ===
 
 impl Reply {
@@ -177,8 +97,8 @@ impl Reply {
         })
     }
 
-    /// A successful reply without fields.
-    pub(super) fn empty() -> Self {
+    /// A successful reply with these encoded messages.
+    pub(super) fn of(messages: &[Vec<u8>]) -> Self {
         let (mut head, ()) = http::Response::new(()).into_parts();
         head.headers
             .insert(http::header::CONTENT_TYPE, tonic::metadata::GRPC_CONTENT_TYPE);
@@ -186,7 +106,7 @@ impl Reply {
         trailers.insert(Status::GRPC_STATUS, http::HeaderValue::from_static("0"));
         Self {
             head,
-            body: Bytes::from_static(&[0; PREFIX]),
+            body: framed(messages),
             trailers: Some(trailers),
         }
     }
@@ -214,11 +134,7 @@ impl Reply {
         let Some(bytes) = self.message().and_then(|bytes| active.edit_reply(path, bytes)) else {
             return;
         };
-        let mut body = BytesMut::with_capacity(PREFIX + bytes.len());
-        body.put_u8(0);
-        body.put_u32(u32::try_from(bytes.len()).expect("a reply must be shorter than 4 GiB"));
-        body.extend_from_slice(&bytes);
-        self.body = body.freeze();
+        self.body = framed(&[bytes]);
         self.head.headers.remove(http::header::CONTENT_LENGTH);
     }
 
@@ -231,6 +147,17 @@ impl Reply {
         };
         http::Response::from_parts(self.head, body)
     }
+}
+
+/// The body of messages.
+fn framed(messages: &[Vec<u8>]) -> Bytes {
+    let mut body = BytesMut::new();
+    for message in messages {
+        body.put_u8(0);
+        body.put_u32(u32::try_from(message.len()).expect("a reply must be shorter than 4 GiB"));
+        body.extend_from_slice(message);
+    }
+    body.freeze()
 }
 
 /// The first complete message of a body.
@@ -255,70 +182,5 @@ pub(super) fn outcome(status: &Status) -> Outcome {
     Outcome {
         code: status.code(),
         message: status.message().to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use csi_proto::v1::{NodeGetInfoRequest, NodeGetInfoResponse};
-    use prost::Message;
-    use prost_reflect::Value;
-
-    use super::*;
-    use crate::rpc::method::Kind;
-
-    #[test]
-    fn read_methods_do_not_change_the_array() {
-        let changing = |method: &Method| {
-            let call = Passing::new(method.path().to_owned(), Some(*method), None, Arc::default());
-            call.changes()
-        };
-        let found: Vec<&str> = Method::ALL
-            .iter()
-            .filter(|method| changing(method))
-            .map(|method| method.name())
-            .collect();
-        for reads in [
-            "GroupControllerGetCapabilities",
-            "NodeStageVolume",
-            "NodeExpandVolume",
-        ] {
-            assert!(!found.contains(&reads), "{found:?}");
-        }
-        let expected = Method::ALL
-            .into_iter()
-            .filter(|method| method.kind() != Kind::Read && !method.is_on_node());
-        assert_eq!(found.len(), expected.count(), "{found:?}");
-        let foreign = Passing::new("/vendor.v1.Copy/Start".to_owned(), None, None, Arc::default());
-        assert!(!foreign.changes());
-    }
-
-    #[test]
-    fn rules_can_match_every_field_of_each_method() {
-        let seen = Arc::new(Seen::default());
-        let info = NodeGetInfoResponse {
-            node_id: "node-1".to_owned(),
-            ..Default::default()
-        };
-        let path = "/csi.v1.Node/NodeGetInfo";
-        let asked = NodeGetInfoRequest {}.encode_to_vec();
-        let asked = Passing::new(path.into(), Method::at(path), Some(&asked), seen.clone());
-        seen.learn_here(&asked, Some(&info.encode_to_vec()));
-        for rpc in Method::ALL {
-            let mut message = DynamicMessage::new(rpc.request());
-            for field in [&method::VOLUME[..], &method::NODE, &method::NAME].concat() {
-                if rpc.takes(field) {
-                    message.set_field_by_name(field, Value::String("x".to_owned()));
-                }
-            }
-            let bytes = message.encode_to_vec();
-            let call = Passing::new(rpc.path().to_owned(), Some(rpc), Some(&bytes), seen.clone());
-            let name = rpc.name();
-            assert_eq!(!call.volume().is_empty(), rpc.has_volume(), "{name}");
-            assert_eq!(!call.node().is_empty(), rpc.has_node(), "{name}");
-            assert_eq!(!call.name().is_empty(), rpc.has_name(), "{name}");
-            assert_eq!(call.location().is_some(), rpc.has_volume(), "{name}");
-            assert_eq!(call.node() == "node-1", rpc.is_on_node(), "{name}");
-        }
     }
 }

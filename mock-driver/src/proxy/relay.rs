@@ -34,12 +34,12 @@ pub enum RelayError {
 /// The two listeners of a relay.
 #[derive(Debug)]
 pub struct Relay {
-    clients: End,
-    drivers: End,
+    clients: ListeningSocket,
+    drivers: ListeningSocket,
 }
 
 #[derive(Debug)]
-enum End {
+enum ListeningSocket {
     Unix(Listener),
     Tcp(TcpListener),
 }
@@ -75,8 +75,8 @@ impl Relay {
     /// Listens on both addresses.
     pub async fn bind(clients: &RelayAddress, drivers: &RelayAddress) -> Result<Self, RelayError> {
         Ok(Self {
-            clients: End::bind(clients).await?,
-            drivers: End::bind(drivers).await?,
+            clients: ListeningSocket::bind(clients).await?,
+            drivers: ListeningSocket::bind(drivers).await?,
         })
     }
 
@@ -101,15 +101,15 @@ impl Relay {
     /// The TCP address for drivers, if it is one.
     pub fn driver_port(&self) -> Option<SocketAddr> {
         match &self.drivers {
-            End::Unix(_) => None,
-            End::Tcp(listener) => listener.local_addr().ok(),
+            ListeningSocket::Unix(_) => None,
+            ListeningSocket::Tcp(listener) => listener.local_addr().ok(),
         }
     }
 }
 
-// === impl End ===
+// === impl ListeningSocket ===
 
-impl End {
+impl ListeningSocket {
     async fn bind(address: &RelayAddress) -> Result<Self, RelayError> {
         Ok(match address {
             RelayAddress::Unix(endpoint) => Self::Unix(Listener::bind(endpoint)?),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, value_parser};
 use tracing::Level;
 
 use crate::array::NodeId;
@@ -18,7 +18,7 @@ use crate::rpc::capabilities::CapabilitySet;
 use crate::socket::Endpoint;
 
 pub(crate) use self::admin::AdminArgs;
-pub(crate) use self::array::{ArrayArgs, AttachLimit};
+pub(crate) use self::array::ArrayArgs;
 pub(crate) use self::faults::FaultArgs;
 pub(crate) use self::hostpath::HostPathArgs;
 pub(crate) use self::klog::KlogArgs;
@@ -33,10 +33,13 @@ mod ineffective;
 mod klog;
 mod node;
 mod parse;
-mod value;
+pub(super) mod value;
 
 /// Verbosity from which each call is logged.
 const CALL_LINES_FROM_V: u8 = 2;
+
+/// The `--attach-limit` that reports random limits.
+const RANDOM_LIMIT: i64 = -1;
 
 /// Heading of the first flags in `--help`.
 const HEADING: &str = "The driver";
@@ -83,6 +86,10 @@ pub struct Args {
     #[arg(long, default_value = "10s", value_parser = duration::parse)]
     pub(crate) shutdown_grace: Duration,
 
+    /// File that the driver writes when it listens, as JSON with its sockets and its process id; - for stdout.
+    #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
+    pub(crate) ready_file: PathBuf,
+
     /// Log verbosity: 0 and 1 for state changes, 2 and 3 also a line for each CSI call, 4 and 5 also details, 6 and
     /// above also the messages of calls.
     #[arg(long, default_value_t = 2)]
@@ -92,10 +99,10 @@ pub struct Args {
     #[arg(long, help_heading = array::HEADING, alias = "statedir", default_value = "", hide_default_value = true, value_parser = path_or_empty())]
     pub(crate) state_dir: PathBuf,
 
-    /// Maximum number of volumes attached per node. 0 = unlimited; -1 = unlimited, but each NodeGetInfo
-    /// reports a random number from 1 to 10.
-    #[arg(long, help_heading = array::HEADING, default_value = "0", allow_hyphen_values = true)]
-    pub(crate) attach_limit: AttachLimit,
+    /// Maximum number of volumes attached per node. 0 = unlimited; -1 = unlimited, but each NodeGetInfo reports a random
+    /// number from 1 to 10.
+    #[arg(long, help_heading = array::HEADING, default_value_t = 0, allow_hyphen_values = true, value_parser = value_parser!(i64).range(RANDOM_LIMIT..))]
+    pub(crate) attach_limit: i64,
 
     /// Behaviour of a second call for a volume: abort answers ABORTED, wait queues it.
     #[arg(long, help_heading = array::HEADING, default_value = "abort", value_parser = busy_rule)]
@@ -148,16 +155,19 @@ impl Args {
         nodes.extend(node_id.as_deref().map(NodeId::from));
         driver::Settings {
             name: self.driver_name.clone(),
-            array: self
-                .array
-                .settings(&self.driver_name, nodes, self.attach_limit.number()),
+            array: self.array.settings(
+                &self.driver_name,
+                nodes,
+                usize::try_from(self.attach_limit).unwrap_or(0),
+            ),
             config: ServiceConfig {
                 ready_after: self.ready_after,
                 secrets: self.required_secrets.iter().cloned().collect(),
-                limit_by_chance: self.attach_limit == AttachLimit::ByChance,
+                random_limit: self.attach_limit == RANDOM_LIMIT,
                 ..self.array.config()
             },
             initial_volumes: self.array.volumes,
+            fixture: given(&self.array.fixture),
             latency: self.array.latency,
             busy: self.busy,
             mode: self.node.mode,

@@ -9,6 +9,7 @@ use tonic::transport::Endpoint;
 
 use super::*;
 use crate::driver::Settings;
+use crate::store::Database;
 use crate::store::tests::mk_store_on_a_full_disk;
 
 /// No condition in these tests takes this long unless something is broken.
@@ -101,7 +102,7 @@ async fn waits_for_the_lock_of_the_process_that_it_replaces() {
 }
 
 #[tokio::test]
-async fn wait_for_a_lock_applies_no_loss_of_state() {
+async fn wait_for_a_lock_applies_no_fixture() {
     for lock in ["media/media.lock", "media/devices/here"] {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
@@ -113,22 +114,22 @@ async fn wait_for_a_lock_applies_no_loss_of_state() {
             ..Settings::default()
         };
         let (first, _) = Driver::open(settings.clone()).unwrap();
-        let delete = first.store.change(|array| array.delete_volume("vol-0"));
-        delete.await.unwrap();
         first.close();
         drop(first);
-        std::fs::write(
-            path("faults.yaml"),
-            "backend-faults: [{id: x, type: state-loss, loses: everything}]",
-        )
-        .unwrap();
-        settings.faults = Some(path("faults.yaml"));
+        std::fs::write(path("fixture.yaml"), "initial_volumes: 1").unwrap();
+        settings.fixture = Some(path("fixture.yaml"));
 
         let held = std::fs::File::open(path(lock)).unwrap();
         held.lock().unwrap();
         let mut waiting = pin!(open(settings, DEADLINE, &|| Ok(())));
         let early = time::timeout(4 * LOCK_RETRY, &mut waiting).await;
         assert!(early.is_err(), "opened without {lock}");
+        let stored = Database::open(&path("state")).unwrap().dump().unwrap();
+        assert_eq!(
+            stored["volumes"].as_object().map(serde_json::Map::len),
+            Some(1),
+            "{stored}"
+        );
         drop(held);
         let (second, _) = waiting.await.unwrap();
         let volumes = second.store.peek(|array| array.volumes().len());
@@ -195,26 +196,20 @@ async fn directories_with_names_that_are_not_utf_8_are_refused_by_their_flag() {
 }
 
 #[tokio::test]
-async fn socket_that_cannot_be_bound_applies_no_loss_of_state() {
+async fn socket_that_cannot_be_bound_applies_no_fixture() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
-    std::fs::write(
-        path("faults.yaml"),
-        "backend-faults: [{id: x, type: state-loss, loses: everything}]",
-    )
-    .unwrap();
-    let settings = Settings {
-        initial_volumes: 1,
+    let fixture = "volumes: [{spec: {id: imported, capacity_bytes: 1048576, pool: pool-0}}]";
+    std::fs::write(path("fixture.yaml"), fixture).unwrap();
+    let mut settings = Settings {
         state_dir: Some(path("state")),
-        faults: Some(path("faults.yaml")),
         ..Settings::default()
     };
     let (first, _) = Driver::open(settings.clone()).unwrap();
-    let delete = first.store.change(|array| array.delete_volume("vol-0"));
-    delete.await.unwrap();
     first.close();
     drop(first);
 
+    settings.fixture = Some(path("fixture.yaml"));
     let endpoint: crate::socket::Endpoint = path("none/csi.sock").into();
     let refused = open(settings.clone(), DEADLINE, &|| Listener::check(&endpoint)).await;
     assert!(refused.unwrap_err().to_string().contains("--endpoint"));
@@ -235,5 +230,5 @@ async fn socket_that_cannot_be_bound_applies_no_loss_of_state() {
     drop(database);
     let (second, _) = open(settings, DEADLINE, &|| Ok(())).await.unwrap();
     let volumes = second.store.peek(|array| array.volumes().len());
-    assert_eq!(volumes, 1, "lost by the start that has a socket");
+    assert_eq!(volumes, 1, "imported by the start that has a socket");
 }

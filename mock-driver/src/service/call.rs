@@ -1,32 +1,32 @@
-//! The pipeline of every call; [`Driver::run_stages`] shows its stages in order.
+//! The pipeline of every call of this driver.
 //!
 //! - A malformed request is refused first.
 //! - A call that changes a volume holds the volume's lock until its response is ready, also during injected delays.
 //! - An operation of the array that has begun completes even if the client disconnects, as in a real array: an attach whose
 //!   call timed out may succeed later.
 
-use std::cell::OnceCell;
 use std::sync::Arc;
 
 use csi_proto::Secrets;
 use prost::Message;
-use tokio::time;
 use tonic::{Code, Request, Response, Status};
 
+use self::driver_call::DriverCall;
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::driver::locks::{Key, LockMode, Scope};
 use crate::fault::ActiveFault;
 use crate::journal::{CallRecord, Journal, Outcome};
-use crate::rpc::method::Kind;
 use crate::service::dispatch::Arrival;
 use crate::socket::ConnectionInfo;
 
 pub(crate) use self::inject::Injection;
+pub(crate) use self::pipeline::Execute;
 pub(crate) use self::rpc::{Rpc, RpcRequest};
-use self::typed_call::TypedCall;
 
+mod driver_call;
 mod inject;
+mod pipeline;
 mod rpc;
 mod stream;
 mod typed_call;
@@ -37,18 +37,31 @@ struct Call {
     connection: Option<ConnectionInfo>,
     /// A rule that acts on the messages of a stream, after the pipeline.
     pending: Option<ActiveFault>,
+    /// The encoded messages of a stream that a rule has given.
+    stub: Option<Vec<Vec<u8>>>,
 }
 
 // === impl Call ===
 
 impl Call {
-    fn set_fault(&mut self, active: &ActiveFault) {
-        if let Some(record) = &mut self.record {
-            record.set_fault(&active.rule().id);
+    /// Begins the journal's record.
+    fn begin<Q: Rpc>(driver: &Arc<Driver>, request: &Request<Q>) -> Self {
+        let connection = request.extensions().get::<ConnectionInfo>().cloned();
+        Arrival::note(request.extensions());
+        let peer = connection.as_ref().and_then(|connection| connection.peer);
+        let begin = |journal: &Arc<Journal>| {
+            journal.begin(Q::PATH.into(), peer, journal.renderer.keep(request.get_ref()))
+        };
+        Self {
+            driver: driver.clone(),
+            record: driver.journal.as_ref().map(begin),
+            connection,
+            pending: None,
+            stub: None,
         }
     }
 
-    /// Stage 7: journal, end.
+    /// Ends the journal's record.
     fn end<R: Message + Secrets + Clone>(mut self, result: Result<R, Error>) -> Result<Response<R>, Status> {
         let outcome = outcome(&result);
         let status = Status::new(outcome.code, outcome.message.as_str());
@@ -71,7 +84,8 @@ impl Driver {
         self: &Arc<Self>,
         request: Request<Q>,
     ) -> Result<Response<Q::Reply>, Status> {
-        let (call, result) = self.run_stages(request).await;
+        let mut call = Call::begin(self, &request);
+        let result = self.run_stages(&mut call, &request).await;
         call.end(result)
     }
 
@@ -88,144 +102,35 @@ impl Driver {
     where
         F: Future<Output = Result<O, Error>>,
     {
-        let (call, result) = self.run_stages(request).await;
+        let mut call = Call::begin(self, &request);
+        let result = self.run_stages(&mut call, &request).await;
         call.end(match result {
             Ok(reply) => remake(reply).await,
             Err(error) => Err(error),
         })
     }
 
-    /// All stages but the end of the journal's record.
-    async fn run_stages<Q: Rpc>(self: &Arc<Self>, request: Request<Q>) -> (Call, Result<Q::Reply, Error>) {
-        // Stage 1: journal, begin.
-        let connection = request.extensions().get::<ConnectionInfo>().cloned();
-        Arrival::note(request.extensions());
-        let request = &request.into_inner();
-        let peer = connection.as_ref().and_then(|connection| connection.peer);
-        let begin =
-            |journal: &Arc<Journal>| journal.begin(Q::PATH.into(), peer, journal.renderer.keep(request));
-        let mut call = Call {
-            driver: self.clone(),
-            record: self.journal.as_ref().map(begin),
-            connection,
-            pending: None,
-        };
-        let result = async {
-            // Stage 2: validate.
-            let mut needed = Q::METHOD.needs().iter();
-            if !needed.all(|needed| self.capabilities.has(*needed)) {
-                return Err(Error::NotOffered { path: Q::PATH });
-            }
-            let params = request.validate()?;
-            self.config.secrets.check(Q::METHOD, request)?;
-
-            // Stage 3: lock the objects that the call changes, until the response is ready.
-            let keys = request.keys();
-            let locked = self.locks.lock(Scope::Call, keys.clone()).await?;
-
-            // Stage 4: faults before the array, of rules and of the backend.
-            let mut decision = self.faults.decide(&TypedCall {
-                request,
-                driver: self,
-                here: OnceCell::new(),
-            });
-            let after = decision.take_after();
-            if let Some(active) = decision.rule.as_ref().or(decision.backend.as_ref()) {
-                call.set_fault(active);
-            }
-            if let Some(mut active) = decision.rule.take_if(|active| active.rule().replaces_effect()) {
-                drop(decision);
-                let injection = self.apply_fault(&mut active, call.connection.as_ref()).await;
-                return self.pretend::<Q>(injection, params).await;
-            }
-            let early_answer = match decision.background_answer() {
-                None => None,
-                Some(injection) => Some(self.pretend::<Q>(injection, request.validate()?).await),
-            };
-
-            // Stage 5: the durable operation of the array, and the node's devices and mounts. It completes although the
-            // client disconnects, unless it only reads. The decision's reservation lives until the array has the capacity.
-            let driver = self.clone();
-            let operation = async move {
-                if let Err(refusal) = decision.pause().await {
-                    // Volumes that count towards a limit may not be durable yet.
-                    driver.store.read(|_| Ok(())).await?;
-                    return Err(refusal);
-                }
-                if Q::KIND == Kind::Publish && !driver.latency.is_zero() {
-                    time::sleep(driver.latency).await;
-                }
-                driver.execute::<Q>(params, keys).await
-            };
-            let (result, _locked) = if Q::KIND == Kind::Read && early_answer.is_none() {
-                (operation.await, locked)
-            } else {
-                let record = call.record.as_ref().map(|record| record.operation.clone());
-                // Without a receiver this drops the locks.
-                let work = self.spawn_work(async move {
-                    let result = operation.await;
-                    if let Some(record) = record {
-                        record.done(outcome(&result));
-                    }
-                    (result, locked)
-                });
-                if let Some(answer) = early_answer {
-                    if let Some(record) = &mut call.record {
-                        record.is_background = true;
-                    }
-                    return answer;
-                }
-                let ended = work.await.ok().flatten();
-                ended.unwrap_or((Err(Error::Broken), Vec::new()))
-            };
-
-            // Stage 6: faults after the array, which apply to successful operations only.
-            let reply = result?;
-            match after {
-                None => Ok(reply),
-                Some(active) => self.apply_fault_after::<Q>(active, &mut call, reply).await,
-            }
-        }
-        .await;
-        (call, result)
-    }
-
-    /// Applies a rule whose fault comes after the array, unless another call has ended the rule meanwhile. A rule that acts on
-    /// the messages of a stream is left to the stream.
-    async fn apply_fault_after<Q: Rpc>(
-        &self,
-        active: ActiveFault,
+    /// Validates the request, locks the objects that the call changes until its response is ready, and executes it with its faults.
+    async fn run_stages<Q: Rpc>(
+        self: &Arc<Self>,
         call: &mut Call,
-        reply: Q::Reply,
+        request: &Request<Q>,
     ) -> Result<Q::Reply, Error> {
-        if active.rule().action.after_messages.is_some() {
-            call.pending = Some(active);
-            return Ok(reply);
+        let mut needed = Q::METHOD.needs().iter();
+        if !needed.all(|needed| self.capabilities.has(*needed)) {
+            return Err(Error::NotOffered { path: Q::PATH });
         }
-        let Some(mut active) = self.faults.apply(active) else {
-            return Ok(reply);
+        let params = request.get_ref().validate()?;
+        self.config.secrets.check(Q::METHOD, request.get_ref())?;
+        let locked = self.locks.lock(Scope::Call, request.get_ref().keys()).await?;
+        let mut call = DriverCall {
+            driver: self,
+            request,
+            params: Some(params),
+            locked,
+            call,
         };
-        call.set_fault(&active);
-        match self.apply_fault(&mut active, call.connection.as_ref()).await {
-            Injection::Fail(error) => Err(error),
-            Injection::Continue | Injection::Succeed => Ok(active.edited(Q::PATH, reply)),
-        }
-    }
-
-    /// Responds to a call whose operation does not happen now. The reply of a success is that of a copy of the array, empty if
-    /// the operation would fail.
-    async fn pretend<Q: Rpc>(&self, injection: Injection, params: Q::Params) -> Result<Q::Reply, Error> {
-        match injection {
-            Injection::Fail(error) => return Err(error),
-            Injection::Continue => return Err(Error::Broken),
-            Injection::Succeed => {}
-        }
-        let replied = match Q::KIND {
-            Kind::Read => Q::execute(params, self).await,
-            Kind::OnNode => Ok(Q::Reply::default()),
-            Kind::Change | Kind::Publish => Q::execute(params, &self.with_copied_array()).await,
-        };
-        Ok(replied.unwrap_or_default())
+        self.execute_with_faults(&mut call).await
     }
 
     /// The operation itself, serialized with other operations on the same objects, also those of the admin API, which does not

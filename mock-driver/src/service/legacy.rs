@@ -104,7 +104,7 @@ impl Conditioned for NodeGetVolumeStatsRequest {
     async fn issues(driver: &Driver, volumes: Vec<String>) -> Result<Vec<Vec<HealthIssue>>, Error> {
         let mut all = Vec::new();
         for volume in volumes {
-            let view = driver.view_or_inline(&volume).await?;
+            let view = driver.array_volume_or_inline(&volume).await?;
             all.push(view.map(|view| view.issues).unwrap_or_default());
         }
         Ok(all)

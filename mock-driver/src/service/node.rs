@@ -42,7 +42,7 @@ impl Rpc for NodeGetInfoRequest {
 
     async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
         let info = driver.info().await?;
-        let limit = driver.limit_by_chance().or(info.limit).unwrap_or(0);
+        let limit = driver.random_limit().or(info.limit).unwrap_or(0);
         let topology = Topology {
             segments: info.topology.into_iter().collect(),
         };

@@ -1,8 +1,7 @@
 //! The SnapshotMetadata service: the allocated blocks of a snapshot, and those that differ from another snapshot.
 //!
-//! The extents are looked up page by page, and split into blocks, while the client reads the messages: a full volume of
-//! 1 TiB is one extent and 268 million blocks, and if every second block is allocated, 134 million extents. The pipeline and
-//! its faults see the first page. The snapshot is locked for each page only: a client that reads slowly does not delay its
+//! The extents are looked up page by page while the client reads the messages: a volume of 1 TiB in which every second block
+//! is allocated has 134 million. The pipeline and its faults see the first page. The snapshot is locked for each page only: a client that reads slowly does not delay its
 //! deletion, after which the stream ends with NOT_FOUND. A client resumes an interrupted stream with another call and
 //! an offset; the driver keeps no state for it.
 
@@ -24,11 +23,10 @@ use crate::array::{Array, Snapshot};
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::driver::locks::{Key, LockMode, Scope};
-use crate::driver::service_config::BlockRuns;
 use crate::rpc::method::Method;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::{Rpc, RpcRequest};
-use crate::store::volume_files::{BLOCK, Extent, FileId};
+use crate::store::volume_files::{Extent, FileId};
 
 /// Maximum number of blocks per message unless the request asks for fewer: far below the message size limits of clients.
 /// Also the number of extents per page.
@@ -84,7 +82,7 @@ macro_rules! snapshot_metadata {
             async fn execute(span: Span, driver: &Driver) -> Result<$reply, Error> {
                 let (snapshot, block_metadata) = span.find(driver).await?;
                 Ok($reply {
-                    block_metadata_type: kind(driver.config.block_runs).into(),
+                    block_metadata_type: BlockMetadataType::VariableLength.into(),
                     volume_capacity_bytes: shape::bytes(snapshot.size_bytes),
                     block_metadata,
                 })
@@ -136,16 +134,10 @@ impl Span {
         };
         let (base, target) = driver.store.read(both).await?;
         let size = target.size_bytes;
-        let runs = driver.config.block_runs;
-        let end = match runs {
-            BlockRuns::Variable => size,
-            // Fixed-size blocks: the last one may end after the size.
-            BlockRuns::Fixed => size.next_multiple_of(BLOCK),
-        };
         let offset = u64::try_from(offset)
             .ok()
             // An offset at the end is no error: a client that continues after the last block gets an empty list.
-            .filter(|offset| *offset <= end)
+            .filter(|offset| *offset <= size)
             .ok_or(Error::OffsetOutOfRange { offset, size })?;
         let file_id = FileId::Snapshot(target.id.to_string());
         let extents = match base {
@@ -167,41 +159,21 @@ impl Span {
                     .await?
             }
         };
-        Ok((target, clip(&extents, offset..size, runs)))
+        Ok((target, clip(&extents, offset..size)))
     }
 }
 
-/// The extents within a part of the disk, clipped to the part or to its last block.
-fn clip(extents: &[Extent], part: Range<u64>, runs: BlockRuns) -> Vec<BlockMetadata> {
+/// The extents within a part of the disk, clipped to the part.
+fn clip(extents: &[Extent], part: Range<u64>) -> Vec<BlockMetadata> {
     let reaching = extents
         .iter()
         .filter(|extent| extent.end().min(part.end) > part.start.max(extent.offset));
     reaching
-        .map(|extent| {
-            let length = extent.end().min(part.end) - extent.offset;
-            BlockMetadata {
-                byte_offset: shape::bytes(extent.offset),
-                size_bytes: shape::bytes(match runs {
-                    BlockRuns::Variable => length,
-                    BlockRuns::Fixed => length.next_multiple_of(BLOCK),
-                }),
-            }
+        .map(|extent| BlockMetadata {
+            byte_offset: shape::bytes(extent.offset),
+            size_bytes: shape::bytes(extent.end().min(part.end) - extent.offset),
         })
         .collect()
-}
-
-/// Splits an extent into fixed-size blocks, or returns it as one.
-fn in_blocks(extent: BlockMetadata, runs: BlockRuns) -> impl Iterator<Item = BlockMetadata> {
-    let size_bytes = match runs {
-        BlockRuns::Variable => extent.size_bytes,
-        BlockRuns::Fixed => shape::bytes(BLOCK),
-    };
-    let step = usize::try_from(size_bytes).unwrap_or(usize::MAX).max(1);
-    let offsets = (extent.byte_offset..extent.byte_offset + extent.size_bytes).step_by(step);
-    offsets.map(move |byte_offset| BlockMetadata {
-        byte_offset,
-        size_bytes,
-    })
 }
 
 fn messages(
@@ -210,7 +182,6 @@ fn messages(
     first: Vec<BlockMetadata>,
     max_results: i32,
 ) -> impl Stream<Item = Result<Vec<BlockMetadata>, Error>> + Send {
-    let runs = driver.config.block_runs;
     let rest = span.ok().and_then(|span| span.after(&first));
     let pages = stream::try_unfold(rest, move |rest| {
         let driver = driver.clone();
@@ -222,14 +193,13 @@ fn messages(
         }
     });
     let pages = stream::once(future::ready(Ok::<_, Error>(first))).chain(pages);
-    let messages = pages.map_ok(move |page| stream::iter(in_messages(page, runs, max_results)).map(Ok));
+    let messages = pages.map_ok(move |page| stream::iter(in_messages(page, max_results)).map(Ok));
     messages.try_flatten()
 }
 
 /// Splits the blocks of a page into messages. A snapshot without blocks has one message with its size.
 fn in_messages(
     extents: Vec<BlockMetadata>,
-    runs: BlockRuns,
     max_results: i32,
 ) -> impl Iterator<Item = Vec<BlockMetadata>> + Send {
     let asked = usize::try_from(max_results).unwrap_or(0);
@@ -238,9 +208,7 @@ fn in_messages(
     } else {
         asked.min(MESSAGE_BLOCKS)
     };
-    let mut blocks = extents
-        .into_iter()
-        .flat_map(move |extent| in_blocks(extent, runs));
+    let mut blocks = extents.into_iter();
     let mut is_first = true;
     std::iter::from_fn(move || {
         let message: Vec<_> = blocks.by_ref().take(size).collect();
@@ -248,13 +216,6 @@ fn in_messages(
         is_first = false;
         is_wanted.then_some(message)
     })
-}
-
-fn kind(runs: BlockRuns) -> BlockMetadataType {
-    match runs {
-        BlockRuns::Fixed => BlockMetadataType::FixedLength,
-        BlockRuns::Variable => BlockMetadataType::VariableLength,
-    }
 }
 
 #[cfg(test)]

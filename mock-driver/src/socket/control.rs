@@ -35,14 +35,14 @@ pub struct SocketControl {
 pub(super) struct SocketState {
     /// Incremented to bind the socket again.
     pub(super) edition: u64,
-    pub(super) presence: Presence,
+    pub(super) visibility: Visibility,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Presence {
-    There,
+pub(super) enum Visibility {
+    Present,
     /// Removed, permanently or until a time.
-    Away(Option<Instant>),
+    Removed(Option<Instant>),
 }
 
 /// An accepted connection.
@@ -75,7 +75,7 @@ impl Default for SocketControl {
         Self {
             wanted: watch::Sender::new(SocketState {
                 edition: 0,
-                presence: Presence::There,
+                visibility: Visibility::Present,
             }),
             living: Mutex::default(),
         }
@@ -87,7 +87,7 @@ impl SocketControl {
     pub(crate) fn take_away(&self, time: Option<Duration>) -> usize {
         let until = time.map(|time| Instant::now() + time);
         self.wanted
-            .send_modify(|wanted| wanted.presence = Presence::Away(until));
+            .send_modify(|wanted| wanted.visibility = Visibility::Removed(until));
         self.cut_all()
     }
 
@@ -95,7 +95,7 @@ impl SocketControl {
     pub fn renew(&self) {
         self.wanted.send_modify(|wanted| {
             wanted.edition += 1;
-            wanted.presence = Presence::There;
+            wanted.visibility = Visibility::Present;
         });
     }
 

@@ -19,6 +19,13 @@ fn mk_settings() -> Settings {
     }
 }
 
+fn volumes(count: u64) -> Initial {
+    Initial {
+        volumes: count,
+        fixture: None,
+    }
+}
+
 fn mk_hold() -> PublishParams {
     PublishParams {
         capability: Capability {
@@ -30,11 +37,11 @@ fn mk_hold() -> PublishParams {
 }
 
 fn open(directory: &Path) -> Result<Store, OpenError> {
-    Store::open(Arc::new(Database::open(directory)?), mk_settings(), 1, 4)
+    Store::open(Arc::new(Database::open(directory)?), mk_settings(), 1, volumes(4))
 }
 
 fn open_on(disk: Disk) -> Result<Store, OpenError> {
-    Store::open(Arc::new(Database::on(disk)?), mk_settings(), 1, 4)
+    Store::open(Arc::new(Database::on(disk)?), mk_settings(), 1, volumes(4))
 }
 
 async fn attach(store: &Store, volume: &str) -> Result<(), Error> {
@@ -57,7 +64,7 @@ async fn attached(store: &Store) -> Vec<String> {
 pub(crate) fn mk_store_on_a_full_disk() -> (Store, Arc<Database>) {
     let disk = Disk::default();
     let database = Arc::new(Database::on(disk.clone()).unwrap());
-    let store = Store::open(database.clone(), mk_settings(), 1, 1).unwrap();
+    let store = Store::open(database.clone(), mk_settings(), 1, volumes(1)).unwrap();
     disk.fail_after(0, ErrorKind::StorageFull);
     (store, database)
 }
@@ -151,43 +158,10 @@ async fn acknowledged_changes_survive_a_loss_of_power_at_any_write() {
 }
 
 #[tokio::test]
-async fn loss_is_the_same_after_a_loss_of_power_at_any_write_of_the_start() {
-    for loses in [Loses::Changes, Loses::Attachments, Loses::Everything] {
-        let beginning = Disk::default();
-        let store = open_on(beginning.clone()).unwrap();
-        attach(&store, "vol-0").await.unwrap();
-        let since = Duration::ZERO;
-        store.lose(|| Some(Loss { since, loses })).unwrap();
-        attach(&store, "vol-1").await.unwrap();
-        drop(store);
-        let expected: &[&str] = if loses == Loses::Changes { &["vol-0"] } else { &[] };
-        for steps in 0.. {
-            let disk = beginning.after_power_loss(Survives::Everything);
-            disk.fail_after(steps, ErrorKind::Other);
-            let opened = open_on(disk.clone());
-            let is_cut = disk.has_failed();
-            assert!(opened.is_ok() || is_cut, "{opened:?}");
-            drop(opened);
-            for survives in OUTCOMES {
-                let after = open_on(disk.after_power_loss(survives)).unwrap();
-                assert_eq!(
-                    attached(&after).await,
-                    expected,
-                    "{loses:?}, {steps} steps, {survives:?}"
-                );
-            }
-            if !is_cut {
-                break;
-            }
-        }
-    }
-}
-
-#[tokio::test]
 async fn waiting_calls_share_a_commit() {
     let disk = Disk::default();
     let database = Arc::new(Database::on(disk.clone()).unwrap());
-    let store = Store::open(database, mk_settings(), 1, 500).unwrap();
+    let store = Store::open(database, mk_settings(), 1, volumes(500)).unwrap();
     let before = disk.flushes();
     disk.hold_flushes(true);
     let ids: Vec<String> = (0..500).map(|number| format!("vol-{number}")).collect();
@@ -205,7 +179,13 @@ async fn waiting_calls_share_a_commit() {
     assert!(flushes < 20, "{flushes} flushes");
     // Not what the store writes when it is dropped: all of it was durable before the answers.
     let disk = disk.after_power_loss(Survives::Nothing);
-    let after = Store::open(Arc::new(Database::on(disk).unwrap()), mk_settings(), 1, 500).unwrap();
+    let after = Store::open(
+        Arc::new(Database::on(disk).unwrap()),
+        mk_settings(),
+        1,
+        volumes(500),
+    )
+    .unwrap();
     assert_eq!(attached(&after).await.len(), 500);
 }
 
@@ -360,7 +340,7 @@ async fn past_state_is_not_returned_before_it_is_durable() {
             .change(|array| array.publish("vol-0", "node-0", &mk_hold()))
             .await,
     );
-    let look = store.read_past(|array| Ok(array.volumes().len())).await;
+    let look = store.read_stale(|array| Ok(array.volumes().len())).await;
     assert!(matches!(look, Err(Error::Lost(_))), "{look:?}");
 }
 
@@ -368,7 +348,7 @@ async fn past_state_is_not_returned_before_it_is_durable() {
 async fn panic_of_the_writer_thread_is_a_failure_of_the_database() {
     let disk = Disk::default();
     let database = Arc::new(Database::on(disk.clone()).unwrap());
-    let store = Store::open(database.clone(), mk_settings(), 1, 1).unwrap();
+    let store = Store::open(database.clone(), mk_settings(), 1, volumes(1)).unwrap();
     disk.panic_once();
     attach(&store, "vol-0").await.unwrap_err();
     let failed = tokio::time::timeout(Duration::from_secs(20), database.failed()).await;

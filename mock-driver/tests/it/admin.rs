@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 
 use csi_mock_driver::admin_api::client::{CallEvent, Calls, Client, Error};
 use csi_mock_driver::admin_api::resource::{
-    Attach, Expectation, ExpectationStatus, Expected, HealthIssue, NodeChange, NodeNew, VolumeChange,
-    VolumeNew,
+    Attach, Expectation, ExpectationStatus, Expected, ExpectedCount, HealthIssue, NodeChange, NodeNew,
+    VolumeChange, VolumeNew,
 };
 use csi_mock_driver::fault::Origin;
 use csi_mock_driver::journal::clock::Clock;
@@ -649,11 +649,22 @@ async fn errors_in_expectations_are_reported_without_waiting() {
     };
     let unknown = expected(&[("ControllerPublish", "OK")]);
     let elsewhere = expected(&[("/csi.v1.Controller/Attach", "OK")]);
+    let count = ExpectedCount {
+        method: "DeleteVolume".to_owned(),
+        request: Some(json!({"volume": "vol-0"})),
+        at_most: Some(0),
+        ..ExpectedCount::default()
+    };
+    let never = Expectation {
+        counts: vec![count],
+        ..expected(&came)
+    };
     for (mistake, named) in [
         (hasty, "timeout"),
         (strays, "tracked[1]"),
         (unknown, "expected[0].method"),
         (elsewhere, "expected[0].method"),
+        (never, "counts[0].request"),
     ] {
         let (status, _, message, field) = refusal(client.assert_calls(&mistake).await);
         assert_eq!(
@@ -752,6 +763,9 @@ async fn no_response_contains_a_secret() {
     // A rule that matches a secret must contain it.
     let rule = json!({"id": "secretive", "match": {"method": "CreateVolume", "secrets": {"password": SECRET}},
         "action": {"code": "INTERNAL"}});
+    let not = json!({"id": "not", "match": {"method": "DeleteVolume", "not": {"secrets": {"password": SECRET}}},
+        "action": {"code": "INTERNAL"}});
+    client.put_fault(&not).await.unwrap();
     let put = client.put_fault(&rule).await.unwrap();
     let shown = put.rule["match"]["secrets"]["password"].as_str().unwrap();
     assert!(shown.starts_with("hash:"), "{shown}");

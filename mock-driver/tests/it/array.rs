@@ -9,7 +9,6 @@ mod headline;
 mod health;
 mod kept;
 mod leftovers;
-mod lost;
 mod metadata;
 mod model;
 mod secrets;

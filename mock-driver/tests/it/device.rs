@@ -86,7 +86,7 @@ fn obeys_the_rules(kind: Kind) {
         .unwrap()
         .set_len(3 << 20)
         .unwrap();
-    devices.refresh("1", &disk, &device).unwrap();
+    devices.refresh(&device).unwrap();
     assert_eq!(devices.find("1", &disk).unwrap().unwrap().bytes, 3 << 20);
 
     devices.detach("1").unwrap();

@@ -7,6 +7,7 @@ mod proxy;
 mod resets;
 mod scenarios;
 mod streams;
+mod stubs;
 
 use std::fs;
 use std::path::Path;

@@ -370,7 +370,7 @@ proptest! {
     #[test]
     fn array_matches_the_model(ops in prop::collection::vec(operation(), 1..60)) {
         let mut array = Array::new(settings(), 7);
-        array.premake(2);
+        array.add_initial_volumes(2);
         let beginning = array.image();
         let mut model = Model::default();
         let mut ids: Vec<String> = vec!["never-was".to_owned()];

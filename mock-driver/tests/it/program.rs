@@ -73,14 +73,6 @@ impl Program {
         PathBuf::from(format!("/proc/{}/root", self.child.id()))
     }
 
-    /// The highest resident set size so far, in bytes.
-    pub(crate) fn peak_memory(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kibibytes = peak.unwrap().trim().strip_suffix(" kB").unwrap();
-        kibibytes.parse::<u64>().unwrap() * 1024
-    }
-
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }

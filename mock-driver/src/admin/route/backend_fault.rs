@@ -26,7 +26,7 @@ pub(super) async fn put(State(admin): State<Admin>, Json(fault): Json<Value>) ->
     let fault = Rule::backend_fault_from_value(fault).map_err(refused)?;
     let id = fault.id.clone();
     admin.driver.faults.put(fault).map_err(taken)?;
-    admin.persist_backend_faults().await?;
+    admin.touch();
     Ok((StatusCode::CREATED, find(&admin, &id)?))
 }
 
@@ -37,7 +37,7 @@ pub(super) async fn remove(State(admin): State<Admin>, Path(fault): Path<String>
     if !admin.driver.faults.remove(RuleKind::BackendFault, &fault) {
         return Err(Refusal::not_found("backend fault", &fault));
     }
-    admin.persist_backend_faults().await?;
+    admin.touch();
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -53,7 +53,7 @@ pub(super) async fn switch(
         .driver
         .faults
         .set_enabled(RuleKind::BackendFault, &fault, change.enabled);
-    admin.persist_backend_faults().await?;
+    admin.touch();
     find(&admin, &fault)
 }
 

@@ -128,14 +128,17 @@ fn hide_secrets(admin: &Admin, rule: &mut Value) {
             *value = redact(secret).into();
         }
     };
-    if let Some(secrets) = rule.pointer_mut("/match/secrets").and_then(Value::as_object_mut) {
-        secrets.values_mut().for_each(hide);
-    }
-    let parameters = rule
-        .pointer_mut("/match/parameters")
-        .and_then(Value::as_object_mut);
-    if let Some(tokens) = parameters.and_then(|parameters| parameters.get_mut(TOKENS)) {
-        hide(tokens);
+    for part in ["/match", "/match/not"] {
+        let Some(part) = rule.pointer_mut(part) else {
+            continue;
+        };
+        if let Some(secrets) = part.pointer_mut("/secrets").and_then(Value::as_object_mut) {
+            secrets.values_mut().for_each(hide);
+        }
+        let parameters = part.pointer_mut("/parameters").and_then(Value::as_object_mut);
+        if let Some(tokens) = parameters.and_then(|parameters| parameters.get_mut(TOKENS)) {
+            hide(tokens);
+        }
     }
 }
 

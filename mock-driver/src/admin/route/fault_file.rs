@@ -17,6 +17,6 @@ use crate::fault::Rule;
 pub(super) async fn put(State(admin): State<Admin>, Json(file): Json<Value>) -> Reply<Faults> {
     let rules = Rule::list_from_value(file).map_err(refused)?;
     admin.driver.faults.put_all(rules).map_err(taken)?;
-    admin.persist_backend_faults().await?;
+    admin.touch();
     Ok(list(State(admin)).await)
 }

@@ -9,19 +9,18 @@ use serde::Deserialize;
 use tokio::time::{self, error::Elapsed};
 use tonic::Code;
 use utoipa::IntoParams;
-use wildmatch::WildMatch;
 
-use crate::admin::expectation;
+use self::assertion::Calls;
 use crate::admin::page::limit;
 use crate::admin::problem::Refusal;
 use crate::admin::request::{self, Deleted, Json, Query, Reply};
 use crate::admin::state::Admin;
-use crate::admin_api::resource::{
-    Answer, Call, Expectation, ExpectationResult, ExpectationStatus, Page, Problem, Squashed,
-};
+use crate::admin_api::resource::{Answer, Call, Expectation, ExpectationResult, Page, Problem};
 use crate::journal::{self, Cursor, Filter, Gap, Journal, Memory, Outcome};
 use crate::rpc::code;
 use crate::rpc::method::{self, Method};
+
+mod assertion;
 
 /// Default timeout.
 const DEFAULT_WAIT: &str = "30s";
@@ -197,6 +196,25 @@ pub(super) async fn assert(
         Some(timeout) => Some(request::wait("timeout", timeout)?),
         None => None,
     };
+    check_expectation(&expectation)?;
+    let mut calls = Calls::new(journal, &expectation)?;
+    let now = journal
+        .read(|memory| calls.compare(memory))
+        .map_err(|gap| lacking(&gap))?;
+    let is_final = calls.is_final(now.status);
+    let (Some(timeout), false) = (timeout, is_final) else {
+        return Ok(Json(now));
+    };
+    let settled = |memory: &Memory| match calls.compare(memory) {
+        Ok(result) if !calls.is_final(result.status) => None,
+        settled => Some(settled),
+    };
+    let result = unless_stopped(&admin, timeout, journal.wait(settled)).await?;
+    let result = result.unwrap_or_else(|_| journal.read(|memory| calls.compare(memory)));
+    result.map(Json).map_err(|gap| lacking(&gap))
+}
+
+fn check_expectation(expectation: &Expectation) -> Result<(), Refusal> {
     for (index, name) in expectation.tracked.iter().flatten().enumerate() {
         check_method(&format!("tracked[{index}]"), name)?;
     }
@@ -212,20 +230,7 @@ pub(super) async fn assert(
             return Err(Refusal::invalid(field, message));
         }
     }
-    let mut calls = Calls::new(&expectation);
-    let now = journal
-        .read(|memory| calls.compare(memory))
-        .map_err(|gap| lacking(&gap))?;
-    let (Some(timeout), ExpectationStatus::Incomplete) = (timeout, now.status) else {
-        return Ok(Json(now));
-    };
-    let settled = |memory: &Memory| match calls.compare(memory) {
-        Ok(result) if result.status == ExpectationStatus::Incomplete => None,
-        settled => Some(settled),
-    };
-    let result = unless_stopped(&admin, timeout, journal.wait(settled)).await?;
-    let result = result.unwrap_or_else(|_| journal.read(|memory| calls.compare(memory)));
-    result.map(Json).map_err(|gap| lacking(&gap))
+    Ok(())
 }
 
 fn lacking(gap: &Gap) -> Refusal {
@@ -239,55 +244,6 @@ fn check_method(field: &str, name: &str) -> Result<(), Refusal> {
     match name.parse::<Method>() {
         Err(unknown) if !is_path => Err(Refusal::invalid(field, format!("{field}: {unknown}"))),
         Ok(_) | Err(_) => Ok(()),
-    }
-}
-
-/// The tracked calls so far.
-struct Calls<'a> {
-    expectation: &'a Expectation,
-    volume: Option<WildMatch>,
-    cursor: Cursor,
-    squashed: Vec<Squashed>,
-}
-
-// === impl Calls ===
-
-impl<'a> Calls<'a> {
-    fn new(expectation: &'a Expectation) -> Self {
-        Self {
-            expectation,
-            volume: request::pattern(expectation.volume.as_deref()),
-            cursor: Cursor::after(expectation.after),
-            squashed: Vec::new(),
-        }
-    }
-
-    /// Adds the calls that finished since the last comparison, and compares all with the expected calls.
-    ///
-    /// # Errors
-    /// Some of them were dropped before.
-    fn compare(&mut self, memory: &Memory) -> Result<ExpectationResult, Gap> {
-        let Expectation {
-            expected, tracked, ..
-        } = self.expectation;
-        let is_tracked = |method: &str| match tracked {
-            Some(tracked) => tracked.iter().any(|name| method::short(name) == method),
-            None => expected
-                .iter()
-                .any(|expected| method::short(&expected.method) == method),
-        };
-        let calls = self.cursor.new_calls(memory).filter_map(|(sequence, call)| {
-            let method = method::short(&call.method);
-            let volume = self.volume.as_ref();
-            let about = volume.is_none_or(|volume| volume.matches(call.volume()));
-            let end = call.end().filter(|_| about && is_tracked(method))?;
-            Some((sequence, method, code::name(end.outcome.code)))
-        });
-        expectation::squash(&mut self.squashed, calls);
-        match self.cursor.gap() {
-            Some(gap) => Err(gap),
-            None => Ok(expectation::compare(expected, &self.squashed)),
-        }
     }
 }
 

@@ -41,7 +41,7 @@ pub(super) async fn switch(
         .filter(|known| played.contains(&known.name))
         .collect();
     scenario::play(&whole, &admin.driver.faults).map_err(taken)?;
-    admin.persist_backend_faults().await?;
+    admin.touch();
     Ok(Json(shown(wanted, change.enabled)))
 }
 

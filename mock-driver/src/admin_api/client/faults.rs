@@ -1,4 +1,4 @@
-//! Requests for capabilities, fault rules, backend faults and scenarios.
+//! Requests for capabilities, fault rules, backend faults, scenarios, fixtures and resets.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -84,6 +84,26 @@ impl Client {
             Some(&FaultChange { enabled }),
         )
         .await
+    }
+
+    /// Exports the state of the array as a fixture.
+    pub async fn export(&self) -> Result<Value, Error> {
+        self.get(&["fixture"], &[]).await
+    }
+
+    /// Replaces the state of the array by a fixture.
+    pub async fn import(&self, fixture: &Value) -> Result<(), Error> {
+        let body = Some(fixture.to_string().into_bytes());
+        let path = super::path(&["fixture"], &[]);
+        self.exchange(Method::PUT, &path, body).await.map(drop)
+    }
+
+    /// Returns the driver to the state after its start.
+    pub async fn reset(&self) -> Result<(), Error> {
+        let path = super::path(&["reset"], &[]);
+        self.exchange(Method::POST, &path, Some(b"{}".to_vec()))
+            .await
+            .map(drop)
     }
 
     /// Lists the built-in scenarios.

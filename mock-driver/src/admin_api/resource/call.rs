@@ -67,7 +67,14 @@ pub struct Answer {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Expectation {
     /// The calls.
+    #[serde(default)]
     pub expected: Vec<Expected>,
+    /// Whether the expected calls may come in any order.
+    #[serde(default)]
+    pub any_order: bool,
+    /// Bounds on the number of calls. With an upper bound and a timeout, the whole time is awaited.
+    #[serde(default)]
+    pub counts: Vec<ExpectedCount>,
     /// Methods to check; default: the expected ones. Other methods are ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tracked: Option<Vec<String>>,
@@ -93,6 +100,32 @@ pub struct Expected {
     pub code: String,
 }
 
+/// Bounds on the number of calls that match.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct ExpectedCount {
+    /// Method, with or without service.
+    pub method: String,
+    /// gRPC code; default: any. `!OK` for all errors.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// Pattern of the volume id, snapshot id or name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub volume: Option<String>,
+    /// Pattern of the node id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// Conditions on fields of the request by their path, as in `match.request` of a rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub request: Option<Value>,
+    /// The smallest number; default: 0.
+    pub at_least: u64,
+    /// The largest number; default: any. 0 for never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at_most: Option<u64>,
+}
+
 /// Result of an assertion.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -105,15 +138,31 @@ pub struct ExpectationResult {
     pub message: String,
     /// The checked calls; consecutive equal calls are merged.
     pub calls: Vec<Squashed>,
+    /// What was expected, beside what came.
+    pub comparison: Vec<Comparison>,
+}
+
+/// What was expected, beside what came.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Comparison {
+    /// The expected call or count; absent for a call that was not expected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<String>,
+    /// The call or count that came; absent for a call that did not come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub came: Option<String>,
+    /// Whether they agree.
+    pub agrees: bool,
 }
 
 /// Result of comparing the calls with the expected ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum ExpectationStatus {
     /// All expected calls finished, and no others.
     Complete,
-    /// Only the first of the expected calls finished, and no others.
+    /// Expected calls are missing, and no others finished.
     Incomplete,
     /// An unexpected call finished.
     Mismatch,

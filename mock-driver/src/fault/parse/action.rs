@@ -12,7 +12,8 @@ use super::value::{AnyCode, Effect};
 use crate::fault::duration::Time;
 use crate::fault::edit::Edits;
 use crate::fault::random::DelayDistribution;
-use crate::fault::rule::{Action, End, Exit, Hang, Methods, Phase, State};
+use crate::fault::response::Response;
+use crate::fault::rule::{Action, CallEnd, Exit, Hang, Methods, Phase, State};
 use crate::rpc::method::Method;
 
 /// A field of `action`.
@@ -38,7 +39,7 @@ enum Role {
 const ALL: &[Phase] = &[Phase::Before, Phase::After, Phase::Background];
 
 /// All fields, in the order of the cookbook.
-pub(in crate::fault) const FIELDS: [Field; 12] = [
+pub(in crate::fault) const FIELDS: [Field; 13] = [
     field("delay", Role::Wait, ALL),
     field("hang", Role::Wait, ALL),
     field("code", Role::End, ALL),
@@ -46,6 +47,7 @@ pub(in crate::fault) const FIELDS: [Field; 12] = [
     field("pretend", Role::End, &[Phase::Before]),
     field("effect", Role::Detail, ALL),
     field("edit", Role::End, &[Phase::After]),
+    field("response", Role::End, &[Phase::Before]),
     field("drop-connection", Role::End, &[Phase::Before, Phase::After]),
     field("socket-away", Role::End, &[Phase::Before, Phase::After]),
     field("exit", Role::End, &[Phase::Before, Phase::After]),
@@ -67,6 +69,7 @@ pub(super) struct RawAction {
     socket_away: Option<Time>,
     exit: Option<Exit>,
     edit: Option<Map<String, Value>>,
+    response: Option<Value>,
     set_state: Option<State>,
     after_messages: Option<u64>,
 }
@@ -141,6 +144,10 @@ impl RawAction {
             check_streams(method)?;
         }
         let edits = self.edit.as_ref().map(|edit| read_edit(edit, method));
+        let response = self
+            .response
+            .clone()
+            .map(|response| read_response(response, method));
         if let Some(end) = set.iter().find(|field| field.role == Role::End && is_given_up) {
             let reason = "has no effect after hang: client-cancel, because the client has cancelled the call: use a duration";
             return Err(FieldError(format!("action.{}", end.name), reason.to_owned()));
@@ -151,18 +158,19 @@ impl RawAction {
             hang: self.hang,
             set_state: self.set_state.clone(),
             after_messages: self.after_messages,
-            end: self.end(code, edits.transpose()?),
+            end: self.end(code, edits.transpose()?, response.transpose()?),
         })
     }
 
     /// The end, of which there is at most one.
-    fn end(self, code: Option<Code>, edits: Option<Edits>) -> Option<End> {
+    fn end(self, code: Option<Code>, edits: Option<Edits>, response: Option<Response>) -> Option<CallEnd> {
         let message = self.message;
-        code.map(|code| End::Answer { code, message })
-            .or_else(|| edits.map(End::Edit))
-            .or_else(|| self.drop_connection.then_some(End::DropConnection))
-            .or_else(|| self.socket_away.map(|time| End::SocketAway(time.into())))
-            .or_else(|| self.exit.map(End::Exit))
+        code.map(|code| CallEnd::Status { code, message })
+            .or_else(|| edits.map(CallEnd::Edit))
+            .or_else(|| response.map(CallEnd::Respond))
+            .or_else(|| self.drop_connection.then_some(CallEnd::DropConnection))
+            .or_else(|| self.socket_away.map(|time| CallEnd::SocketAway(time.into())))
+            .or_else(|| self.exit.map(CallEnd::Exit))
     }
 }
 
@@ -228,10 +236,7 @@ fn check_streams(method: Option<&Methods>) -> Result<(), FieldError> {
 
 fn read_edit(edit: &Map<String, Value>, method: Option<&Methods>) -> Result<Edits, FieldError> {
     let error = |reason: &str| Err(FieldError::new("action.edit", reason));
-    let known = method.map(Methods::known).unwrap_or_default();
-    let ([rpc], Some(Methods::One(_))) = (known.as_slice(), method) else {
-        return error("needs match.method with one method of CSI, whose reply it changes");
-    };
+    let rpc = one_method("action.edit", method)?;
     if rpc.streams() {
         let name = rpc.name();
         return error(&format!(
@@ -243,4 +248,19 @@ fn read_edit(edit: &Map<String, Value>, method: Option<&Methods>) -> Result<Edit
     }
     Edits::read(edit, &rpc.reply())
         .map_err(|(path, reason)| FieldError(format!("action.edit.{path}"), reason))
+}
+
+fn read_response(response: Value, method: Option<&Methods>) -> Result<Response, FieldError> {
+    let rpc = one_method("action.response", method)?;
+    Response::read(response, rpc).map_err(|reason| FieldError::new("action.response", reason))
+}
+
+fn one_method(field: &str, method: Option<&Methods>) -> Result<Method, FieldError> {
+    match (method.map(Methods::known).unwrap_or_default().as_slice(), method) {
+        ([rpc], Some(Methods::One(_))) => Ok(*rpc),
+        _ => Err(FieldError::new(
+            field,
+            "needs match.method with one method of CSI, whose reply it is",
+        )),
+    }
 }

@@ -1,8 +1,10 @@
 //! `match`: the calls that a rule matches.
 
+use http::HeaderName;
 use wildmatch::WildMatch;
 
 use super::field_error::FieldError;
+use crate::fault::field_path;
 use crate::fault::rule::{LocationMatch, Match, Methods, State};
 use crate::rpc::method::Method;
 
@@ -40,6 +42,18 @@ impl Match {
             let reason = format!("{names} has no such field, so the rule would never fire: remove it");
             return Err(FieldError::new(field, reason));
         }
+        self.check_request(&known)?;
+        if let Some(key) = self
+            .metadata
+            .keys()
+            .find(|key| HeaderName::from_bytes(key.as_bytes()).is_err())
+        {
+            return Err(FieldError(
+                format!("match.metadata.{key}"),
+                "is no key of metadata".to_owned(),
+            ));
+        }
+        self.check_not()?;
         let here = location == Some(LocationMatch::AttachedHere);
         // (whether it is wrong, field, reason)
         let mistakes = [
@@ -71,6 +85,39 @@ impl Match {
             ),
         ];
         FieldError::first(mistakes)
+    }
+}
+
+impl Match {
+    /// A path must exist in the request of one of the methods. Secrets have a field of their own, whose values are never shown.
+    fn check_request(&self, known: &[Method]) -> Result<(), FieldError> {
+        for path in self.request.keys() {
+            let error = |reason: String| Err(FieldError(format!("match.request.{path}"), reason));
+            let parts = field_path::parts(path);
+            if field_path::is_secret(path) {
+                return error("is a secret: use match.secrets or match.parameters".to_owned());
+            }
+            let methods = if known.is_empty() { &Method::ALL[..] } else { known };
+            let check = |method: &Method| field_path::check(&method.request(), &parts);
+            if methods.iter().all(|method| check(method).is_err())
+                && let Some(Err(reason)) = methods.first().map(check)
+            {
+                return error(reason);
+            }
+        }
+        Ok(())
+    }
+
+    fn check_not(&self) -> Result<(), FieldError> {
+        let Some(not) = &self.not else { return Ok(()) };
+        let counts = not.call.is_some() || not.every.is_some() || not.probability.is_some();
+        if counts || not.not.is_some() {
+            let reason = "takes the fields of a call: write call, every and probability beside it";
+            return Err(FieldError::new("match.not", reason));
+        }
+        not.check().map_err(|FieldError(field, reason)| {
+            FieldError(field.replacen("match.", "match.not.", 1), reason)
+        })
     }
 }
 

@@ -29,7 +29,7 @@ fn every_field_is_read() {
     let path = |name: &str| Some(Methods::One(format!("/csi.v1.Controller/{name}")));
     assert_eq!(one.matches.method, path("ControllerPublishVolume"));
     assert_eq!(
-        one.answer(),
+        one.status(),
         Some((tonic::Code::ResourceExhausted, "no room".to_owned()))
     );
     assert_eq!(
@@ -38,7 +38,7 @@ fn every_field_is_read() {
     );
     assert_eq!(one.action.hang, Some(Hang::For(Duration::from_secs(90))));
     assert!(!one.replaces_effect());
-    assert_eq!((two.phase, two.times, two.answer()), (Phase::Before, None, None));
+    assert_eq!((two.phase, two.times, two.status()), (Phase::Before, None, None));
     assert_eq!(two.matches.method, path("CreateVolume"));
     assert!(two.replaces_effect());
 }
@@ -64,10 +64,17 @@ fn example_in_the_documentation_is_valid() {
 }
 
 #[test]
-fn all_rules_in_the_documentation_are_valid() {
+fn all_rules_and_fixtures_in_the_documentation_are_valid() {
     let blocks = include_str!("../../../docs/faults.md").split("```yaml\n").skip(1);
-    let rules = blocks.map(|block| Rule::read_list(block.split("```").next().unwrap()).unwrap().len());
-    assert!(rules.clone().count() >= 4 && rules.sum::<usize>() >= 12);
+    let blocks = blocks.map(|block| block.split("```").next().unwrap());
+    let (fixtures, rules): (Vec<_>, Vec<_>) = blocks.partition(|block| block.starts_with("volumes:"));
+    let lengths = rules.iter().map(|rules| Rule::read_list(rules).unwrap().len());
+    assert!(rules.len() >= 4 && lengths.sum::<usize>() >= 12);
+    let [fixture] = fixtures[..] else {
+        panic!("{fixtures:?}")
+    };
+    let fixture: crate::array::Image = serde_saphyr::from_str(fixture).unwrap();
+    fixture.check(&crate::array::Settings::default()).unwrap();
 }
 
 #[test]
@@ -193,7 +200,7 @@ fn effect_is_a_phase_and_pretend_a_code_without_effect() {
         let yaml = format!("- {{id: x, match: {{method: Controller*}}, action: {action}}}");
         let rule = Rule::read_list(&yaml).unwrap().remove(0);
         assert_eq!(
-            (rule.phase, rule.answer().map(|(code, _)| code)),
+            (rule.phase, rule.status().map(|(code, _)| code)),
             (phase, Some(code)),
             "{action}"
         );
@@ -286,7 +293,7 @@ fn foreign_methods_are_matched_by_path_and_patterns_by_name() {
     assert_eq!(
         Code::Aborted,
         Rule::read_list("[{id: a, match: {method: '*'}, action: {code: ABORTED}}]").unwrap()[0]
-            .answer()
+            .status()
             .unwrap()
             .0
     );

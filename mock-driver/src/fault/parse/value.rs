@@ -15,7 +15,7 @@ use crate::rpc::code;
 /// The name of an error's code.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(try_from = "String")]
-pub(super) struct ErrorCode(pub(super) Code);
+pub(in crate::fault) struct ErrorCode(Code);
 
 /// The name of a code, `OK` included.
 #[derive(Clone, Copy, Deserialize)]
@@ -66,7 +66,7 @@ struct DelayVisitor;
 // === impl ErrorCode ===
 
 impl ErrorCode {
-    pub(super) fn or(code: Option<Self>, usual: Code) -> Code {
+    pub(in crate::fault) fn or(code: Option<Self>, usual: Code) -> Code {
         code.map_or(usual, |Self(code)| code)
     }
 }

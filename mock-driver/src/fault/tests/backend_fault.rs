@@ -69,7 +69,7 @@ fn meets(
         let fired = covers.then(|| rule_state.take(&call, Seed(0), &Reservations::default(), now));
         match fired.flatten() {
             None => Ok(0),
-            Some(fired) => match fired.answer() {
+            Some(fired) => match fired.status() {
                 None => Ok(fired.delay.as_millis()),
                 Some((code, message)) => {
                     assert!(!message.is_empty());
@@ -253,7 +253,7 @@ async fn backend_faults_are_put_switched_and_removed_and_show_their_effects() {
     .unwrap();
     faults.load(Origin::File, script).unwrap();
     let decide = || faults.decide(&mk_call(PUBLISH, "v", "a")).backend;
-    assert!(decide().is_some_and(|fired| fired.rule().id == "gone" && fired.answer().is_some()));
+    assert!(decide().is_some_and(|fired| fired.rule().id == "gone" && fired.status().is_some()));
     assert_eq!(faults.reports(RuleKind::BackendFault)[0].fired, 1);
     assert_eq!(faults.listing().lacks.len(), 1);
     let frozen = || faults.frozen.read().unwrap().map(|freeze| freeze.age);
@@ -336,43 +336,23 @@ async fn backend_fault_that_refuses_wins_over_delays() {
     assert_eq!(fired, [3, 3, 1]);
 }
 
-#[tokio::test]
-async fn first_active_backend_fault_decides_disks_and_losses() {
+#[test]
+fn first_active_backend_fault_decides_disks() {
     let faults = Faults::default();
-    let loss = faults.loss();
-    let now = || loss.borrow().map(|loss| loss.loses);
-    let script = |yaml: &str| faults.load(Origin::File, Rule::read_list(yaml).unwrap()).unwrap();
-    assert_eq!((faults.disk("v", "here"), now()), (None, None));
-    script(
-        "backend-faults:
-- {id: torn, type: dirty-filesystem, volume: v, repairable: false}
-- {id: dirty, type: dirty-filesystem, node: here}
+    assert_eq!(faults.disk("v", "here"), None);
+    let script = "backend-faults:
+- {id: torn, type: damaged-filesystem, volume: v}
 - {id: foreign, type: foreign-data}
-- {id: lost, type: state-loss, enabled: false}
-- {id: blank, type: state-loss, loses: everything}
-",
-    );
-    assert_eq!(faults.disk("v", "here"), Some(DiskFault::Damaged));
-    assert_eq!(faults.disk("w", "here"), Some(DiskFault::Dirty));
-    assert_eq!(
-        faults.disk("w", "there"),
-        Some(DiskFault::Foreign("data of an unknown kind"))
-    );
-    assert_eq!(faults.device("v", "here"), None);
-    assert_eq!(now(), Some(Loses::Everything));
-    assert!(faults.set_enabled(RuleKind::BackendFault, "lost", true));
-    assert_eq!(now(), Some(Loses::Changes), "unless it says otherwise");
-    assert!(
-        faults.remove(RuleKind::BackendFault, "lost")
-            && faults.set_enabled(RuleKind::BackendFault, "blank", false)
-    );
-    assert_eq!(now(), None);
+";
     faults
-        .put(mk_backend_fault(
-            json!({"type": "state-loss", "loses": "attachments"}),
-        ))
+        .load(Origin::File, Rule::read_list(script).unwrap())
         .unwrap();
-    assert_eq!(now(), Some(Loses::Attachments));
+    assert_eq!(faults.disk("v", "here"), Some(DiskFault::Damaged));
+    let foreign = Some(DiskFault::Foreign("data of an unknown kind"));
+    assert_eq!(faults.disk("w", "there"), foreign);
+    assert_eq!(faults.device("v", "here"), None);
+    assert!(faults.set_enabled(RuleKind::BackendFault, "torn", false));
+    assert_eq!(faults.disk("v", "here"), foreign);
 }
 
 #[test]
@@ -417,19 +397,9 @@ fn mistakes_name_the_backend_fault_and_field() {
             "expected one of `unknown`, `btrfs`, `luks`",
         ),
         (
-            json!({"type": "dirty-filesystem", "repairable": "no"}),
+            json!({"type": "damaged-filesystem", "repairable": false}),
             "repairable",
-            "boolean",
-        ),
-        (
-            json!({"type": "state-loss", "loses": "sleep"}),
-            "loses",
-            "attachments",
-        ),
-        (
-            json!({"type": "state-loss", "volume": "v"}),
-            "volume",
-            "unknown field `volume`, expected `loses`",
+            "unknown field",
         ),
         (
             json!({"type": "not-ready", "fore": "1s"}),

@@ -96,7 +96,7 @@ fn node_and_resize_scenarios_fail_matching_calls() {
             faults
                 .decide(&call)
                 .rule
-                .and_then(|fired| faults.apply(fired)?.rule().answer())
+                .and_then(|fired| faults.apply(fired)?.rule().status())
                 .map(|(code, _)| code)
         };
         let answers: Vec<_> = expected.iter().map(answer).collect();

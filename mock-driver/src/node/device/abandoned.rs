@@ -9,22 +9,19 @@ use crate::store::volume_files::FileId;
 // === impl Devices ===
 
 impl Devices {
-    /// The devices that have a link, also of incomplete and read-only ones, by serial number. Only those with the disk that they were
-    /// set up with.
+    /// The devices that have a link, also of incomplete ones. Only those with the disk that they were set up with.
     pub(crate) fn linked(&self) -> Result<Vec<PathBuf>, Error> {
         let mut found = Vec::new();
         for serial in self.serials()? {
-            for serial in [link::read_only(&serial), serial] {
-                let Some(file) = self.backing_file(&serial)? else {
-                    continue;
-                };
-                for prefix in [PENDING, PREFIX] {
-                    let device = link::read(&self.named(prefix, &serial)?)?;
-                    if let Some(device) = device
-                        && loopback::has_backing_file(&device, file)?
-                    {
-                        found.push(device);
-                    }
+            let Some(file) = self.backing_file(&serial)? else {
+                continue;
+            };
+            for prefix in [PENDING, PREFIX] {
+                let device = link::read(&self.named(prefix, &serial)?)?;
+                if let Some(device) = device
+                    && loopback::has_backing_file(&device, file)?
+                {
+                    found.push(device);
                 }
             }
         }

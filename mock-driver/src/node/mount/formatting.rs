@@ -1,7 +1,7 @@
 //! Formats disks, with a mark beside the disk while mkfs runs.
 //!
-//! An incomplete filesystem looks like user data. The mark is made for a blank disk only and removed, durably, before the disk is
-//! mounted or published: whatever is on a disk with the mark is of an interrupted mkfs, and mkfs is repeated.
+//! An incomplete filesystem looks like user data. The mark is made for a blank disk only and removed, durably, before the disk
+//! is mounted or published: whatever is on a disk with the mark is of an interrupted mkfs, which is repeated.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -11,7 +11,7 @@ use std::path::Path;
 use super::Disk;
 use super::error::Error;
 use super::filesystem::{Content, Filesystem, check, content, grow_unmounted};
-use crate::node::exec::{self, Program};
+use crate::node::exec::Program;
 use crate::store::PathError;
 
 const BLKDISCARD: Program = Program {
@@ -56,21 +56,12 @@ pub(super) fn prepare(disk: &Disk, asked: Option<Filesystem>) -> Result<Filesyst
 
 fn format((mkfs, args): (Program, &[&str]), disk: &Disk) -> Result<(), Error> {
     let mark = &disk.formatting;
-    let is_rest = mark.exists();
     File::create(mark)
         .and_then(|file| file.sync_all())
         .and_then(|()| flush_directory_of(mark))
         .map_err(PathError::of("create", mark))?;
     let args = args.iter().map(AsRef::as_ref).chain([disk.device.as_os_str()]);
-    let made = mkfs.run_until(args.collect::<Vec<_>>(), &[0], &disk.stop, disk.lock.as_deref());
-    if let Err(error) = made {
-        match error {
-            // mkfs did not write to the disk.
-            exec::Error::Missing { .. } | exec::Error::Start { .. } if !is_rest => remove(mark)?,
-            exec::Error::Missing { .. } | exec::Error::Start { .. } | exec::Error::Failed { .. } => {}
-        }
-        return Err(error.into());
-    }
+    mkfs.run_until(args.collect::<Vec<_>>(), &[0], &disk.stop, disk.lock.as_deref())?;
     File::open(&disk.device)
         .and_then(|device| device.sync_all())
         .map_err(PathError::of("flush", &disk.device))?;
@@ -79,7 +70,7 @@ fn format((mkfs, args): (Program, &[&str]), disk: &Disk) -> Result<(), Error> {
 
 /// Prepares a disk to be published as a device: wipes what an interrupted mkfs left and removes the mark, so that later contents
 /// are never taken for that.
-pub(crate) fn hand_over(disk: &Disk) -> Result<(), Error> {
+pub(crate) fn wipe_interrupted(disk: &Disk) -> Result<(), Error> {
     if !disk.formatting.exists() {
         return Ok(());
     }
@@ -131,6 +122,7 @@ mod tests {
 
     use super::super::tests::mk_blank_disk;
     use super::*;
+    use crate::node::exec;
 
     fn write(disk: &PathBuf, bytes: &[u8], offset: u64) {
         let file = File::options().write(true).open(disk).unwrap();
@@ -147,24 +139,6 @@ mod tests {
     }
 
     #[test]
-    fn mkfs_that_never_ran_leaves_no_mark() {
-        let (_directory, disk) = mk_blank_disk(16 << 20);
-        let missing = Program {
-            name: "mkfs.nothing",
-            package: "nothingprogs",
-        };
-        let error = format((missing, &[]), &disk).unwrap_err();
-        assert!(
-            matches!(error, Error::Program(exec::Error::Missing { .. })),
-            "{error}"
-        );
-        assert!(!disk.formatting.exists());
-        write(&disk.file, b"other data", 5 << 20);
-        let refused = prepare(&disk, None).unwrap_err();
-        assert!(matches!(refused, Error::UnknownData { .. }), "{refused}");
-    }
-
-    #[test]
     fn data_written_after_disk_lookup_is_never_formatted() {
         verdict::require!(verdict::Requirement::Program("mkfs.ext4"));
         for rest in [&[][..], b"half a filesystem"] {
@@ -176,14 +150,11 @@ mod tests {
             format((failing, &[]), &disk).unwrap_err();
             assert!(disk.formatting.exists(), "who knows what it did");
             write(&disk.file, rest, 1 << 20);
-
-            hand_over(&disk).unwrap();
+            wipe_interrupted(&disk).unwrap();
             assert!(!disk.formatting.exists());
             assert_eq!(read(&disk.file, 17, 1 << 20), [0; 17], "the rest is wiped");
             assert_eq!(fs::metadata(&disk.file).unwrap().len(), 16 << 20);
-
             write(&disk.file, b"other data", 5 << 20);
-            hand_over(&disk).unwrap();
             let refused = prepare(&disk, None).unwrap_err();
             assert!(matches!(refused, Error::UnknownData { .. }), "{refused}");
             assert_eq!(read(&disk.file, 10, 5 << 20), b"other data");
@@ -197,7 +168,7 @@ mod tests {
         write(&disk.file, b"half a filesystem", 1 << 20);
         disk.writable = false;
         assert!(matches!(prepare(&disk, None), Err(Error::HalfFormatted)));
-        assert!(matches!(hand_over(&disk), Err(Error::HalfFormatted)));
+        assert!(matches!(wipe_interrupted(&disk), Err(Error::HalfFormatted)));
         assert!(disk.formatting.exists());
     }
 

@@ -1,16 +1,17 @@
 //! Flags of the array and its services, which a process without the array rejects.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
 
-use super::value::switch;
+use super::value::{path_or_empty, switch};
 use crate::array::{
     self, CopyMode, NodeId, Pool, PoolName, QosRule, Segments, SizeRule, SpecDeviations, quantity,
 };
-use crate::driver::service_config::{BlockRuns, ServiceConfig};
+use crate::driver::service_config::ServiceConfig;
 use crate::fault::duration;
 use crate::rpc::validate;
 
@@ -25,8 +26,7 @@ const DEFAULT_LIST_PAGE: usize = 1000;
 /// Heading of these flags in `--help`.
 pub(super) const HEADING: &str = "The array";
 
-/// Flags that only the process with the array reads. `--attach-limit` is in `Args`, because NodeGetInfo of a node process
-/// uses its -1.
+/// Flags that only the process with the array reads.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = HEADING)]
 pub(crate) struct ArrayArgs {
@@ -37,6 +37,11 @@ pub(crate) struct ArrayArgs {
     /// Number of initial volumes: vol-0, vol-1 and so on.
     #[arg(long, default_value_t = 0)]
     pub(crate) volumes: u64,
+
+    /// File with the array's state, as `ctl export` writes it: the array starts with it, whatever --state-dir has, and
+    /// a reset returns to it.
+    #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
+    pub(crate) fixture: PathBuf,
 
     /// Number of zones, to which the nodes are assigned round-robin. Each zone has its own pool unless --pool
     /// is given. 0 means a storage system without topology.
@@ -65,7 +70,7 @@ pub(crate) struct ArrayArgs {
 
     /// Parameters that ControllerModifyVolume accepts: KEY with any value, KEY=LOW..HIGH an integer,
     /// KEY=ONE|OTHER an enumeration, * any other key. latency (milliseconds) delays attaches and detaches;
-    /// throughput (MiB/s) and iops (of 256 KiB) limit the rate of volume copies.
+    /// the others have no effect.
     #[arg(
         long,
         default_value = "iops=1..1000000,latency=0..600000,throughput=1..1000000,tier=bronze|silver|gold"
@@ -89,11 +94,6 @@ pub(crate) struct ArrayArgs {
     /// instead of OK.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
     pub(crate) unpublish_not_found: bool,
-
-    /// Block metadata type of SnapshotMetadata: fixed (FIXED_LENGTH, one entry per block) or variable
-    /// (VARIABLE_LENGTH, adjacent blocks merged).
-    #[arg(long, alias = "snapshot-metadata-block-type", default_value = "variable", value_parser = block_runs)]
-    pub(crate) snapshot_metadata_blocks: BlockRuns,
 
     /// Duration of ControllerPublishVolume and ControllerUnpublishVolume.
     #[arg(long, default_value = "0s", value_parser = duration::parse)]
@@ -124,15 +124,6 @@ pub(crate) struct ArrayArgs {
     /// A node takes volumes that are not attached to it.
     #[arg(skip)]
     pub(crate) attach_optional: bool,
-}
-
-/// The attach limit of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AttachLimit {
-    /// This number; 0 means unlimited.
-    Of(usize),
-    /// Unlimited, but each NodeGetInfo reports a random number from 1 to 10.
-    ByChance,
 }
 
 /// A pool in the form of the flag.
@@ -203,7 +194,6 @@ impl ArrayArgs {
     pub(super) fn config(&self) -> ServiceConfig {
         ServiceConfig {
             snapshot_delay: self.snapshot_delay,
-            block_runs: self.snapshot_metadata_blocks,
             node_growth_limit: self.node_growth_limit,
             min_filesystem_bytes: self.min_filesystem_bytes,
             attach_optional: self.attach_optional,
@@ -233,31 +223,6 @@ impl ArrayArgs {
             capacity: Pool::DEFAULT_CAPACITY,
         };
         (0..self.zones.max(1)).map(pool).collect()
-    }
-}
-
-// === impl AttachLimit ===
-
-impl AttachLimit {
-    /// The effective limit.
-    pub(super) fn number(self) -> usize {
-        match self {
-            Self::Of(number) => number,
-            Self::ByChance => 0,
-        }
-    }
-}
-
-impl FromStr for AttachLimit {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, &'static str> {
-        if text == "-1" {
-            return Ok(Self::ByChance);
-        }
-        text.parse().map(Self::Of).map_err(
-            |_| "must be a number of volumes; 0 = unlimited; -1 = unlimited, but NodeGetInfo reports a random 1-10",
-        )
     }
 }
 
@@ -332,14 +297,6 @@ fn quantity(text: &str) -> Result<u64, String> {
     match quantity::bytes(text) {
         Some(number) if number > 0 => Ok(number),
         _ => Err("must be a number of bytes, at least 1, with or without a unit such as Mi or Gi".to_owned()),
-    }
-}
-
-fn block_runs(text: &str) -> Result<BlockRuns, &'static str> {
-    match text {
-        "fixed" | "FIXED_LENGTH" => Ok(BlockRuns::Fixed),
-        "variable" | "VARIABLE_LENGTH" => Ok(BlockRuns::Variable),
-        _ => Err("must be fixed or variable"),
     }
 }
 

@@ -19,16 +19,10 @@ use crate::rpc::capabilities::{Capability, CapabilitySet, ReportedIn};
 pub(super) mod translate;
 
 /// Flags of csi-driver-host-path that are aliases of other flags.
-const ALIASES: [&str; 5] = [
-    "drivername",
-    "node-expand-required",
-    "nodeid",
-    "snapshot-metadata-block-type",
-    "statedir",
-];
+const ALIASES: [&str; 4] = ["drivername", "node-expand-required", "nodeid", "statedir"];
 
 /// Its defaults that differ: field name and value in the form of the flag.
-const DEFAULTS: [(&str, &str); 8] = [
+const DEFAULTS: [(&str, &str); 7] = [
     ("driver_name", "hostpath.csi.k8s.io"),
     ("enable_attach", "false"),
     ("enable_controller_modify_volume", "false"),
@@ -37,7 +31,6 @@ const DEFAULTS: [(&str, &str); 8] = [
     ("mutable_parameters", QosRule::ANY_KEY),
     // Its own node only.
     ("nodes", "0"),
-    ("snapshot_metadata_blocks", "FIXED_LENGTH"),
 ];
 
 /// Flags that only csi-driver-host-path has.
@@ -77,6 +70,8 @@ pub(crate) struct HostPathArgs {
     max_volume_size_node: Option<u64>,
     #[arg(long, hide = true, conflicts_with = "pools")]
     capacity: Vec<PoolFlag>,
+    #[arg(long, hide = true, value_parser = block_type)]
+    snapshot_metadata_block_type: Option<()>,
 }
 
 // === impl HostPathArgs ===
@@ -188,6 +183,13 @@ impl HostPathArgs {
             notes.push(note.to_owned());
         }
         notes
+    }
+}
+
+fn block_type(text: &str) -> Result<(), &'static str> {
+    match text {
+        "VARIABLE_LENGTH" => Ok(()),
+        _ => Err("block metadata is always VARIABLE_LENGTH: remove the flag"),
     }
 }
 

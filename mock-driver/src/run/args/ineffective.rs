@@ -1,6 +1,6 @@
 //! Flags that contradict each other or have no effect.
 
-use super::{Args, AttachLimit};
+use super::{Args, RANDOM_LIMIT};
 use crate::driver::mode::Mode;
 
 /// The part of `--node-id` that `--node-name` replaces.
@@ -30,6 +30,10 @@ impl Args {
                 "--node-id has {name}, which --node-name replaces: add --node-name with the node's name in Kubernetes",
             ),
             (
+                !self.ready_file.as_os_str().is_empty() && !self.faults.listen_after.is_zero(),
+                "--ready-file says that the driver listens, which it does not before --listen-after: remove one of them",
+            ),
+            (
                 has_name && !takes_name,
                 "--node-name has no effect unless --node-id has {name}: write --node-id={name} or --node-id=i-{name}, or \
                  remove it",
@@ -46,7 +50,6 @@ impl Args {
         let has_node = !self.node.node_id.is_empty();
         let has_journal = !admin.journal.as_os_str().is_empty();
         let registers = !self.node.registration_dir.as_os_str().is_empty();
-        let is_by_chance = self.attach_limit == AttachLimit::ByChance;
         // (whether the flags have an effect, why not, their ids)
         let table: [(bool, &str, &[&str]); 7] = [
             (
@@ -83,7 +86,7 @@ impl Args {
                 &["zones"],
             ),
             (
-                !is_by_chance,
+                self.attach_limit != RANDOM_LIMIT,
                 "beside --attach-limit=-1",
                 &["advertised_attach_limit"],
             ),

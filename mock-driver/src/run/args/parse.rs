@@ -9,7 +9,7 @@ use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 
 use super::hostpath::HostPathArgs;
 use super::hostpath::translate::translate;
-use super::{Args, ArrayArgs, AttachLimit, NodeArgs};
+use super::{Args, ArrayArgs, NodeArgs, RANDOM_LIMIT};
 use crate::driver::mode::Mode;
 
 /// Flags that `--proxy-to` ignores, besides [`ArrayArgs`] and [`NodeArgs`].
@@ -85,8 +85,7 @@ impl Args {
     /// The error for a flag of the array on a process with a node only.
     fn array_flag_on_node(&self, matches: &ArgMatches) -> Option<String> {
         let is_given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
-        let is_by_chance = self.attach_limit == AttachLimit::ByChance;
-        let id = match is_given("attach_limit") && !is_by_chance {
+        let id = match is_given("attach_limit") && self.attach_limit != RANDOM_LIMIT {
             true => "attach_limit".to_owned(),
             false => ids::<ArrayArgs>().into_iter().find(|id| is_given(id))?,
         };

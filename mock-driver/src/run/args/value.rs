@@ -19,6 +19,6 @@ pub(super) fn path_or_empty() -> impl TypedValueParser<Value = PathBuf> {
 }
 
 /// A path; `None` if it is empty.
-pub(super) fn given(path: &Path) -> Option<PathBuf> {
+pub(in crate::run) fn given(path: &Path) -> Option<PathBuf> {
     Some(path.to_owned()).filter(|path| !path.as_os_str().is_empty())
 }

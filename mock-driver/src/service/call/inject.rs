@@ -9,7 +9,7 @@ use tonic::Code;
 
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::fault::{ActiveFault, Decision, End, Hang, Phase};
+use crate::fault::{ActiveFault, CallEnd, Decision, Hang, Phase};
 use crate::rpc::method::Method;
 use crate::socket::ConnectionInfo;
 
@@ -25,12 +25,14 @@ pub(crate) enum Injection {
     Fail(Error),
     /// The call succeeds, although its operation does not happen now.
     Succeed,
+    /// The call succeeds with these encoded messages.
+    Respond(Vec<Vec<u8>>),
 }
 
 // === impl Injection ===
 
 impl Injection {
-    fn answer((code, message): (Code, String)) -> Self {
+    fn of((code, message): (Code, String)) -> Self {
         if code == Code::Ok {
             return Self::Succeed;
         }
@@ -52,20 +54,27 @@ impl Driver {
     ) -> Injection {
         active.pause().await;
         match &active.rule().action.end {
-            None | Some(End::Edit(_)) => Injection::Continue,
-            Some(End::Answer { .. }) => active.answer().map_or(Injection::Continue, Injection::answer),
-            Some(End::DropConnection) => match connection {
+            None | Some(CallEnd::Edit(_)) => Injection::Continue,
+            Some(CallEnd::Status { .. }) => active.status().map_or(Injection::Continue, Injection::of),
+            Some(CallEnd::Respond(_)) => match &active.response {
+                Ok(messages) => Injection::Respond(messages.clone()),
+                Err(reason) => Injection::of((
+                    Code::Internal,
+                    format!("fault rule \"{}\": response: {reason}", active.rule().id),
+                )),
+            },
+            Some(CallEnd::DropConnection) => match connection {
                 Some(connection) => {
                     connection.handle.cut();
                     std::future::pending().await
                 }
                 None => Injection::Fail(active.lost_connection()),
             },
-            Some(End::SocketAway(time)) => {
+            Some(CallEnd::SocketAway(time)) => {
                 self.socket_control.take_away(Some(*time));
                 std::future::pending().await
             }
-            Some(End::Exit(how)) => {
+            Some(CallEnd::Exit(how)) => {
                 tracing::warn!(rule = active.rule().id, exit = %how, "exiting, as a fault rule requires");
                 self.exit.request(*how);
                 std::future::pending().await
@@ -95,7 +104,7 @@ impl Decision {
         }
         if let Some(mut active) = self.backend.take() {
             active.pause().await;
-            if let Some((code, message)) = active.answer() {
+            if let Some((code, message)) = active.status() {
                 return Err(Error::Injected { code, message });
             }
         }
@@ -111,7 +120,7 @@ impl ActiveFault {
     pub(crate) async fn flush_before(&self) {
         if matches!(
             self.rule().action.end,
-            Some(End::DropConnection | End::SocketAway(_) | End::Exit(_))
+            Some(CallEnd::DropConnection | CallEnd::SocketAway(_) | CallEnd::Exit(_))
         ) {
             time::sleep(ARRIVES_WITHIN).await;
         }
@@ -139,7 +148,7 @@ impl ActiveFault {
             );
             (Code::DeadlineExceeded, text)
         };
-        Injection::answer(self.rule().answer().unwrap_or_else(late))
+        Injection::of(self.rule().status().unwrap_or_else(late))
     }
 
     /// The reply with the rule's edits.
@@ -154,7 +163,7 @@ impl ActiveFault {
 
     /// An encoded reply with the rule's edits; `None` without edits, or if the reply cannot be decoded.
     pub(crate) fn edit_reply(&self, path: &str, reply: &[u8]) -> Option<Vec<u8>> {
-        let Some(End::Edit(edits)) = &self.rule().action.end else {
+        let Some(CallEnd::Edit(edits)) = &self.rule().action.end else {
             return None;
         };
         let descriptor = Method::at(path)?.reply();

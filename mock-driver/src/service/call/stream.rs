@@ -36,10 +36,18 @@ impl Driver {
     ) -> Result<Response<BoxStream<M>>, Status>
     where
         Q: Rpc,
-        M: Send + 'static,
+        M: Message + Default + 'static,
         S: Stream<Item = Result<M, Error>> + Send + 'static,
     {
-        let (mut call, result) = self.run_stages(request).await;
+        let mut call = Call::begin(self, &request);
+        let result = self.run_stages(&mut call, &request).await;
+        if let (Ok(_), Some(stub)) = (&result, call.stub.take()) {
+            let stub = stub
+                .into_iter()
+                .map(|message| M::decode(message.as_slice()).map_err(undecodable));
+            let ended = call.end(result)?;
+            return Ok(ended.map(|_| Box::pin(stream::iter(stub)) as BoxStream<M>));
+        }
         let (first, active) = match (result, call.pending.take()) {
             (Ok(first), Some(active)) => (first, active),
             (result, _) => {
@@ -85,7 +93,9 @@ impl<R: Message + Secrets + Clone> InterruptedStream<R> {
         let driver = self.call.driver.clone();
         let injection = match driver.faults.apply(self.active) {
             Some(mut active) => {
-                self.call.set_fault(&active);
+                if let Some(record) = &mut self.call.record {
+                    record.set_fault(&active.rule().id);
+                }
                 active.flush_before().await;
                 driver
                     .apply_fault(&mut active, self.call.connection.as_ref())
@@ -95,7 +105,7 @@ impl<R: Message + Secrets + Clone> InterruptedStream<R> {
         };
         let result = match injection {
             Injection::Fail(error) => Err(error),
-            Injection::Continue | Injection::Succeed => Ok(self.first),
+            Injection::Continue | Injection::Succeed | Injection::Respond(_) => Ok(self.first),
         };
         self.call.end(result).map(drop)
     }
@@ -104,4 +114,8 @@ impl<R: Message + Secrets + Clone> InterruptedStream<R> {
     fn fail(self, error: Error) -> Result<(), Status> {
         self.call.end(Err::<R, _>(error)).map(drop)
     }
+}
+
+fn undecodable(error: prost::DecodeError) -> Status {
+    Status::internal(format!("the message of a fault rule cannot be decoded: {error}"))
 }

@@ -6,6 +6,7 @@ use csi_proto::v1::{
 };
 use futures::StreamExt;
 use serde_json::json;
+use tokio::time;
 
 use super::*;
 use crate::array::CreateSnapshotParams;

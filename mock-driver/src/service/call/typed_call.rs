@@ -3,12 +3,14 @@
 use std::borrow::Cow;
 use std::cell::OnceCell;
 
+use http::HeaderMap;
 use prost_reflect::DynamicMessage;
 
 use super::rpc::Rpc;
 use crate::array::Array;
 use crate::driver::Driver;
 use crate::fault::{ArrayUsage, CallInfo, Reservations, VolumeLocation};
+use crate::journal::Peer;
 
 /// A decoded request of a driver.
 pub(super) struct TypedCall<'a, Q> {
@@ -16,6 +18,8 @@ pub(super) struct TypedCall<'a, Q> {
     pub(super) driver: &'a Driver,
     /// The node of the process, for a request without a node id; looked up when a rule needs it.
     pub(super) here: OnceCell<String>,
+    pub(super) headers: &'a HeaderMap,
+    pub(super) peer: Option<Peer>,
 }
 
 impl<Q: Rpc> CallInfo for TypedCall<'_, Q> {
@@ -43,6 +47,14 @@ impl<Q: Rpc> CallInfo for TypedCall<'_, Q> {
         DynamicMessage::decode(Q::METHOD.request(), wire.as_slice())
             .ok()
             .map(Cow::Owned)
+    }
+
+    fn headers(&self) -> Option<&HeaderMap> {
+        Some(self.headers)
+    }
+
+    fn peer(&self) -> Option<Peer> {
+        self.peer
     }
 
     fn usage(&self, reserved: &Reservations) -> ArrayUsage {
@@ -126,6 +138,8 @@ mod tests {
             request: &request,
             driver,
             here: OnceCell::new(),
+            headers: &HeaderMap::new(),
+            peer: None,
         };
         let info = |fields: &[&str]| {
             let found = fields.iter().find(|field| rpc.takes(field));

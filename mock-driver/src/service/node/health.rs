@@ -30,7 +30,7 @@ impl Rpc for NodeGetVolumeHealthRequest {
     }
 
     async fn execute((volume, path): Self::Params, driver: &Driver) -> Result<Self::Reply, Error> {
-        let view = driver.view_or_inline(&volume).await?;
+        let view = driver.array_volume_or_inline(&volume).await?;
         let findings = driver
             .here()?
             .findings(&volume, path.as_deref(), view.as_ref())

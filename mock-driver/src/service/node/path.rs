@@ -3,7 +3,7 @@
 use crate::array::{Access, Capability};
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::node::{Map, View};
+use crate::node::{ArrayVolume, Map};
 use crate::rpc::capabilities::{self, LiveCapabilities};
 use crate::rpc::validate::{self, Invalid, KUBELET};
 
@@ -87,7 +87,7 @@ pub(super) fn lasting(context: Map) -> Map {
 
 impl Driver {
     /// The node's view of a volume of the array; `None` for an inline volume.
-    pub(crate) async fn view_or_inline(&self, volume: &str) -> Result<Option<View>, Error> {
+    pub(crate) async fn array_volume_or_inline(&self, volume: &str) -> Result<Option<ArrayVolume>, Error> {
         if self.here()?.is_inline(volume) {
             return Ok(None);
         }

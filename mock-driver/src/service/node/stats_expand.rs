@@ -29,7 +29,7 @@ impl Rpc for NodeGetVolumeStatsRequest {
     }
 
     async fn execute((volume, path): Self::Params, driver: &Driver) -> Result<Self::Reply, Error> {
-        let view = driver.view_or_inline(&volume).await?;
+        let view = driver.array_volume_or_inline(&volume).await?;
         let node = driver.here()?;
         let space = node
             .stats(&volume, &path, view.as_ref(), driver.node_features())
@@ -71,7 +71,7 @@ impl Rpc for NodeExpandVolumeRequest {
             let reason = format!("nodes grow volumes to at most {most} bytes (--max-volume-size-node)");
             return Err(node::Error::Size { reason }.into());
         }
-        let view = driver.view_or_inline(&volume).await?;
+        let view = driver.array_volume_or_inline(&volume).await?;
         let node = driver.here()?;
         let is_block = node.is_block_at(&volume, &path)?;
         if capability.is_some_and(|capability| capability.is_block() != is_block) {

@@ -11,7 +11,7 @@ use csi_mock_driver::array::{
     Error, HealthIssue, NodeSettings, PublishParams, Settings, Severity, SizeRange, Source,
     StorageHealthIssue, StorageSeverity, Timing,
 };
-use csi_mock_driver::store::{Database, OpenError, Store};
+use csi_mock_driver::store::{Database, Initial, OpenError, Store};
 use jiff::Timestamp;
 
 const MIB: u64 = 1 << 20;
@@ -25,11 +25,18 @@ fn settings() -> Settings {
     }
 }
 
+fn initial() -> Initial {
+    Initial {
+        volumes: 2,
+        fixture: None,
+    }
+}
+
 /// Retries: a child process that another test is starting has a copy of our lock until its exec, for which there is no
 /// event.
 pub(super) fn try_open(directory: &Path) -> Result<Store, OpenError> {
     let database = || Database::open(directory).map(Arc::new);
-    let opened = || match database().and_then(|database| Store::open(database, settings(), 7, 2)) {
+    let opened = || match database().and_then(|database| Store::open(database, settings(), 7, initial())) {
         Err(OpenError::InUse { .. }) => {
             thread::sleep(Duration::from_millis(1));
             None

@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 
-use csi_mock_driver::driver::service_config::BlockRuns;
 use csi_mock_driver::store::volume_files::FileId;
 use csi_proto::v1::snapshot_metadata_client::SnapshotMetadataClient;
 use csi_proto::v1::{BlockMetadata, BlockMetadataType, GetMetadataAllocatedRequest, GetMetadataDeltaRequest};
@@ -115,18 +114,6 @@ async fn written_and_changed_blocks_are_reported() {
     assert_eq!(
         world.delta(&empty, &first, 0).await.unwrap(),
         [vec![(0, 3), (100, 1)]]
-    );
-}
-
-#[tokio::test]
-async fn fixed_block_runs_have_one_block_each() {
-    let mut world = World::start_with(|_, settings| settings.config.block_runs = BlockRuns::Fixed).await;
-    let a = world.volume("a").await;
-    world.write(&a, &[4, 5], 1).await;
-    let snapshot = world.snapshot("s", &a).await;
-    assert_eq!(
-        world.allocated(&snapshot, 0, 1).await.unwrap(),
-        [[(4, 1)], [(5, 1)]]
     );
 }
 

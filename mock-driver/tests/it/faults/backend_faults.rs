@@ -1,22 +1,18 @@
 //! Backend faults, as callers see them.
 
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
-use csi_mock_driver::admin_api::client::Client;
 use csi_mock_driver::fault::{Rule, RuleKind};
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;
-use rustix::process::Signal;
 use serde_json::{Value, json};
-use tokio::time::{self, Instant};
+use tokio::time::Instant;
 use tonic::Code;
 use tonic::transport::Channel;
 
 use super::{nodes_of, publish, unpublish};
-use crate::program::Program;
-use crate::server::{DEADLINE, Server, line_in, mk_create, mk_publish, published};
+use crate::server::{Server, line_in, mk_create, mk_publish, published};
 
 async fn start() -> (Server, ControllerClient<Channel>) {
     let server = Server::start_with(|directory, settings| {
@@ -281,104 +277,4 @@ async fn backend_faults_of_the_fault_file_end_with_it() {
     })
     .await;
     assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Ok);
-}
-
-/// A driver as a process, with a state directory and an admin API.
-async fn start_kept(directory: &Path) -> (Program, Client) {
-    let path = |file: &str| directory.join(file).display().to_string();
-    let flags = [
-        "--volumes=3".to_owned(),
-        format!("--state-dir={}", path("state")),
-        format!("--admin-endpoint=unix://{}", path("admin.sock")),
-    ];
-    let program = Program::start(&directory.join("csi.sock"), flags).await;
-    let client = Client::new(path("admin.sock").parse().unwrap());
-    (program, client)
-}
-
-#[tokio::test]
-async fn state_loss_applies_once_at_restart_to_the_configured_state() {
-    // (backend fault, whether it is active at the end, remaining volumes of four, nodes of vol-0 and of vol-1)
-    let table = [
-        (json!({"loses": "changes"}), true, 3, [1, 0]),
-        (json!({}), true, 3, [1, 0]),
-        (json!({"loses": "attachments"}), true, 4, [0, 0]),
-        (json!({"loses": "everything"}), true, 3, [0, 0]),
-        (json!({"loses": "everything"}), false, 4, [1, 1]),
-    ];
-    for (fields, stays, volumes, nodes) in table {
-        for signal in [Signal::KILL, Signal::TERM] {
-            let directory = tempfile::tempdir().unwrap();
-            let (mut program, admin) = start_kept(directory.path()).await;
-            let mut client = program.controller().await;
-            assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Ok);
-            let mut whole = json!({"id": "x", "type": "state-loss"});
-            whole
-                .as_object_mut()
-                .unwrap()
-                .extend(fields.as_object().unwrap().clone());
-            admin.put_backend_fault(&whole).await.unwrap();
-            assert_eq!(publish(&mut client, "vol-1", "node-1").await, Code::Ok);
-            client.create_volume(mk_create("new")).await.unwrap();
-            assert_eq!(published(&mut client).await.len(), 4, "nothing is lost yet");
-            if !stays {
-                admin.set_backend_fault("x", false).await.unwrap();
-            }
-            drop(client);
-            program.signal(signal);
-            program.ended().await;
-
-            let (program, _) = start_kept(directory.path()).await;
-            let mut client = program.controller().await;
-            let found = published(&mut client).await;
-            assert_eq!(found.len(), volumes, "{fields} {signal:?}");
-            let of = |volume: &str| found.iter().find(|(id, _)| id == volume).unwrap().1.len();
-            assert_eq!([of("vol-0"), of("vol-1")], nodes, "{fields} {signal:?}");
-            assert_eq!(publish(&mut client, "vol-2", "node-2").await, Code::Ok);
-            drop(program);
-            let (program, _) = start_kept(directory.path()).await;
-            assert_eq!(
-                nodes_of(&mut program.controller().await, "vol-2").await,
-                ["node-2"],
-                "{fields}: the state is lost once"
-            );
-        }
-    }
-}
-
-#[tokio::test]
-async fn state_loss_of_the_fault_file_follows_the_file() {
-    let script = "backend-faults: [{id: t, type: state-loss, loses: everything}]";
-    let start = async |directory| {
-        Server::start_in(directory, |directory, settings| {
-            settings.initial_volumes = 1;
-            settings.state_dir = Some(directory.join("state"));
-            settings.faults = Some(directory.join("faults.yaml"));
-        })
-        .await
-    };
-    let directory = tempfile::tempdir().unwrap();
-    fs::write(directory.path().join("faults.yaml"), script).unwrap();
-    let server = start(directory).await;
-    let is_stored = |server: &Server| {
-        let database = server.driver().store.database.as_ref().unwrap();
-        !database.dump().unwrap()["meta"]["loss"].is_null()
-    };
-    assert!(is_stored(&server), "before the first call");
-    let mut client = server.controller().await;
-    assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Ok);
-    let server = start(server.stop().await).await;
-    let mut client = server.controller().await;
-    assert!(nodes_of(&mut client, "vol-0").await.is_empty());
-    assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Ok);
-    fs::write(server.path("faults.yaml"), "[]").unwrap();
-    let gone = async {
-        while is_stored(&server) {
-            time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    time::timeout(DEADLINE, gone).await.expect("must be removed");
-    let server = start(server.stop().await).await;
-    let mut client = server.controller().await;
-    assert_eq!(nodes_of(&mut client, "vol-0").await, ["node-0"]);
 }

@@ -4,7 +4,6 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use csi_mock_driver::driver::service_config::BlockRuns;
 use csi_mock_driver::fault::{Rule, RuleKind};
 use csi_mock_driver::store::volume_files::FileId;
 use csi_proto::v1::snapshot_metadata_client::SnapshotMetadataClient;
@@ -31,7 +30,6 @@ impl Scene {
             settings.initial_volumes = 1;
             settings.array.sizes.default = 1 << 20;
             settings.journal = Some(directory.join("journal"));
-            settings.config.block_runs = BlockRuns::Fixed;
         })
         .await;
         let medium = FileId::Volume("vol-0".to_owned());
@@ -42,7 +40,10 @@ impl Scene {
             .await
             .unwrap();
         let disk = fs::OpenOptions::new().write(true).open(disk).unwrap();
-        disk.write_all_at(&[1; 5 * 4096], 0).unwrap();
+        // Every second one, so that each is an extent.
+        for block in 0..5 {
+            disk.write_all_at(&[1; 4096], 2 * block * 4096).unwrap();
+        }
         let request = v1::CreateSnapshotRequest {
             name: "s".to_owned(),
             source_volume_id: "vol-0".to_owned(),

@@ -259,12 +259,12 @@ async fn foreign_data_of_a_backend_fault_is_not_formatted_and_ends_with_it() {
 }
 
 #[tokio::test]
-async fn dirty_filesystem_is_repaired_or_refused_unchanged() {
+async fn damaged_filesystem_is_refused_until_the_fault_ends() {
     for devices in kinds() {
         let mut env = TestEnv::start(devices).await;
         let volume = env.attached("a", 64 * MIB, mount(Mode::SingleNodeWriter)).await;
-        let beyond = "backend-faults: [{id: x, type: dirty-filesystem, repairable: false}]";
-        env.server.set_faults(beyond);
+        env.server
+            .set_faults("backend-faults: [{id: x, type: damaged-filesystem}]");
         assert_eq!(
             env.stage(&volume).await,
             Ok(()),
@@ -272,49 +272,11 @@ async fn dirty_filesystem_is_repaired_or_refused_unchanged() {
         );
         env.unstage(&volume).await.unwrap();
         assert_eq!(env.stage(&volume).await, Err(Code::Internal), "{devices:?}");
-
-        let disk = env.server.disk(&volume.id);
-        if devices == Choice::Loop {
-            never_checked(&disk);
-        }
         env.server.set_faults("");
         assert_eq!(env.stage(&volume).await, Ok(()), "{devices:?}");
         env.unstage(&volume).await.unwrap();
-        if devices == Choice::Loop {
-            assert_eq!(checked(&disk), NEVER, "a clean filesystem needs no check");
-        }
-        env.server
-            .set_faults("backend-faults: [{id: x, type: dirty-filesystem}]");
-        assert_eq!(env.stage(&volume).await, Ok(()), "{devices:?}");
-        env.unstage(&volume).await.unwrap();
-        if devices == Choice::Loop {
-            assert_ne!(checked(&disk), NEVER, "it was checked because of its errors");
-        }
         env.end().await;
     }
-}
-
-/// A check time that no real check has: one second after the epoch.
-const NEVER: u32 = 1;
-
-/// Sets the check time of an unmounted filesystem to [`NEVER`].
-fn never_checked(disk: &Path) {
-    let request = format!("set_super_value lastcheck {NEVER}");
-    let done = verdict::command("debugfs")
-        .args(["-w", "-R", &request])
-        .arg(disk)
-        .output()
-        .unwrap();
-    assert!(done.status.success(), "{done:?}");
-    assert_eq!(checked(disk), NEVER);
-}
-
-/// The time of a filesystem's last check, in seconds.
-fn checked(disk: &Path) -> u32 {
-    let mut bytes = [0; 4];
-    let file = fs::File::open(disk).unwrap();
-    std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0x440).unwrap();
-    u32::from_le_bytes(bytes)
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use tokio_test::{assert_pending, assert_ready, task};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::admin_api::resource::ExpectationStatus;
 use crate::driver::{Driver, Settings};
 
 fn mk_admin() -> Admin {

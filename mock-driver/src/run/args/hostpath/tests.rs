@@ -6,7 +6,6 @@ use clap::CommandFactory;
 use super::translate::state_dir;
 use super::*;
 use crate::driver::Settings;
-use crate::driver::service_config::BlockRuns;
 use crate::run::args::Args as All;
 
 fn read(words: &[&str]) -> Result<All, clap::Error> {
@@ -56,7 +55,6 @@ fn hostpath_defaults_apply_with_any_hostpath_flag() {
     assert_eq!(theirs.array.pool_parameter, "kind");
     let nodes: Vec<_> = theirs.array.nodes.iter().map(|node| node.as_str()).collect();
     assert_eq!(nodes, ["worker"]);
-    assert_eq!(theirs.config.block_runs, BlockRuns::Fixed);
     assert!(!theirs.array.deviations.delete_in_use);
     assert!(!theirs.journal_config.grpc_call_lines);
     let [pool] = &theirs.array.pools[..] else {
@@ -166,8 +164,8 @@ fn limits_are_those_of_host_path() {
         let settings = with(flags);
         let limits = (settings.array.attach_limit, settings.array.advertised_limit);
         assert_eq!(limits, (holds, said), "{flags:?}");
-        let by_chance = flags.contains(&"--attach-limit=-1");
-        assert_eq!(settings.config.limit_by_chance, by_chance, "{flags:?}");
+        let is_random = flags.contains(&"--attach-limit=-1");
+        assert_eq!(settings.config.random_limit, is_random, "{flags:?}");
     }
     let sizes = with(&[
         "--max-volume-size=2147483648",
@@ -279,7 +277,8 @@ fn unknown_flags_and_invalid_values_are_refused() {
         ("--maxvolumespernode=-1", "--maxvolumespernode"),
         ("--attach-limit=-2", "--attach-limit"),
         ("--max-volume-size-node=large", "--max-volume-size-node"),
-        ("--snapshot-metadata-block-type=ODD", "--snapshot-metadata-block"),
+        ("--snapshot-metadata-block-type=ODD", "VARIABLE_LENGTH"),
+        ("--snapshot-metadata-block-type=FIXED_LENGTH", "VARIABLE_LENGTH"),
         ("--endpoint=tcp://127.0.0.1:10000", "socat"),
         ("--logtostderr=2", "--logtostderr"),
         ("--log_file_max_size=big", "--log_file_max_size"),

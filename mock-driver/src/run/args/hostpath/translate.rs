@@ -6,7 +6,6 @@ use clap::ArgMatches;
 use clap::parser::ValueSource;
 
 use crate::run::args::Args;
-use crate::run::args::array::AttachLimit;
 
 /// Its state directory, used if it exists, because its manifests mount it there. In Kubernetes' tests several drivers on a
 /// node share it, so each has a subdirectory of its name.
@@ -53,7 +52,7 @@ pub(in crate::run::args) fn translate(args: &mut Args, matches: &ArgMatches) {
     if host_path.check_volume_lifecycle == Some(false) {
         args.array.delete_in_use = true;
     }
-    if let (Some(limit), AttachLimit::Of(0)) = (host_path.maxvolumespernode, args.attach_limit) {
+    if let (Some(limit), 0) = (host_path.maxvolumespernode, args.attach_limit) {
         args.array.advertised_attach_limit = limit;
     }
     args.array.node_growth_limit = host_path.max_volume_size_node.filter(|most| *most > 0);

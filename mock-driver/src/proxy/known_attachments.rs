@@ -10,7 +10,7 @@ use crate::fault::{CallInfo, Reservations, VolumeLocation};
 
 /// Attachments by volume. A deleted volume has no entry and is listed as gone.
 #[derive(Debug, Default)]
-pub(super) struct Seen(Mutex<Known>);
+pub(super) struct KnownAttachments(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
@@ -42,9 +42,9 @@ impl Known {
     }
 }
 
-// === impl Seen ===
+// === impl KnownAttachments ===
 
-impl Seen {
+impl KnownAttachments {
     pub(super) fn learn(&self, call: &dyn CallInfo) {
         let (volume, node) = (call.volume().to_owned(), call.node().to_owned());
         let mut known = self.lock();
@@ -125,24 +125,24 @@ mod tests {
 
     use std::sync::Arc;
 
-    use super::super::message::Passing;
+    use super::super::forwarded_request::ForwardedRequest;
     use super::*;
     use crate::rpc::method::Method;
 
-    fn learn<M: Message>(seen: &Arc<Seen>, rpc: &str, request: &M) {
+    fn learn<M: Message>(attachments: &Arc<KnownAttachments>, rpc: &str, request: &M) {
         let rpc: Option<Method> = rpc.parse().ok();
         let path = rpc.map(Method::path).unwrap_or_default().to_owned();
-        seen.learn(&Passing::new(
+        attachments.learn(&ForwardedRequest::new(
             path,
             rpc,
             Some(&request.encode_to_vec()),
-            seen.clone(),
+            attachments.clone(),
         ));
     }
 
     #[test]
     fn memory_of_volumes_that_come_and_go_is_bounded() {
-        let seen = Arc::new(Seen::default());
+        let attachments = Arc::new(KnownAttachments::default());
         for number in 0..GONE + 500 {
             let volume_id = format!("vol-{number}");
             let publish = ControllerPublishVolumeRequest {
@@ -150,22 +150,26 @@ mod tests {
                 node_id: "node-0".to_owned(),
                 ..Default::default()
             };
-            learn(&seen, "ControllerPublishVolume", &publish);
+            learn(&attachments, "ControllerPublishVolume", &publish);
             let unpublish = ControllerUnpublishVolumeRequest {
                 volume_id: volume_id.clone(),
                 node_id: "node-0".to_owned(),
                 ..Default::default()
             };
-            learn(&seen, "ControllerUnpublishVolume", &unpublish);
-            assert!(seen.lock().nodes.is_empty());
+            learn(&attachments, "ControllerUnpublishVolume", &unpublish);
+            assert!(attachments.lock().nodes.is_empty());
             let delete = DeleteVolumeRequest {
                 volume_id,
                 ..Default::default()
             };
-            learn(&seen, "DeleteVolume", &delete);
+            learn(&attachments, "DeleteVolume", &delete);
         }
-        assert_eq!(seen.lock().gone.len(), GONE);
-        assert!(!seen.location(&format!("vol-{}", GONE + 499), "node-0").exists);
-        assert!(seen.location("vol-0", "node-0").exists, "forgotten");
+        assert_eq!(attachments.lock().gone.len(), GONE);
+        assert!(
+            !attachments
+                .location(&format!("vol-{}", GONE + 499), "node-0")
+                .exists
+        );
+        assert!(attachments.location("vol-0", "node-0").exists, "forgotten");
     }
 }

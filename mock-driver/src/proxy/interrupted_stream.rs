@@ -21,7 +21,7 @@ use crate::socket::ConnectionInfo;
 const PREFIX: usize = 5;
 
 /// A stream that a rule interrupts.
-pub(super) struct Cut {
+pub(super) struct InterruptedStream {
     pub(super) driver: Arc<Driver>,
     pub(super) connection: Option<ConnectionInfo>,
     pub(super) record: Option<CallRecord>,
@@ -29,9 +29,9 @@ pub(super) struct Cut {
 }
 
 /// A forwarded stream.
-struct Journey {
-    cut: Cut,
-    frames: Option<BodyStream<Body>>,
+struct Frames {
+    stream: InterruptedStream,
+    body: Option<BodyStream<Body>>,
     left: Left,
     /// Data that arrived together with the last message to pass, and follows it.
     held: Option<Frame<Bytes>>,
@@ -48,11 +48,11 @@ struct Left {
     content: usize,
 }
 
-// === impl Cut ===
+// === impl InterruptedStream ===
 
-impl Cut {
+impl InterruptedStream {
     /// Forwards a stream until the rule acts.
-    pub(super) fn stream(mut self, response: http::Response<Body>) -> http::Response<Body> {
+    pub(super) fn forward(mut self, response: http::Response<Body>) -> http::Response<Body> {
         let count = self
             .active
             .as_ref()
@@ -63,39 +63,39 @@ impl Cut {
             end(&mut self.record, &status);
         }
         response.map(|body| {
-            let journey = Journey {
+            let frames = Frames {
                 is_due: count == Some(0) && self.active.is_some(),
-                cut: self,
-                frames: Some(BodyStream::new(body)),
+                stream: self,
+                body: Some(BodyStream::new(body)),
                 left: Left::of(count.unwrap_or(u64::MAX)),
                 held: None,
             };
-            Body::new(StreamBody::new(futures::stream::unfold(journey, Journey::next)))
+            Body::new(StreamBody::new(futures::stream::unfold(frames, Frames::next)))
         })
     }
 }
 
-// === impl Journey ===
+// === impl Frames ===
 
-impl Journey {
+impl Frames {
     async fn next(mut self) -> Option<(Result<Frame<Bytes>, Status>, Self)> {
         if self.is_due {
             self.is_due = false;
             if let Some(status) = self.apply_fault().await {
                 // Cancels the call at the driver.
-                self.frames = None;
+                self.body = None;
                 self.held = None;
-                end(&mut self.cut.record, &status);
+                end(&mut self.stream.record, &status);
                 return Some((Ok(Frame::trailers(trailers(&status))), self));
             }
         }
         let frame = match self.held.take() {
             Some(frame) => frame,
-            None => match self.frames.as_mut()?.next().await? {
+            None => match self.body.as_mut()?.next().await? {
                 Ok(frame) => frame,
                 Err(status) => {
-                    self.cut.active = None;
-                    end(&mut self.cut.record, &status);
+                    self.stream.active = None;
+                    end(&mut self.stream.record, &status);
                     return Some((Err(status), self));
                 }
             },
@@ -105,15 +105,15 @@ impl Journey {
             Err(last) => {
                 let status = last.trailers_ref().and_then(Status::from_header_map);
                 let is_ok = status.as_ref().is_some_and(|status| status.code() == Code::Ok);
-                if is_ok && self.cut.active.is_some() {
+                if is_ok && self.stream.active.is_some() {
                     // The stream has fewer messages: the rule acts at its end.
                     self.held = Some(last);
                     self.is_due = true;
                     Frame::data(Bytes::new())
                 } else {
                     if let Some(status) = status {
-                        self.cut.active = None;
-                        end(&mut self.cut.record, &status);
+                        self.stream.active = None;
+                        end(&mut self.stream.record, &status);
                     }
                     last
                 }
@@ -124,7 +124,7 @@ impl Journey {
 
     /// The part of the data that passes; the rest is held back, and the rule acts next.
     fn pass(&mut self, mut data: Bytes) -> Frame<Bytes> {
-        if self.cut.active.is_some()
+        if self.stream.active.is_some()
             && let Some(offset) = self.left.last_in(&data)
         {
             let behind = data.split_off(offset);
@@ -135,16 +135,16 @@ impl Journey {
     }
 
     async fn apply_fault(&mut self) -> Option<Status> {
-        let active = self.cut.active.take()?;
-        let mut active = self.cut.driver.faults.apply(active)?;
-        if let Some(record) = &mut self.cut.record {
+        let active = self.stream.active.take()?;
+        let mut active = self.stream.driver.faults.apply(active)?;
+        if let Some(record) = &mut self.stream.record {
             record.set_fault(&active.rule().id);
         }
         active.flush_before().await;
-        let (driver, connection) = (&self.cut.driver, self.cut.connection.as_ref());
+        let (driver, connection) = (&self.stream.driver, self.stream.connection.as_ref());
         match driver.apply_fault(&mut active, connection).await {
             Injection::Fail(error) => Some(Status::new(error.code(), error.message())),
-            Injection::Continue | Injection::Succeed => None,
+            Injection::Continue | Injection::Succeed | Injection::Respond(_) => None,
         }
     }
 }

@@ -7,20 +7,20 @@ use std::collections::VecDeque;
 use tokio::time::Instant;
 
 use crate::array::{Array, Change};
-use crate::fault::Freeze;
+use crate::fault::StaleList;
 
 /// An array that follows another one with a delay, or not at all.
 #[derive(Debug)]
-pub(super) struct Past {
-    pub(super) freeze: Freeze,
+pub(super) struct StaleState {
+    pub(super) freeze: StaleList,
     array: Array,
     later: VecDeque<(Instant, Change)>,
 }
 
-// === impl Past ===
+// === impl StaleState ===
 
-impl Past {
-    pub(super) fn of(array: &Array, freeze: Freeze) -> Self {
+impl StaleState {
+    pub(super) fn of(array: &Array, freeze: StaleList) -> Self {
         Self {
             freeze,
             array: array.clone(),
@@ -63,20 +63,20 @@ mod tests {
         Array::new(Settings::default(), 1)
     }
 
-    fn register(array: &mut Array, past: &mut Past, node: &str) {
+    fn register(array: &mut Array, stale: &mut StaleState, node: &str) {
         let done = array.set_node(node, NodeSettings::default());
-        past.note(&done.change.unwrap());
+        stale.note(&done.change.unwrap());
     }
 
     #[tokio::test(start_paused = true)]
     async fn frozen_state_is_dropped_after_its_age_without_readers() {
         let mut array = mk_array();
-        let freeze = |age| Freeze {
+        let freeze = |age| StaleList {
             since: Duration::ZERO,
             age,
         };
-        let mut still = Past::of(&array, freeze(None));
-        let mut behind = Past::of(&array, freeze(Some(Duration::from_secs(3))));
+        let mut still = StaleState::of(&array, freeze(None));
+        let mut behind = StaleState::of(&array, freeze(Some(Duration::from_secs(3))));
         for second in 0..100 {
             let node = format!("node-{second}");
             register(&mut array, &mut still, &node);

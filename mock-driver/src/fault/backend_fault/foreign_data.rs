@@ -1,0 +1,48 @@
+//! `foreign-data`: NodeStageVolume finds foreign data (`unknown`, `btrfs`, `luks`, `lvm`, `partitions`, `swap`) and returns FAILED_PRECONDITION.
+
+use serde::Deserialize;
+
+use super::*;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct ForeignData {
+    volume: Option<Pattern>,
+    node: Option<Pattern>,
+    data: Option<Data>,
+}
+
+impl BackendFault for ForeignData {
+    const TYPE: &'static str = "foreign-data";
+
+    const ABOUT: &'static str = "NodeStageVolume finds foreign data (`unknown`, `btrfs`, `luks`, `lvm`, `partitions`, `swap`) and returns FAILED_PRECONDITION";
+
+    fn add_to(self, rule: &mut Rule) -> Result<(), FieldError> {
+        let data = match self.data.unwrap_or_default() {
+            Data::Unknown => "data of an unknown kind",
+            Data::Btrfs => "a btrfs filesystem",
+            Data::Luks => "an encrypted disk (LUKS)",
+            Data::Lvm => "a physical volume of LVM",
+            Data::Partitions => "a partition table",
+            Data::Swap => "swap space",
+        };
+        let pattern = VolumeNodePattern {
+            volume: self.volume,
+            node: self.node,
+        };
+        rule.overlay = Some(Overlay::Disk(pattern, DiskFault::Foreign(data)));
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Data {
+    #[default]
+    Unknown,
+    Btrfs,
+    Luks,
+    Lvm,
+    Partitions,
+    Swap,
+}

@@ -1,0 +1,46 @@
+//! `rate-limit`: the array refuses calls beyond the rate; Node and Identity calls pass and do not count.
+
+use serde::Deserialize;
+
+use super::*;
+use crate::fault::call_info::is_for_array;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct RateLimit {
+    method: Option<Methods>,
+    per_second: Option<f64>,
+    burst: Option<f64>,
+    code: Option<ErrorCode>,
+}
+
+impl BackendFault for RateLimit {
+    const TYPE: &'static str = "rate-limit";
+
+    const ABOUT: &'static str =
+        "the array refuses calls beyond the rate; Node and Identity calls pass and do not count";
+
+    fn add_to(self, rule: &mut Rule) -> Result<(), FieldError> {
+        let per_second = required("per-second", self.per_second, "per-second: 5")?;
+        let burst = self.burst.unwrap_or(1.0);
+        for (field, number) in [("per-second", per_second), ("burst", burst)] {
+            if !(number.is_finite() && number > 0.0) {
+                return Err(FieldError::new(field, "must be a number above 0"));
+            }
+        }
+        let known = self.method.as_ref().map(Methods::known).unwrap_or_default();
+        if !known.is_empty() && !known.iter().any(|method| is_for_array(method.path())) {
+            let reason = "rate-limit concerns calls to the array: use a Controller method";
+            return Err(FieldError::new("method", reason));
+        }
+        rule.matches.method = self.method;
+        let burst = burst.max(1.0);
+        let code = ErrorCode::or(self.code, Code::ResourceExhausted);
+        rule.refuse(code, move |asked| {
+            let is_exceeded =
+                is_for_array(asked.call.path()) && !asked.state.take_token(per_second, burst, asked.now);
+            is_exceeded.then(|| format!("rate limit of {per_second} calls per second exceeded: retry later"))
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,84 @@
+//! Paths to the fields of a request, with the field names of the proto file, the keys of map entries, and the index of list entries
+//! or `*` for any: `volume_capability.access_mode.mode`, `volume_capabilities.*.access_mode.mode`, `parameters.tier`.
+
+use std::borrow::Cow;
+
+use prost_reflect::{DynamicMessage, MessageDescriptor, SerializeOptions};
+use serde_json::Value;
+
+use super::edit::split;
+use crate::rpc::validate::TOKENS;
+
+/// Checks a path against the type of the request.
+///
+/// # Errors
+/// Why the message has no such field.
+pub(super) fn check(message: &MessageDescriptor, path: &[String]) -> Result<(), String> {
+    let (field, rest) = split(message, path)?;
+    if field.is_map() {
+        return Ok(());
+    }
+    let rest = match rest.split_first() {
+        Some((index, rest)) if field.is_list() && (index == "*" || index.parse::<usize>().is_ok()) => rest,
+        Some(_) if field.is_list() => {
+            return Err(format!(
+                "\"{}\" is a list: write the number of an entry, from 0, or *",
+                field.name()
+            ));
+        }
+        _ => rest,
+    };
+    match (rest.is_empty(), field.kind().as_message()) {
+        (true, _) => Ok(()),
+        (false, Some(inner)) => check(inner, rest),
+        (false, None) => Err(format!("\"{}\" has no fields of its own", field.name())),
+    }
+}
+
+/// Whether the field has secrets, which conditions and replies must not show.
+pub(super) fn is_secret(path: &str) -> bool {
+    path == "secrets" || path.starts_with("secrets.") || path.ends_with(TOKENS)
+}
+
+pub(super) fn parts(path: &str) -> Vec<String> {
+    path.split('.').map(str::to_owned).collect()
+}
+
+/// A message as JSON with all its fields.
+pub(super) fn json(message: &DynamicMessage) -> Value {
+    let options = SerializeOptions::new()
+        .use_proto_field_name(true)
+        .stringify_64_bit_integers(false)
+        .skip_default_fields(false);
+    // Requests of CSI have no field without JSON.
+    message
+        .serialize_with_options(serde_json::value::Serializer, &options)
+        .unwrap_or_default()
+}
+
+/// The values at a path; none for absent messages and entries.
+pub(super) fn find<'v>(value: &'v Value, path: &[String]) -> Vec<Cow<'v, Value>> {
+    let Some((first, rest)) = path.split_first() else {
+        return match value.is_null() {
+            true => Vec::new(),
+            false => vec![Cow::Borrowed(value)],
+        };
+    };
+    match value {
+        Value::Object(fields) => {
+            // The keys of maps may contain dots, as those of topologies do.
+            let whole = || Some(vec![Cow::Borrowed(fields.get(&path.join("."))?)]);
+            let inner = fields.get(first).map(|inner| find(inner, rest));
+            inner
+                .filter(|found| !found.is_empty())
+                .or_else(whole)
+                .unwrap_or_default()
+        }
+        Value::Array(items) if first == "*" => items.iter().flat_map(|item| find(item, rest)).collect(),
+        Value::Array(items) => {
+            let item = first.parse().ok().and_then(|index: usize| items.get(index));
+            item.map(|item| find(item, rest)).unwrap_or_default()
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Vec::new(),
+    }
+}

@@ -1,0 +1,175 @@
+//! Conditions on a value: of a field of the request, of metadata, of the peer.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use regex::Regex;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::field_path;
+use crate::rpc::method::Method;
+
+/// Conditions that must all hold. A scalar stands for `equals`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "Value")]
+pub(crate) struct ValueMatch(Vec<Condition>);
+
+#[derive(Clone, Debug)]
+enum Condition {
+    OneOf(Vec<String>),
+    Regex(Regex),
+    /// Whether there is a value that is not empty, 0 or false.
+    Exists(bool),
+    Greater(f64),
+    Less(f64),
+    Not(ValueMatch),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawConditions {
+    equals: Option<Value>,
+    one_of: Option<Vec<Value>>,
+    regex: Option<String>,
+    exists: Option<bool>,
+    greater: Option<f64>,
+    less: Option<f64>,
+    not: Option<ValueMatch>,
+}
+
+// === impl ValueMatch ===
+
+impl ValueMatch {
+    /// Checks the paths of conditions on a method's request, which would otherwise never hold.
+    ///
+    /// # Errors
+    /// The request has no such field.
+    pub(crate) fn check(conditions: &BTreeMap<String, Self>, method: &str) -> Result<(), String> {
+        // A proxy may forward methods that the driver does not know.
+        let Ok(method) = method.parse::<Method>() else {
+            return Ok(());
+        };
+        let check = |path: &String| field_path::check(&method.request(), &field_path::parts(path));
+        conditions.keys().try_for_each(check)
+    }
+
+    /// Whether the fields of a message meet all conditions by path.
+    pub(crate) fn all(conditions: &BTreeMap<String, Self>, message: &Value) -> bool {
+        let found = |path: &str| field_path::find(message, &field_path::parts(path));
+        conditions
+            .iter()
+            .all(|(path, wanted)| wanted.matches(&found(path)))
+    }
+
+    /// Whether the values that were found meet all conditions: `exists` all together, the others one of them.
+    pub(super) fn matches(&self, found: &[Cow<'_, Value>]) -> bool {
+        let any = |is: &dyn Fn(&str) -> bool| found.iter().any(|value| is(&text(value)));
+        let number = |text: &str| text.parse::<f64>().ok();
+        self.0.iter().all(|condition| match condition {
+            Condition::OneOf(wanted) => any(&|text| wanted.iter().any(|wanted| wanted == text)),
+            Condition::Regex(regex) => any(&|text| regex.is_match(text)),
+            Condition::Exists(wanted) => found.iter().any(|value| !is_default(value)) == *wanted,
+            Condition::Greater(than) => any(&|text| number(text).is_some_and(|number| number > *than)),
+            Condition::Less(than) => any(&|text| number(text).is_some_and(|number| number < *than)),
+            Condition::Not(inner) => !inner.matches(found),
+        })
+    }
+}
+
+impl TryFrom<Value> for ValueMatch {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<Self, String> {
+        if !value.is_object() && !value.is_array() && !value.is_null() {
+            return Ok(Self(vec![Condition::OneOf(vec![text(&value).into_owned()])]));
+        }
+        let raw: RawConditions = serde_json::from_value(value).map_err(|error| {
+            format!("must be a value, or a mapping with equals, one-of, regex, exists, greater, less or not: {error}")
+        })?;
+        let regex = raw
+            .regex
+            .map(|regex| Regex::new(&regex).map_err(|error| error.to_string()));
+        let one_of = raw.one_of.or_else(|| raw.equals.map(|wanted| vec![wanted]));
+        let one_of = one_of.map(|wanted| wanted.iter().map(|value| text(value).into_owned()).collect());
+        let conditions: Vec<Condition> = [
+            one_of.map(Condition::OneOf),
+            regex.transpose()?.map(Condition::Regex),
+            raw.exists.map(Condition::Exists),
+            raw.greater.map(Condition::Greater),
+            raw.less.map(Condition::Less),
+            raw.not.map(Condition::Not),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        match conditions.is_empty() {
+            true => Err("must have a condition, as in {regex: ^vol-}".to_owned()),
+            false => Ok(Self(conditions)),
+        }
+    }
+}
+
+fn is_default(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(value) => !value,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+    }
+}
+
+fn text(value: &Value) -> Cow<'_, str> {
+    match value.as_str() {
+        Some(text) => Cow::Borrowed(text),
+        None => Cow::Owned(value.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn conditions_hold_together() {
+        // (conditions, values, whether they match)
+        let table = [
+            (json!("a"), vec![json!("a")], true),
+            (json!("a"), vec![], false),
+            (json!(5), vec![json!(5)], true),
+            (json!(true), vec![json!(false)], false),
+            (json!({"equals": "a"}), vec![json!("b"), json!("a")], true),
+            (json!({"one-of": ["a", 7]}), vec![json!(7)], true),
+            (json!({"regex": "^vol-[0-9]$"}), vec![json!("vol-7")], true),
+            (json!({"regex": "^vol-[0-9]$"}), vec![json!("vol-77")], false),
+            (json!({"exists": true}), vec![json!("")], false),
+            (json!({"exists": true}), vec![json!("0")], true),
+            (json!({"exists": true}), vec![json!("false")], true),
+            (json!({"exists": false}), vec![json!(0)], true),
+            (json!({"exists": false}), vec![], true),
+            (json!({"greater": 4, "less": 6}), vec![json!(5)], true),
+            (json!({"greater": 5}), vec![json!(5)], false),
+            (json!({"greater": 1}), vec![json!("many")], false),
+            (json!({"not": "a"}), vec![json!("b")], true),
+            (json!({"not": {"one-of": ["a", "b"]}}), vec![json!("b")], false),
+        ];
+        for (conditions, values, expected) in table {
+            let wanted = ValueMatch::try_from(conditions.clone()).unwrap();
+            let values: Vec<_> = values.iter().map(Cow::Borrowed).collect();
+            assert_eq!(wanted.matches(&values), expected, "{conditions} {values:?}");
+        }
+        for wrong in [
+            json!([]),
+            json!({}),
+            json!(null),
+            json!({"regex": "("}),
+            json!({"above": 1}),
+        ] {
+            ValueMatch::try_from(wrong).unwrap_err();
+        }
+    }
+}

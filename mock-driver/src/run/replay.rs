@@ -1,0 +1,227 @@
+//! `csi-mock-driver replay`: answers as a recorded driver did, by method, volume and order.
+//!
+//! The journal becomes a fault file with a stub for each call, in front of no driver. A call that the recording does not have, or not
+//! any more, gets FAILED_PRECONDITION from the rule `departure`.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::fault::response;
+use crate::journal::Line;
+use crate::rpc::method::{Kind, Method};
+
+const USAGE: &str = "usage: csi-mock-driver replay --journal=FILE [--timing] --endpoint=unix:///SOCKET [FLAG]...
+
+Answers as the driver did whose --journal is FILE, that of a proxy included: by method, volume and order; with --timing after the
+recorded durations. Other flags are those of a driver with --proxy-to, such as --admin-endpoint. The rule `departure` answers calls
+that the recording does not have.
+";
+
+/// A call that ended this early without an answer lost its connection; a later one was cancelled by its client.
+const CUT_OFF: Duration = Duration::from_secs(1);
+
+/// A replay that cannot start.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "documented by the error messages")]
+pub enum Error {
+    #[error("{USAGE}")]
+    Usage,
+    #[error("--journal: cannot read {path}")]
+    Read { path: String, source: io::Error },
+    #[error("--journal: {path}: line {line} is not of a journal: {reason}")]
+    Line {
+        path: String,
+        line: usize,
+        reason: String,
+    },
+    #[error("cannot write the stubs")]
+    Write(#[source] io::Error),
+}
+
+/// A recorded call.
+struct Recorded {
+    method: String,
+    request: Value,
+    /// Name of the code, message, response and duration; `None` for a call that did not end.
+    end: Option<(String, String, Option<Value>, Duration)>,
+}
+
+/// The command line of a driver that replays, and the directory with its stubs.
+///
+/// # Errors
+/// The command line or the journal is malformed.
+pub fn command_line(words: &[OsString]) -> Result<(Vec<OsString>, TempDir), Error> {
+    let mut flags = vec![words.first().cloned().unwrap_or_default()];
+    let (mut journal, mut timing) = (None, false);
+    let mut rest = words.iter().skip(2);
+    while let Some(word) = rest.next() {
+        let text = word.to_string_lossy();
+        match text.split_once('=') {
+            Some(("--journal", file)) => journal = Some(file.to_owned()),
+            None if text == "--journal" => {
+                journal = rest.next().map(|file| file.to_string_lossy().into_owned())
+            }
+            None if text == "--timing" => timing = true,
+            None if text == "--help" || text == "-h" => return Err(Error::Usage),
+            Some(_) | None => flags.push(word.clone()),
+        }
+    }
+    let path = journal.ok_or(Error::Usage)?;
+    let read = |source| Error::Read {
+        path: path.clone(),
+        source,
+    };
+    let text = std::fs::read_to_string(&path).map_err(read)?;
+    let calls = recorded(&text).map_err(|(line, reason)| Error::Line { path, line, reason })?;
+    let directory = tempfile::tempdir().map_err(Error::Write)?;
+    let write = |directory: &Path| {
+        let stubs = directory.join("stubs.json");
+        std::fs::write(&stubs, Value::Array(stubs_of(&calls, timing)).to_string())?;
+        Ok(stubs)
+    };
+    let stubs = write(directory.path()).map_err(Error::Write)?;
+    let nowhere = directory.path().join("no-driver.sock");
+    flags.push(format!("--faults={}", stubs.display()).into());
+    flags.push(format!("--proxy-to={}", nowhere.display()).into());
+    Ok((flags, directory))
+}
+
+/// The calls of a journal in the order in which they began. The last line may be incomplete.
+///
+/// A driver that is started again appends to the journal, and counts its calls from 1 again.
+fn recorded(text: &str) -> Result<Vec<Recorded>, (usize, String)> {
+    let mut calls: Vec<Recorded> = Vec::new();
+    let mut running: HashMap<(u64, Timestamp), usize> = HashMap::new();
+    let last = text.lines().count();
+    for (index, line) in text.lines().enumerate() {
+        match serde_json::from_str(line) {
+            Ok(Line::Begin {
+                call,
+                method,
+                start,
+                request,
+                ..
+            }) => {
+                running.insert((call, start), calls.len());
+                calls.push(Recorded {
+                    method: method.into_owned(),
+                    request: request.into_owned(),
+                    end: None,
+                });
+            }
+            Ok(Line::End {
+                call,
+                method,
+                start,
+                end,
+                code,
+                message,
+                request,
+                response,
+                ..
+            }) => {
+                let took = Duration::try_from(end.duration_since(start)).unwrap_or_default();
+                let response = response.map(std::borrow::Cow::into_owned);
+                let end = Some((code.into_owned(), message.into_owned(), response, took));
+                match running.remove(&(call, start)) {
+                    Some(begun) => calls[begun].end = end,
+                    None => calls.push(Recorded {
+                        method: method.into_owned(),
+                        request: request.into_owned(),
+                        end,
+                    }),
+                }
+            }
+            Ok(Line::Lost { .. }) => {
+                let reason = "the journal has dropped calls here, so it cannot be replayed";
+                return Err((index + 1, reason.to_owned()));
+            }
+            Ok(Line::Late { .. } | Line::Faults { .. }) => {}
+            Err(_) if index + 1 == last => {}
+            Err(error) => return Err((index + 1, error.to_string())),
+        }
+    }
+    Ok(calls)
+}
+
+/// A rule for each call, which fires once; the last answer of a method that only reads is repeated.
+fn stubs_of(calls: &[Recorded], timing: bool) -> Vec<Value> {
+    let mut rules: Vec<Value> = Vec::new();
+    for (index, call) in calls.iter().enumerate() {
+        let subject = subject(call);
+        let is_last = || {
+            calls[index + 1..]
+                .iter()
+                .all(|later| later.method != call.method || self::subject(later) != subject)
+        };
+        let rpc = Method::at(&call.method);
+        let mut rule = json!({
+            "id": format!("call-{}", index + 1),
+            "match": matches(call, subject),
+            "action": action(call, rpc, timing),
+        });
+        if !rpc.is_some_and(|rpc| rpc.kind() == Kind::Read) || !is_last() {
+            rule["times"] = json!(1);
+        }
+        rules.push(rule);
+    }
+    let message = "replay: the recording has no such call, or no further one";
+    rules.push(json!({"id": "departure", "match": {"method": "*"},
+        "action": {"code": "FAILED_PRECONDITION", "message": message}}));
+    rules
+}
+
+/// The field of the request that identifies its object.
+fn subject(call: &Recorded) -> Option<(&'static str, &str)> {
+    let fields = [
+        "volume_id",
+        "source_volume_id",
+        "snapshot_id",
+        "group_snapshot_id",
+        "base_snapshot_id",
+        "name",
+    ];
+    let found = |field: &&'static str| Some((*field, call.request.get(*field)?.as_str()?));
+    fields.iter().find_map(found).filter(|(_, id)| !id.is_empty())
+}
+
+fn matches(call: &Recorded, subject: Option<(&'static str, &str)>) -> Value {
+    let mut matches = json!({"method": call.method});
+    match subject {
+        // A pattern is compared faster than a path, but must not have wildcards.
+        Some(("volume_id", id)) if !id.contains(['*', '?']) => matches["volume"] = json!(id),
+        Some((field, id)) => matches["request"] = json!({ field: {"equals": id} }),
+        None => {}
+    }
+    matches
+}
+
+fn action(call: &Recorded, rpc: Option<Method>, timing: bool) -> Value {
+    let Some((code, message, response, took)) = &call.end else {
+        return json!({"drop-connection": true});
+    };
+    let mut action = match (code.as_str(), rpc) {
+        ("CANCELLED", _) if *took >= CUT_OFF => return json!({"hang": "client-cancel"}),
+        ("CANCELLED", _) => json!({"drop-connection": true}),
+        ("OK", Some(rpc)) => {
+            let mut reply = response.clone().unwrap_or_else(|| json!({}));
+            response::escape(&mut reply);
+            json!({"response": if rpc.streams() { json!([reply]) } else { reply }})
+        }
+        // The journal has no message of another service.
+        ("OK", None) => json!({"pretend": "OK"}),
+        (code, _) if message.is_empty() => json!({"code": code}),
+        (code, _) => json!({"code": code, "message": message}),
+    };
+    if timing {
+        action["delay"] = json!(format!("{}us", took.as_micros()));
+    }
+    action
+}

@@ -1,0 +1,249 @@
+//! Recorded journals as drivers.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use csi_mock_driver::run::replay::command_line;
+use csi_proto::v1::controller_client::ControllerClient;
+use serde_json::json;
+use tonic::transport::Channel;
+use tonic::{Code, Request};
+
+use crate::program::{Program, command};
+use crate::server::{lines, mk_create, mk_publish, mk_unpublish, published};
+
+/// The deadline of each call.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+fn within<T>(message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.set_timeout(PATIENCE);
+    request
+}
+
+/// A client's calls, with what came back: codes, publish contexts, and lists of attachments.
+async fn use_driver(program: &Program) -> Vec<String> {
+    let mut seen = Vec::new();
+    let mut client: ControllerClient<Channel> = program.controller().await;
+    for round in 0..2 {
+        for volume in ["vol-0", "vol-1", "vol-2"] {
+            let reply = client
+                .controller_publish_volume(within(mk_publish(volume, "node-0")))
+                .await;
+            seen.push(match reply {
+                Ok(reply) => format!("publish {:?}", reply.into_inner().publish_context.get("device")),
+                Err(status) => format!("publish {:?}", status.code()),
+            });
+            // A connection that a rule closed is opened again.
+            client = program.controller().await;
+        }
+        let created = client
+            .create_volume(within(mk_create(&format!("new-{round}"))))
+            .await;
+        seen.push(format!(
+            "create {:?}",
+            created.map_or_else(|status| status.code(), |_| Code::Ok)
+        ));
+        for volume in ["vol-0", "vol-1"] {
+            let reply = client
+                .controller_unpublish_volume(within(mk_unpublish(volume, "node-0")))
+                .await;
+            seen.push(format!(
+                "unpublish {:?}",
+                reply.map_or_else(|status| status.code(), |_| Code::Ok)
+            ));
+            client = program.controller().await;
+        }
+        let mut listed = published(&mut client).await;
+        listed.sort();
+        // The ids of created volumes differ between runs of one driver, not between a driver and its replay.
+        seen.push(format!("{listed:?}"));
+    }
+    seen
+}
+
+async fn replay(directory: &Path, journal: &Path) -> Program {
+    let socket = directory.join("replay.sock");
+    let driver = command(&socket);
+    let mut replay = Command::new(driver.get_program());
+    replay.arg("replay").args(driver.get_args());
+    replay.arg(format!("--journal={}", journal.display()));
+    Program::run(replay, &socket).await
+}
+
+#[tokio::test]
+async fn replay_reproduces_the_failures_of_recorded_scenarios() {
+    let scenarios = [
+        "array-busy",
+        "attach-full",
+        "attach-uncertain",
+        "create-exhausted",
+        "detach-fails",
+        "detach-hangs",
+        "detach-lost",
+        "flaky-10pct",
+        "limit-lie",
+        "list-lies",
+    ];
+    let mut differing = Vec::new();
+    for scenario in scenarios {
+        let directory = tempfile::tempdir().unwrap();
+        let journal = directory.path().join("journal");
+        let flags = [
+            "--volumes=3".to_owned(),
+            format!("--scenario={scenario}"),
+            format!("--journal={}", journal.display()),
+        ];
+        let program = Program::start(&directory.path().join("csi.sock"), flags).await;
+        let recorded = use_driver(&program).await;
+        drop(program);
+        let program = replay(directory.path(), &journal).await;
+        let replayed = use_driver(&program).await;
+        if recorded != replayed {
+            differing.push((scenario, recorded, replayed));
+        }
+    }
+    // Nine of ten.
+    assert!(differing.len() <= 1, "{differing:#?}");
+}
+
+#[tokio::test]
+async fn calls_that_the_recording_does_not_have_are_refused_and_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = directory.path().join("journal");
+    let flags = [
+        "--volumes=2".to_owned(),
+        format!("--journal={}", journal.display()),
+    ];
+    let program = Program::start(&directory.path().join("csi.sock"), flags).await;
+    let mut client = program.controller().await;
+    client
+        .controller_publish_volume(mk_publish("vol-0", "node-0"))
+        .await
+        .unwrap();
+    drop(program);
+    let program = replay(directory.path(), &journal).await;
+    let mut client = program.controller().await;
+    client
+        .controller_publish_volume(mk_publish("vol-0", "node-0"))
+        .await
+        .unwrap();
+    for volume in ["vol-0", "vol-1"] {
+        let refused = client
+            .controller_publish_volume(mk_publish(volume, "node-0"))
+            .await
+            .unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition, "{volume}");
+        assert!(
+            refused.message().contains("the recording has no such call"),
+            "{refused}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn journal_of_a_driver_that_was_started_twice_is_replayed_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = directory.path().join("journal");
+    let flag = format!("--journal={}", journal.display());
+    for volume in ["vol-0", "vol-1"] {
+        let flags = ["--volumes=2".to_owned(), flag.clone()];
+        let program = Program::start(&directory.path().join("csi.sock"), flags).await;
+        let mut client = program.controller().await;
+        client
+            .controller_publish_volume(mk_publish(volume, "node-0"))
+            .await
+            .unwrap();
+    }
+    let program = replay(directory.path(), &journal).await;
+    let mut client = program.controller().await;
+    for volume in ["vol-0", "vol-1"] {
+        client
+            .controller_publish_volume(mk_publish(volume, "node-0"))
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn recorded_braces_are_no_templates() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = directory.path().join("journal");
+    let line = json!({"event": "end", "call": 1, "method": "/csi.v1.Controller/ControllerPublishVolume",
+        "start": "2026-01-01T00:00:00.000000Z", "end": "2026-01-01T00:00:01.000000Z", "code": "OK", "message": "",
+        "request": {"volume_id": "a"}, "response": {"publish_context": {"device": "{{request.x}} {{"}}});
+    fs::write(&journal, format!("{line}\n")).unwrap();
+    let program = replay(directory.path(), &journal).await;
+    let mut client = program.controller().await;
+    let reply = client
+        .controller_publish_volume(mk_publish("a", "node-0"))
+        .await
+        .unwrap();
+    assert_eq!(reply.into_inner().publish_context["device"], "{{request.x}} {{");
+}
+
+#[test]
+fn journal_with_dropped_calls_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = directory.path().join("journal");
+    let line = json!({"event": "lost", "time": "2026-01-01T00:00:00.000000Z", "lines": 3});
+    fs::write(&journal, format!("{line}\n")).unwrap();
+    let words = [
+        "csi-mock-driver".to_owned(),
+        "replay".to_owned(),
+        format!("--journal={}", journal.display()),
+    ];
+    let refused = command_line(&words.map(OsString::from)).unwrap_err().to_string();
+    assert!(
+        refused.contains("line 1") && refused.contains("has dropped calls"),
+        "{refused}"
+    );
+}
+
+#[tokio::test]
+async fn recording_without_secrets_is_replayed_without_secrets() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = directory.path().join("journal");
+    let flags = [
+        "--volumes=1".to_owned(),
+        format!("--journal={}", journal.display()),
+    ];
+    let program = Program::start(&directory.path().join("csi.sock"), flags).await;
+    let mut request = mk_publish("vol-0", "node-0");
+    request.secrets = [("password".to_owned(), "hush-hush".to_owned())].into();
+    program
+        .controller()
+        .await
+        .controller_publish_volume(request.clone())
+        .await
+        .unwrap();
+    drop(program);
+    assert!(!fs::read_to_string(&journal).unwrap().contains("hush-hush"));
+    assert!(lines(&journal).iter().any(|line| line["code"] == json!("OK")));
+    let program = replay(directory.path(), &journal).await;
+    program
+        .controller()
+        .await
+        .controller_publish_volume(request)
+        .await
+        .unwrap();
+}
+
+#[test]
+fn replay_without_a_journal_says_how_it_is_used() {
+    let directory = tempfile::tempdir().unwrap();
+    let driver = command(&directory.path().join("x.sock"));
+    let missing = directory.path().join("missing").display().to_string();
+    for flags in [&[][..], &["--journal", &missing]] {
+        let ended = Command::new(driver.get_program())
+            .arg("replay")
+            .args(flags)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&ended.stderr);
+        assert!(!ended.status.success() && text.contains("--journal"), "{text}");
+    }
+}
