@@ -308,6 +308,17 @@ fn late_watch_is_no_violation() {
         .gone("a")
         .add(Observation::Settled);
     assert_eq!(late.broken(), BTreeSet::new());
+    let outage = || {
+        let called = history().watched().va(guarded("a")).publish("a", OK);
+        called.unpublish("a", OK)
+    };
+    let late = outage()
+        .va(attached("a"))
+        .va(deleting(attached("a"), 9))
+        .gone("a");
+    assert_eq!(late.broken(), BTreeSet::new());
+    let other = outage().va(guarded("b")).va(attached("b"));
+    assert_eq!(other.broken(), BTreeSet::from([Clause::AttachedWhilePublished]));
     let live = history()
         .watched()
         .attach("a")

@@ -28,7 +28,7 @@ fn unguarded<'a>(now: Now<'a>, seen: &Observation) -> Option<(&'a AttachmentStat
 
 /// Whether a watch shows the attachment's end late: its volume was unpublished after its deletion was requested, and may be
 /// published for the next one.
-fn was_released(now: Now<'_>, attachment: &Attachment, target: &Target) -> bool {
+pub(super) fn was_released(now: Now<'_>, attachment: &Attachment, target: &Target) -> bool {
     let known = now.world.targets.get(target);
     let released = known.and_then(|known| known.released_for.get(&attachment.uid));
     let is_of_this_end = |at: &Duration| attachment.deleting.is_none_or(|since| since <= *at);

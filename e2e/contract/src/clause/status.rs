@@ -1,5 +1,6 @@
 //! Clauses about the status of VolumeAttachments.
 
+use super::detach::was_released;
 use super::{Deferred, Findings, Now};
 use crate::observation::{Answer, Attachment, Observation, Target};
 
@@ -31,7 +32,12 @@ pub(super) fn attached_while_published(
         let state = now.world.targets.get(target);
         now.world.published.contains_key(target) || state.is_some_and(|state| state.publish_ok.is_some())
     };
-    if !targets.iter().any(is_confirmed) {
+    // After an outage of the API server a watch shows even a status that ended meanwhile.
+    let is_late = |target: &Target| was_released(now, attachment, target);
+    if !targets
+        .iter()
+        .any(|target| is_confirmed(target) || is_late(target))
+    {
         let began = targets
             .iter()
             .filter_map(|target| now.world.targets.get(target)?.publish_began);
