@@ -109,9 +109,10 @@ pub async fn run(args: Args) -> Result<(), Error> {
         let path = args.ready_file.clone();
         Error::ReadyFile { path, source }
     };
-    if let Some(file) = &ready_file {
-        ready::remove(file).map_err(unusable)?;
-    }
+    ready_file
+        .iter()
+        .try_for_each(|file| ready::remove(file))
+        .map_err(unusable)?;
     let mut signals = Signals::new().map_err(Error::Signals)?;
     let check = || match args.faults.listen_after {
         Duration::ZERO => Listener::check(&args.endpoint),
@@ -131,14 +132,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
             Listener::later(&args.endpoint)
         }
     };
-    let admin = admin::Server::bind(&args.admin.admin_endpoint, args.admin.admin_allow_remote).await?;
-    let admin = admin.map(|admin| admin.allow_hosts(args.admin.admin_allowed_host.clone()));
-    if let Some(admin) = &admin {
-        tracing::info!(endpoint = %admin.endpoint(), "serving the admin API and the dashboard");
-    }
-    if args.admin.log_secrets {
-        tracing::warn!("--log-secrets: secrets are shown in journal, admin API and log");
-    }
+    let admin = args.admin.bind().await?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         driver = driver.name,

@@ -3,12 +3,14 @@
 //! Memory and requests are bounded: only the relevant objects of each list page are kept, and at most [`MAX_OBJECTS`]
 //! objects of a kind are read one by one.
 
+mod waiting;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::{StreamExt, stream};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::{Api, Resource as ApiResource};
 
@@ -108,7 +110,7 @@ impl Collector<'_> {
                 let attachment = self.reader.get(&self.cluster_api(), &name).await?;
                 self.snapshot.attachments.push(attachment);
             }
-            ResourceKind::Cluster => self.read_unfinished().await,
+            ResourceKind::Cluster => self.read_waiting().await,
             ResourceKind::Node => {
                 // Attachments may outlive their Node object; then they are explained.
                 let node = match self.reader.get(&self.cluster_api(), &name).await {
@@ -119,43 +121,6 @@ impl Collector<'_> {
             }
         }
         Ok(())
-    }
-
-    /// The objects of the cluster that wait for something, of each kind the oldest [`MAX_OBJECTS`].
-    async fn read_unfinished(&mut self) {
-        let is_waiting = |pod: &Pod| {
-            pod.claims().next().is_some() && (pod.phase() == "Pending" || pod.deleted_at().is_some())
-        };
-        let (pods, _) = self
-            .reader
-            .list("pods", &self.cluster_api(), "", is_waiting)
-            .await;
-        let is_unfinished = |va: &VolumeAttachment| !va.is_attached() || va.deleted_at().is_some();
-        let api = self.cluster_api();
-        let (attachments, _) = self
-            .reader
-            .list("volumeattachments", &api, "", is_unfinished)
-            .await;
-        let is_deleting = |volume: &PersistentVolume| volume.deleted_at().is_some();
-        let api = self.cluster_api();
-        let (volumes, _) = self.reader.list("persistentvolumes", &api, "", is_deleting).await;
-        self.snapshot.pods = self.oldest("pods", pods);
-        self.snapshot.attachments = self.oldest("volumeattachments", attachments);
-        let volumes = self.oldest("persistentvolumes", volumes).into_iter();
-        let volumes = volumes.map(|volume| (volume.name().to_owned(), Lookup::Found(volume)));
-        self.snapshot.volumes.extend(volumes);
-    }
-
-    fn oldest<T: ObjectExt>(&self, resources: &str, mut objects: Vec<T>) -> Vec<T> {
-        objects.sort_by_key(ObjectExt::created_at);
-        if objects.len() > MAX_OBJECTS {
-            let all = objects.len();
-            self.reader.note_gap(format!(
-                "of {all} {resources} that wait for something only the oldest {MAX_OBJECTS} are explained"
-            ));
-            objects.truncate(MAX_OBJECTS);
-        }
-        objects
     }
 
     /// Whether the resource is a node of which no object exists.
@@ -267,10 +232,12 @@ impl Collector<'_> {
             |pod: &Pod| !known.contains(pod.uid()) && pod.claims().any(|(_, claim)| claims.contains(&claim));
         let mut scopes: BTreeMap<String, Api<Pod>> = BTreeMap::new();
         for NamespacedName { namespace, .. } in &claims {
-            match kind {
-                ResourceKind::Cluster => scopes.insert("pods".to_owned(), self.cluster_api()),
-                _ => scopes.insert(format!("pods in namespace {namespace}"), self.api(namespace)),
+            let (resources, api) = if kind == ResourceKind::Cluster {
+                ("pods".to_owned(), self.cluster_api())
+            } else {
+                (format!("pods in namespace {namespace}"), self.api(namespace))
             };
+            scopes.insert(resources, api);
         }
         for (resources, api) in scopes {
             let (mut pods, complete) = self.reader.list(&resources, &api, "", keep).await;
@@ -386,9 +353,10 @@ impl Collector<'_> {
         let volumes = snapshot.volumes.keys();
         let volumes = volumes.map(|name| ("PersistentVolume", CLUSTER_EVENTS_NAMESPACE, name.as_str()));
         let sources = pods.chain(claims).chain(attachments).chain(volumes);
-        let limit = match snapshot.resource.kind {
-            ResourceKind::Cluster => MAX_OBJECTS,
-            _ => MAX_EVENT_SOURCES,
+        let limit = if snapshot.resource.kind == ResourceKind::Cluster {
+            MAX_OBJECTS
+        } else {
+            MAX_EVENT_SOURCES
         };
         let sources: Vec<_> = sources
             .filter(|(_, _, name)| is_object_name(name))

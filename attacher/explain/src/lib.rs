@@ -78,7 +78,10 @@ async fn explain(args: &ExplainArgs) -> Result<State, Error> {
     let resource = args.resource(&namespace);
     let mut printed = read(args, client.clone(), &resource).await?;
     print_report(args, &printed)?;
-    while args.watch {
+    if !args.watch {
+        return Ok(printed.state);
+    }
+    loop {
         tokio::time::sleep(WATCH_INTERVAL).await;
         match read(args, client.clone(), &resource).await {
             Ok(report) if report.differs(&printed) => {
@@ -94,7 +97,6 @@ async fn explain(args: &ExplainArgs) -> Result<State, Error> {
             Err(error) => return Err(error),
         }
     }
-    Ok(printed.state)
 }
 
 async fn read(args: &ExplainArgs, client: kube::Client, resource: &Resource) -> Result<Report, Error> {

@@ -195,10 +195,9 @@ async fn replay(recording: Recording, actor: &Actor, observer: &Observer) -> Res
             }));
         }
         for step in burst {
-            match step {
-                Step::SetReady(node, true) => drop(not_ready.remove(node)),
-                Step::SetReady(node, false) => drop(not_ready.insert(node.clone())),
-                _ => {}
+            if let Step::SetReady(node, ready) = step {
+                not_ready.remove(node);
+                not_ready.extend((!ready).then(|| node.clone()));
             }
             brief.extend(detached_immediately(step, expected));
         }
@@ -257,9 +256,11 @@ impl Display for Difference {
 /// `volumesAttached` again, and nothing else differs: [`InjectedBug::AttachedAfterFailedDetach`]. The real one never lists it again,
 /// so this is no state on the way to the recorded one.
 fn shows_bug(burst: &[Step], embedded: &Observed, real: &Observed) -> bool {
-    let failed = burst.iter().filter_map(|step| match step {
-        Step::FailDetach(name) => embedded.attachments.get(name)?.last()?.as_ref(),
-        _ => None,
+    let failed = burst.iter().filter_map(|step| {
+        let Step::FailDetach(name) = step else {
+            return None;
+        };
+        embedded.attachments.get(name)?.last()?.as_ref()
     });
     let mut targets = failed.map(|state| (state.node.clone(), unique_name(&state.volume)));
     targets.any(|target| {

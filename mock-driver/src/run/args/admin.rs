@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args};
 
 use super::value::{path_or_empty, switch};
+use crate::admin::{BindError, Server};
 use crate::admin_api::{Endpoint, InvalidEndpoint};
 use crate::array::quantity;
 use crate::journal;
@@ -56,6 +57,19 @@ pub(crate) struct AdminArgs {
 // === impl AdminArgs ===
 
 impl AdminArgs {
+    /// The admin API's server, if it has an address.
+    pub(in crate::run) async fn bind(&self) -> Result<Option<Server>, BindError> {
+        let server = Server::bind(&self.admin_endpoint, self.admin_allow_remote).await?;
+        let server = server.map(|server| server.allow_hosts(self.admin_allowed_host.clone()));
+        if let Some(server) = &server {
+            tracing::info!(endpoint = %server.endpoint(), "serving the admin API and the dashboard");
+        }
+        if self.log_secrets {
+            tracing::warn!("--log-secrets: secrets are shown in journal, admin API and log");
+        }
+        Ok(server)
+    }
+
     /// The outputs of the journal besides its file.
     pub(super) fn journal_config(&self) -> journal::JournalConfig {
         journal::JournalConfig {
