@@ -158,6 +158,8 @@ pub(crate) enum Cause {
     SecretUnreadable,
     AttachLimit,
     AttachFails,
+    /// The driver refuses calls while others for the node run.
+    WaitsForTurn,
     /// ControllerPublishVolume is pending, or its response was lost.
     Attaching,
     /// `node.status.volumesAttached` lacks the volume.

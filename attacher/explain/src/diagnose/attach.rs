@@ -42,6 +42,9 @@ fn failed(
     if let Some(finding) = refusal::secret_unusable(path, error, since) {
         return finding;
     }
+    if let Some(finding) = attacher::waits_for_turn(path, va, error, since) {
+        return finding;
+    }
     let code = grpc_code::of(error);
     let number = code.map(|code| code.number);
     // The attach/detach controller stops waiting for a detach that fails, and creates the next VolumeAttachment,

@@ -2,10 +2,12 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeError};
 
+use super::attachment;
 use super::grpc_code::Code;
 use crate::objects::{LeaseExt, ObjectExt, PodExt, text};
-use crate::path::{ClusterView, Leader};
+use crate::path::{ClusterView, Leader, VolumePath};
 use crate::report::{Actor, Cause, Finding, State};
 use crate::rules;
 use crate::snapshot::Lookup;
@@ -60,6 +62,32 @@ pub(super) fn with_retry(view: ClusterView<'_>, driver: &str, finding: Finding) 
         "The attacher retries, with exponential backoff of up to --retry-interval-max (5 minutes by default) unless the driver refused the call because of others.",
     );
     with_lease(view, driver, finding)
+}
+
+/// The driver refused the call because of others, and the attacher's error says what the next call waits for.
+pub(super) fn waits_for_turn(
+    path: &VolumePath<'_>,
+    va: &VolumeAttachment,
+    error: &VolumeError,
+    since: Option<Timestamp>,
+) -> Option<Finding> {
+    let (_, turn) = error
+        .message
+        .as_deref()?
+        .rsplit_once("; waits for its turn on ")?;
+    let summary = format!("It waits for its turn on {turn}.");
+    let finding = Finding::new(
+        Cause::WaitsForTurn,
+        path.view.pending(since),
+        Actor::Driver,
+        summary,
+    );
+    let finding = finding
+        .of(&va.spec.attacher)
+        .since(since)
+        .because(attachment::describe(error));
+    Some(finding.because("The driver refuses calls for a node while others run. The attacher has learned how many it takes, and serves them in order of age.")
+        .advise("Wait. If the calls before take too long, look at the driver's log."))
 }
 
 /// Adds the meaning of the driver's gRPC code.

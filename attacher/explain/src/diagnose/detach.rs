@@ -53,6 +53,9 @@ fn detaching(path: &VolumePath<'_>, va: &VolumeAttachment, since: Option<Timesta
     if let Some(finding) = refusal::secret_unusable(path, error, since) {
         return finding;
     }
+    if let Some(finding) = attacher::waits_for_turn(path, va, error, since) {
+        return finding;
+    }
     let code = grpc_code::of(error);
     let actor = if code.is_some() {
         Actor::Driver

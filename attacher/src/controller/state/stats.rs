@@ -103,18 +103,24 @@ impl ControllerState {
     pub(crate) fn waits_for(&self, entry: &Entry, now: Instant) -> Option<String> {
         let flow = self.queue.flow();
         let node = entry.node.as_ref()?;
-        let is_ready = matches!(entry.stage, Stage::Ready { .. });
-        let is_driver_failure = matches!(entry.stage, Stage::Waiting { .. })
-            && entry.failures.as_ref().is_some_and(Failures::waits_for_driver);
+        let is_refused = matches!(entry.stage, Stage::Running { contended: true, .. });
+        let is_ready = is_refused || matches!(entry.stage, Stage::Ready { .. });
+        let is_driver_failure = !is_ready && entry.failures.as_ref().is_some_and(Failures::waits_for_driver);
         if let Some(since) = flow.down_since().filter(|_| is_ready || is_driver_failure) {
             let seconds = now.saturating_duration_since(since).as_secs();
             return Some(format!("waits for the driver (down for {seconds} s)"));
         }
         let (limit, interval) = flow.node_limit(node).filter(|_| is_ready)?;
         let interval = interval.map(|interval| format!(", one each {:.2} s", interval.as_secs_f64()));
+        let failures = entry.failures.as_ref();
+        let refused = failures.map(|failures| {
+            let seconds = now.saturating_duration_since(failures.since).as_secs();
+            format!(", refused for {seconds} s")
+        });
         Some(format!(
-            "waits for its turn on node {node} (limit {limit} learned{})",
-            interval.unwrap_or_default()
+            "waits for its turn on node {node} (limit {limit} learned{}){}",
+            interval.unwrap_or_default(),
+            refused.unwrap_or_default()
         ))
     }
 

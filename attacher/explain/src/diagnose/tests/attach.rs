@@ -53,6 +53,19 @@ const UNATTACHED: &[Row] = &[
         ],
     ),
     (
+        "the driver refuses calls beside others",
+        World::unattached,
+        |w| {
+            w.set("va", json!({"status": {"attachError": {"message": "rpc error: code = Aborted desc = busy; waits for its turn on node node-a (limit 2 learned), refused for 17 s", "time": EARLIER}}}));
+        },
+        VA,
+        (Cause::WaitsForTurn, Stuck, Driver),
+        &[
+            "It waits for its turn on node node-a (limit 2 learned), refused for 17 s.",
+            "in order of age",
+        ],
+    ),
+    (
         "lease released, leader election disabled since",
         World::unattached,
         |w| {
