@@ -195,7 +195,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let outcome = result
             .as_ref()
             .map_or_else(CallError::outcome, |_| Outcome::Success);
-        self.state().queue.call_ended(key, outcome);
+        self.state().call_ended(key, outcome);
         result
     }
 

@@ -179,10 +179,9 @@ impl CallError {
         use tonic::Code::*;
         let is_final = matches!(self.code.0, Unknown | Internal);
         match self.reach {
-            Reach::Answered | Reach::Reset if is_final || !self.code.is_final() => Outcome::Refused {
-                is_final,
-                timed_out: self.code.0 == DeadlineExceeded,
-            },
+            Reach::Answered | Reach::Reset if is_final || !self.code.is_final() => {
+                Outcome::Refused(self.code.0.into())
+            }
             Reach::Answered | Reach::Reset | Reach::Interrupted | Reach::NotConnected | Reach::NotSent => {
                 Outcome::Unrelated
             }

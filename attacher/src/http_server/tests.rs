@@ -133,11 +133,9 @@ pub(super) fn refuse_detach_beside(state: &mut ControllerState, attaching: &str)
     let [attach, detach] = [attaching, "detaching"].map(|name| Key::Attachment(name.into()));
     state.queue.call_begins(&attach);
     state.queue.call_begins(&detach);
-    let refused = Outcome::Refused {
-        is_final: false,
-        timed_out: false,
-    };
-    state.queue.call_ended(&detach, refused);
+    state
+        .queue
+        .call_ended(&detach, Outcome::Refused(tonic::Code::Aborted.into()));
 }
 
 pub(super) fn get(view: &Arc<View>, path: &str) -> (u16, String) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::failure::FIRST_TURNS;
-use super::flow_control::Blocked;
+use super::flow_control::{Blocked, Ended};
 use super::lane::Node;
 use super::{Entry, Finished, Key, Lane, Outcome, Queue, Stage};
 
@@ -206,12 +206,12 @@ impl Queue {
             && let Stage::Running { contended, .. } = &mut entry.stage
             && outcome != Outcome::Unrelated
         {
-            *contended = ended.contended;
+            *contended = ended == Ended::Contended;
         }
-        if ended.driver_recovered {
-            self.end_backoff_of(None);
-        } else if ended.node_recovered {
-            self.end_backoff_of(Some(&node));
+        match ended {
+            Ended::DriverRecovered => self.end_backoff_of(None),
+            Ended::NodeRecovered => self.end_backoff_of(Some(&node)),
+            Ended::Contended | Ended::Other => {}
         }
         self.place(&Some(node));
     }

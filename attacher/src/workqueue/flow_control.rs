@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::limiter::{CallId, JUST_ENDED, LONGEST_LOCK, Limiter, Permit};
+use super::limiter::{CallId, JUST_ENDED, LONGEST_LOCK, Limiter};
 
 #[derive(Debug)]
 pub(crate) struct FlowControl {
@@ -61,33 +61,20 @@ pub(crate) struct FlowMetrics {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Success,
-    /// It failed with a code that other calls may have caused.
-    Refused {
-        /// Whether the code is final: INTERNAL or UNKNOWN.
-        is_final: bool,
-        timed_out: bool,
-    },
+    /// It failed with this gRPC code, which other calls may have caused.
+    Refused(i32),
     /// It was not sent, or failed for a reason of its own.
     Unrelated,
 }
 
-#[derive(Clone, Copy)]
-struct Refusal {
-    is_final: bool,
-    timed_out: bool,
-    /// Whether the call was refused in its turn before.
-    repeated: bool,
-}
-
 /// What follows from the end of a call.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Ended {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
     /// It was refused because of other calls.
-    pub(super) contended: bool,
-    /// The node works again.
-    pub(super) node_recovered: bool,
-    /// The driver works again.
-    pub(super) driver_recovered: bool,
+    Contended,
+    NodeRecovered,
+    DriverRecovered,
+    Other,
 }
 
 /// Why a call may not begin, and when that is worth checking again. `None`: when a call ends.
@@ -97,6 +84,14 @@ pub(super) enum Blocked {
     Driver(Option<Instant>),
 }
 
+const UNKNOWN: i32 = 2;
+const DEADLINE_EXCEEDED: i32 = 4;
+const INTERNAL: i32 = 13;
+/// The calls with which a rush begins, and those after an outage. Each accepted one lets another one begin.
+const RUSH: usize = 10;
+const RETURN: usize = 2;
+/// A rush is over after this time without calls.
+const RUSH_OVER: Duration = Duration::from_secs(10);
 /// Failures in a row after which the driver counts as down.
 const DOWN_AFTER: u32 = 3;
 const FIRST_PROBE: Duration = Duration::from_millis(250);
@@ -133,22 +128,13 @@ impl FlowControl {
         if !self.adaptive {
             return Ok(());
         }
-        let driver = match self.next_probe() {
-            Some(probe) if probe > now => Permit::At(probe),
-            Some(_) => Permit::Now,
-            None => self.driver.permit(now),
-        };
-        match driver {
-            Permit::Now => {}
-            Permit::At(at) => return Err(Blocked::Driver(Some(at))),
-            Permit::AtEnd => return Err(Blocked::Driver(None)),
+        match self.next_probe() {
+            Some(probe) if probe > now => return Err(Blocked::Driver(Some(probe))),
+            Some(_) => {}
+            None => self.driver.permit(now).map_err(Blocked::Driver)?,
         }
-        let permit = self.nodes.get_mut(node).map(|node| node.limiter.permit(now));
-        match permit {
-            None | Some(Permit::Now) => Ok(()),
-            Some(Permit::At(at)) => Err(Blocked::Node(Some(at))),
-            Some(Permit::AtEnd) => Err(Blocked::Node(None)),
-        }
+        let node = self.nodes.get_mut(node);
+        node.map_or(Ok(()), |node| node.limiter.permit(now).map_err(Blocked::Node))
     }
 
     fn outage(&self) -> Option<&Failing> {
@@ -199,6 +185,13 @@ impl FlowControl {
             // A call that hangs must not end the probing.
             failing.probe = now + PROBES;
         }
+        let is_unlimited = self.driver.window().is_none();
+        if self
+            .driver
+            .is_idle_for(if is_unlimited { RUSH_OVER } else { KEPT }, now)
+        {
+            self.driver.start_slowly(RUSH);
+        }
         self.driver.begin(id, sent, now);
         let node = self.nodes.entry(node.clone()).or_insert_with(|| Node {
             limiter: Limiter::new(LONGEST_LOCK),
@@ -217,85 +210,76 @@ impl FlowControl {
         now: Instant,
     ) -> Ended {
         let Some(limits) = self.nodes.get_mut(node) else {
-            return Ended::default();
+            return Ended::Other;
         };
         match outcome {
             Outcome::Unrelated => {
                 limits.limiter.forget(id);
                 self.driver.forget(id);
-                Ended::default()
+                Ended::Other
             }
             Outcome::Success => {
                 limits.limiter.succeeded(id, now);
                 self.driver.succeeded(id, now);
                 let node_recovered = std::mem::take(&mut limits.fails);
                 let failing = self.failing.take();
-                let driver_recovered = failing.is_some_and(|failing| failing.times >= DOWN_AFTER);
-                if driver_recovered {
+                if failing.is_some_and(|failing| failing.times >= DOWN_AFTER) {
                     self.recover();
+                    return Ended::DriverRecovered;
                 }
-                Ended {
-                    contended: false,
-                    node_recovered,
-                    driver_recovered,
+                if node_recovered {
+                    Ended::NodeRecovered
+                } else {
+                    Ended::Other
                 }
             }
-            Outcome::Refused { is_final, timed_out } => {
-                let refusal = Refusal {
-                    is_final,
-                    timed_out,
-                    repeated,
-                };
-                self.refused(node, id, refusal, now)
-            }
+            Outcome::Refused(code) => self.refused(node, id, code, repeated, now),
         }
     }
 
-    fn refused(&mut self, node: &Arc<str>, id: CallId, refusal: Refusal, now: Instant) -> Ended {
-        let Refusal {
-            is_final,
-            timed_out,
-            repeated,
-        } = refusal;
-        let down = self.outage().is_some();
-        let is_alone = self.driver.is_alone(id) || (timed_out && !self.driver.succeeded_during(id));
+    fn refused(&mut self, node: &Arc<str>, id: CallId, code: i32, repeated: bool, now: Instant) -> Ended {
+        let is_final = matches!(code, UNKNOWN | INTERNAL);
+        let hung = code == DEADLINE_EXCEEDED && !self.driver.succeeded_during(id);
+        let is_down = self.outage().is_some();
+        let is_alone = hung || !self.driver.is_contended(id, false);
         let Some(limits) = self.nodes.get_mut(node) else {
-            return Ended::default();
+            return Ended::Other;
         };
-        let node_contended = !down && limits.limiter.is_contended(id, is_final);
+        let node_contended = !is_down && limits.limiter.is_contended(id, is_final);
         // What its node's limit does not explain may come from calls for other nodes, if another node has the like.
         let is_stray = !node_contended || !limits.limiter.explains(id);
-        let has_other = self
-            .stray
-            .as_ref()
-            .is_some_and(|(other, at)| other != node && *at + ACROSS_NODES >= now);
+        let stray = self.stray.as_ref().filter(|_| is_stray);
+        let has_other = stray.is_some_and(|(other, at)| other != node && *at + ACROSS_NODES >= now);
         let limited_by_driver =
             limits.limiter.window().is_none() && self.driver.window().is_some() && self.driver.explains(id);
-        let by_driver = !down
-            && (is_stray && has_other || limited_by_driver)
+        let by_driver = !is_down
+            && (has_other || limited_by_driver)
             && self.driver.is_contended(id, is_final)
-            && (!timed_out || !self.driver.succeeded_during(id));
-        let by_node = node_contended && !by_driver;
+            && (code != DEADLINE_EXCEEDED || hung);
         if is_stray {
             self.stray = Some((node.clone(), now));
         }
-        if by_node {
+        let counter = if by_driver {
+            limits.limiter.forget(id);
+            limits.limiter.unlearn();
+            if self.driver.window().is_none() {
+                // The nodes may have been taught the same.
+                self.nodes.values_mut().for_each(|node| node.limiter.unlearn());
+            }
+            self.driver.refused(id, repeated, now);
+            &mut self.metrics.refused_by_driver
+        } else if node_contended {
             limits.limiter.refused(id, repeated, now);
             self.driver.forget(id);
-            self.metrics.refused_by_node += 1;
+            &mut self.metrics.refused_by_node
         } else {
             limits.limiter.forget(id);
             limits.limiter.unlearn_if_unexplained();
-            limits.fails |= !by_driver;
-            if by_driver {
-                limits.limiter.unlearn();
-                self.driver.refused(id, repeated, now);
-                self.metrics.refused_by_driver += 1;
-            } else {
-                self.driver.forget(id);
-                self.metrics.failed_alone += 1;
-            }
-        }
+            limits.fails = true;
+            self.driver.forget(id);
+            &mut self.metrics.failed_alone
+        };
+        *counter += 1;
         if is_alone {
             let failing = self.failing.get_or_insert(Failing {
                 since: now,
@@ -311,9 +295,10 @@ impl FlowControl {
                 failing.interval = (2 * failing.interval).min(PROBES);
             }
         }
-        Ended {
-            contended: by_node || by_driver,
-            ..Ended::default()
+        if node_contended || by_driver {
+            Ended::Contended
+        } else {
+            Ended::Other
         }
     }
 
@@ -327,11 +312,9 @@ impl FlowControl {
 
     /// The driver works again: what its refusals taught in the outage is wrong.
     fn recover(&mut self) {
-        self.driver.start_slowly();
+        self.driver.start_slowly(RETURN);
         self.stray = None;
-        for node in self.nodes.values_mut() {
-            node.limiter.unlearn();
-        }
+        self.nodes.values_mut().for_each(|node| node.limiter.unlearn());
     }
 
     /// Forgets what is not used.
@@ -341,13 +324,9 @@ impl FlowControl {
         }
         self.swept = now;
         self.nodes.retain(|_, node| {
-            let kept = if node.limiter.window().is_some() {
-                KEPT
-            } else {
-                SWEEP
-            };
-            now.checked_sub(kept)
-                .is_none_or(|then| !node.limiter.is_idle_since(then))
+            let is_limited = node.limiter.window().is_some();
+            let kept = if is_limited { KEPT } else { SWEEP };
+            !node.limiter.is_idle_for(kept, now)
         });
     }
 }

@@ -6,21 +6,22 @@ use std::time::Duration;
 use super::{ATTACHES, ControllerState, Item, SyncError};
 use crate::model::Attachment;
 use crate::plan::Operation;
-use crate::workqueue::{Key, Lane, Stage};
+use crate::workqueue::{Key, Lane, Outcome, Stage};
 
 /// gRPC's RESOURCE_EXHAUSTED: of ControllerPublishVolume, the node's attach limit is reached.
 pub(super) const RESOURCE_EXHAUSTED: i32 = 8;
 
-/// An attach waits for a detach of its node, which ends the wait, instead of its backoff. Short, because a detach may take
-/// effect after its call has timed out.
-const DETACH_WAIT: Duration = Duration::from_secs(10);
+/// An attach waits for a detach of its node, which ends the wait, instead of its backoff. Half of the default `--timeout`,
+/// because a detach may take effect after its call has timed out.
+const DETACH_WAIT: Duration = Duration::from_millis(7500);
 
 // === impl ControllerState ===
 
 impl ControllerState {
     /// Whether the failure of a sync is not worth a report yet: its turn comes, or a detach that may free capacity of the
     /// node is queued or running. kubelet fails pods whose status has RESOURCE_EXHAUSTED.
-    pub(crate) fn defers_report(&self, item: &Item, error: &SyncError) -> bool {
+    /// An error that is reported says what the next call waits for.
+    pub(crate) fn defers_report(&self, item: &Item, error: &mut SyncError) -> bool {
         let Item::Attachment {
             attachment,
             operation,
@@ -30,8 +31,23 @@ impl ControllerState {
         };
         let key = Key::Attachment(attachment.name.clone());
         let is_exhausted = *operation == Operation::Attach && error.code == Some(RESOURCE_EXHAUSTED);
-        error.code.is_some() && self.queue.defers_report(&key)
-            || is_exhausted && !self.detaches_on(&attachment.node).is_empty()
+        let is_deferred = error.code.is_some() && self.queue.defers_report(&key)
+            || is_exhausted && !self.detaches_on(&attachment.node).is_empty();
+        let entry = self.queue.entry(&key).filter(|_| error.code.is_some());
+        if let Some(wait) = entry.and_then(|entry| self.waits_for(entry, self.queue.now)) {
+            error.message = format!("{}; {wait}", error.message);
+        }
+        is_deferred
+    }
+
+    /// The call of a sync ended. Missing capacity that a detach of the node may free says nothing about other limits.
+    pub(crate) fn call_ended(&mut self, key: &Key, outcome: Outcome) {
+        let attach = self.queue.entry(key).filter(|entry| entry.lane == Lane::Attach);
+        let node = attach.and_then(|attach| attach.node.as_ref());
+        let is_unrelated = outcome == Outcome::Refused(RESOURCE_EXHAUSTED)
+            && node.is_some_and(|node| !self.detaches_on(node).is_empty());
+        let outcome = if is_unrelated { Outcome::Unrelated } else { outcome };
+        self.queue.call_ended(key, outcome);
     }
 
     /// Makes an attach that was refused for want of capacity wait for the node's detaches, which go first.

@@ -155,10 +155,7 @@ impl Simulation {
                 self.calling.remove(&key);
                 let outcome = match code {
                     0 => Outcome::Success,
-                    _ => Outcome::Refused {
-                        is_final: code == 13,
-                        timed_out: code == 4,
-                    },
+                    _ => Outcome::Refused(code),
                 };
                 self.queue.call_ended(&key, outcome);
                 self.results.insert(key.clone(), code);
@@ -320,29 +317,31 @@ fn serves_other_locks_and_rate_limits() {
         ("lock of the call, 1 to 3 s", of_call(2 * SECOND, SECOND), 10, 4, 40, 20_000, 1.05, 1.3),
         ("lock 1 s, call 0.1 s", lock(SECOND, 100 * MS), 10, 4, 40, 9_100, 1.2, 1.0),
         ("lock 3 s, call 0.1 s", lock(3 * SECOND, 100 * MS), 10, 4, 40, 27_100, 1.1, 1.0),
-        ("lock 1 s, call 20 s", lock(SECOND, 20 * SECOND), 10, 1, 30, 60_000, 1.2, 0.5),
-        ("3 for a node, 10 s", per_node, 10, 1, 30, 100_000, 1.05, 0.3),
+        ("lock 1 s, call 20 s", lock(SECOND, 20 * SECOND), 10, 1, 30, 69_000, 1.05, 0.5),
+        ("3 for a node, 10 s", per_node, 10, 1, 30, 100_000, 1.05, 0.4),
         ("1 in all, 0.5 s", in_all(1, 500 * MS), 10, 20, 40, 20_000, 1.05, 0.5),
         ("4 in all, 2 s", in_all(4, 2 * SECOND), 20, 20, 40, 20_000, 1.05, 0.5),
-        ("20/s, bucket 20, call 5 ms", bucket(20.0, 5 * MS), 10, 50, 2000, 99_000, 1.05, 0.05),
-        ("the same, 100 workers", bucket(20.0, 5 * MS), 100, 50, 2000, 99_000, 1.05, 0.1),
-        ("the same, bucket 1", bucket(1.0, 5 * MS), 10, 50, 2000, 100_000, 1.05, 0.06),
-        ("the same, call 1 s", bucket(20.0, SECOND), 100, 50, 600, 30_000, 1.05, 0.2),
-        ("20/s, bucket 20, call 5 ms, 4 nodes", bucket(20.0, 5 * MS), 10, 4, 400, 19_000, 1.05, 0.1),
-        ("the same, writes of 160 ms", slow_writes, 10, 4, 400, 19_000, 1.1, 0.1),
-        ("20/s, bucket 20, call 5 ms, 1 node", bucket(20.0, 5 * MS), 10, 1, 400, 19_000, 1.05, 0.1),
+        ("20/s, bucket 20, call 5 ms", bucket(20.0, 5 * MS), 10, 50, 2000, 99_000, 1.02, 0.03),
+        ("the same, 100 workers", bucket(20.0, 5 * MS), 100, 50, 2000, 99_000, 1.02, 0.03),
+        ("the same, bucket 1", bucket(1.0, 5 * MS), 10, 50, 2000, 100_000, 1.02, 0.04),
+        ("the same, call 1 s", bucket(20.0, SECOND), 100, 50, 600, 30_000, 1.05, 0.05),
+        ("20/s, bucket 20, call 5 ms, 4 nodes", bucket(20.0, 5 * MS), 10, 4, 400, 19_000, 1.05, 0.055),
+        ("the same, 100 workers", bucket(20.0, 5 * MS), 100, 4, 400, 19_000, 1.05, 0.055),
+        ("the same, writes of 160 ms", slow_writes, 10, 4, 400, 19_000, 1.05, 0.1),
+        ("20/s, bucket 20, call 5 ms, 1 node", bucket(20.0, 5 * MS), 10, 1, 400, 19_000, 1.05, 0.055),
     ];
+    let mut missed = Vec::new();
     for (name, model, workers, nodes, keys, ideal, most_time, most_refused) in cases {
         let mut simulation = Simulation::new(model, workers, true);
         simulation.spread("a", keys, nodes, Lane::Attach);
         let took = simulation.run(1000 * SECOND);
         let (ratio, refused) = row(name, &simulation, took, Duration::from_millis(ideal));
         assert_eq!(simulation.done.len(), keys, "{name}");
-        assert!(
-            ratio <= most_time && refused <= most_refused,
-            "{name}: {ratio}, {refused}"
-        );
+        if ratio > most_time || refused > most_refused {
+            missed.push((name, ratio, refused));
+        }
     }
+    assert!(missed.is_empty(), "{missed:?}");
 }
 
 /// Within 3 s plus what the driver needs, whatever the length of the outage.

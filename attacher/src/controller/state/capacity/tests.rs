@@ -55,18 +55,15 @@ fn names(items: &[Item]) -> Vec<&str> {
 /// Calls the driver for `item`, and finishes it. Returns whether its failure is reported.
 fn call(fixture: &mut Fixture, item: &Item, result: Result<(), SyncError>) -> bool {
     let key = Key::Attachment(name(item).into());
-    let queue = &mut fixture.state.queue;
-    queue.now = fixture.now;
+    fixture.state.queue.now = fixture.now;
     let outcome = match &result {
         Ok(()) => Outcome::Success,
-        Err(_) => Outcome::Refused {
-            is_final: false,
-            timed_out: false,
-        },
+        Err(error) => Outcome::Refused(error.code.expect("the driver refused it")),
     };
-    queue.call_ended(&key, outcome);
+    fixture.state.call_ended(&key, outcome);
+    let mut result = result;
     let is_reported = result
-        .as_ref()
+        .as_mut()
         .is_err_and(|error| !fixture.state.defers_report(item, error));
     if result.is_ok()
         && let Item::Attachment { attachment, .. } = item
@@ -112,7 +109,7 @@ fn an_attach_without_capacity_waits_for_a_detach_of_its_node() {
         assert!(!is_reported, "a detach is running");
         fixture.now += SECOND;
     }
-    fixture.now += 7 * SECOND;
+    fixture.now += 5 * SECOND;
     assert!(fixture.start().is_none(), "the detach is running");
     call(&mut fixture, &detach, Ok(()));
     let next = begin_all(&mut fixture);
@@ -124,6 +121,37 @@ fn an_attach_without_capacity_waits_for_a_detach_of_its_node() {
     // The second refusal comes without any detach. A call that has just ended may be its reason, but not for so long.
     fixture.now += 10 * SECOND;
     assert!(call(&mut fixture, &next[0], Err(refused(RESOURCE_EXHAUSTED))));
+}
+
+#[test]
+fn missing_capacity_beside_a_detach_lowers_no_limit() {
+    let mut fixture = Fixture::new(["a-0", "a-1"].map(mk_attaching));
+    let attaches = begin_all(&mut fixture);
+    fixture.put(mk_detaching("d-0"));
+    assert_eq!(names(&begin_all(&mut fixture)), ["d-0"]);
+    for item in &attaches {
+        call(&mut fixture, item, Err(refused(RESOURCE_EXHAUSTED)));
+    }
+    let limits: Vec<_> = fixture.state.queue.flow().node_limits().collect();
+    assert_eq!(limits, [], "the slots are missing, not the turn");
+}
+
+#[test]
+fn a_lasting_refusal_reports_what_the_call_waits_for() {
+    let mut fixture = Fixture::new(["a-0", "a-1"].map(mk_attaching));
+    let items = begin_all(&mut fixture);
+    call(&mut fixture, &items[1], Err(refused(10)));
+    fixture.now += 16 * SECOND;
+    let again = begin_all(&mut fixture);
+    fixture.state.queue.now = fixture.now;
+    let key = Key::Attachment(name(&again[0]).into());
+    fixture.state.call_ended(&key, Outcome::Refused(10));
+    let mut error = refused(10);
+    assert!(!fixture.state.defers_report(&again[0], &mut error));
+    assert_eq!(
+        error.message,
+        "refused; waits for its turn on node node (limit 1 learned), refused for 16 s"
+    );
 }
 
 #[test]
