@@ -190,7 +190,6 @@ impl Queue {
     pub(crate) fn call_begins(&mut self, key: &Key) {
         if let Some((node, sequence)) = self.running_for(key) {
             self.flow.begin(&node, sequence, true, self.now);
-            self.place(&Some(node));
         }
     }
 

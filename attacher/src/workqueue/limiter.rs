@@ -24,8 +24,6 @@ pub(super) struct Limiter {
     is_start: bool,
     /// The last refusal, or growth.
     changed: Option<Instant>,
-    /// The window grows after this time, or that of two calls, without refusals.
-    growth: Duration,
     interval: Interval,
     /// Whether only the interval permits the next call.
     outlasts_call: bool,
@@ -58,7 +56,6 @@ const MAX_WINDOW: usize = 64;
 /// A call that is in flight for longer than this, and than four times the slowest refusal, is assumed to be accepted.
 const PATIENCE: Duration = Duration::from_millis(150);
 const SLOWEST_REFUSAL: Duration = Duration::from_secs(1);
-const LONGEST_GROWTH: Duration = Duration::from_secs(60);
 /// Shorter intervals are none.
 const NO_INTERVAL: Duration = Duration::from_millis(2);
 /// A call that ended this long ago may still hold a lock.
@@ -76,7 +73,6 @@ impl Limiter {
             window: None,
             is_start: false,
             changed: None,
-            growth: PATIENCE,
             interval: Interval::default(),
             outlasts_call: false,
             last_admitted: None,
@@ -175,14 +171,13 @@ impl Limiter {
         let Some(call) = self.calls.remove(&id) else {
             return;
         };
-        let growth = self.growth.max(2 * now.saturating_duration_since(call.began));
+        let unchanged = PATIENCE.max(2 * now.saturating_duration_since(call.began));
         if let Some(window) = self.window
             && self.calls.len() + 1 >= window
             && !(window == 1 && self.interval.high.is_some())
-            && self.changed.is_none_or(|changed| changed + growth <= now)
+            && self.changed.is_none_or(|changed| changed + unchanged <= now)
         {
             self.changed = Some(now);
-            self.growth = (self.growth / 2).max(PATIENCE);
             self.grow(window);
         }
         self.last_admitted = self.last_admitted.max(Some(call.admitted));
@@ -241,14 +236,12 @@ impl Limiter {
         let is_first = self.changed < Some(call.admitted);
         if is_first {
             self.changed = Some(now);
-            self.growth = (8 * self.growth).min(LONGEST_GROWTH);
         }
         let others = self.calls.values().filter(|other| other.sent).count();
         let overlapped = self.last_end >= Some(call.began);
         let before = self.window();
         if before.is_none() {
             self.interval = Interval::default();
-            self.growth = PATIENCE;
         }
         self.is_start = false;
         let window = match (others, before) {

@@ -77,6 +77,14 @@ impl State {
     /// Changes the machine's node ID. Its publishes stay, except those that the driver denied: the contract excuses them by
     /// the former ID.
     fn change_node_id(&mut self, before: &Arc<str>, next: &Arc<str>) {
+        // The record of the other node's VolumeAttachment would name the machine by an ID that its CSINode keeps.
+        let registered = self
+            .nodes
+            .values()
+            .filter(|node| node.id.as_ref() == Some(before));
+        if registered.count() > 1 {
+            return;
+        }
         let contract = self.contract.world();
         self.published
             .retain(|target| target.node_id != *before || !contract.is_denied(&target_of(target)));
