@@ -1,5 +1,5 @@
 //! Syncs one work item at a time. The machine (`plan`) decides, in an order from which the next process can recover after a crash at
-//! any await, and the [`executor`] acts.
+//! any await, and the `executor` acts.
 //!
 //! Attach: our finalizers and the record of the call are stored before ControllerPublishVolume is sent; the status is
 //! written after its response. Detach: our finalizer is removed only after ControllerUnpublishVolume succeeded. So whenever
