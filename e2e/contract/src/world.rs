@@ -356,6 +356,8 @@ impl World {
             }
             let state = self.targets.entry(call.target.clone()).or_default();
             state.publish_began(number, owner);
+            // The attacher sent it before it could know that another client had taken the finalizer.
+            state.taken = self.taken_targets.contains(&call.target);
         } else {
             self.targets.entry(call.target.clone()).or_default();
             for state in self.concerned(&call.target) {

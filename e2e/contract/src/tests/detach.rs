@@ -336,6 +336,16 @@ fn each_excuse_of_a_publish_ends() {
         history.va(va("a")).publish("a", OK)
     };
     let again = unguarded().va(guarded("a")).publish("a", OK);
+    let forgotten = |history: History| {
+        let gone = history.array("a", true).gone("a").add(volume(0));
+        gone.add(Observation::CleanedUp)
+    };
+    expect_end(
+        "publish while the finalizer was taken",
+        Clause::NothingLeft,
+        forgotten(unguarded()),
+        forgotten(unguarded().va(guarded("a")).publish("a", OK)),
+    );
     expect_end(
         "publish after the finalizer was taken",
         Clause::FinalizerBeforePublish,
