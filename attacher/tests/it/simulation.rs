@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use world::{Client, Faults, Lie, World};
 
-/// Few enough for a quick verdict. `.ci/run nightly` runs more.
+/// Few enough for a quick verdict. `.ci/run` runs 1,000.
 const HISTORIES: u64 = 400;
 /// Simulated time in which the attacher must converge after the faults end. The longest backoff is a few seconds here.
 const SETTLED_WITHIN: Duration = Duration::from_secs(120);

@@ -100,8 +100,9 @@ pub(super) fn nothing_forgotten(
         };
         let known = now.world.targets.get(&target);
         let proof = now.world.proof(attachment, &target, now.at);
-        // The driver denied it, or the volume is published for a later attachment.
-        let is_denied = known.is_some_and(|known| known.publish_began.is_some()) && proof.is_some();
+        // The driver denied it, another client took the finalizer, or the volume is published for a later attachment.
+        let is_denied =
+            known.is_some_and(|known| known.taken || known.publish_began.is_some() && proof.is_some());
         let has_twin = now
             .world
             .attachments_of(&target)

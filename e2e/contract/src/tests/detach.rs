@@ -352,6 +352,21 @@ fn each_excuse_of_a_publish_ends() {
         unguarded(),
         again.va(va("a")).publish("a", OK),
     );
+    // The next VolumeAttachment was attached by a driver without publish calls.
+    let next = |history: History| {
+        let next = Attachment {
+            uid: "uid-next".into(),
+            finalizer: false,
+            ..attached("a")
+        };
+        history.array("a", true).gone("a").va(next).gone("a")
+    };
+    expect_end(
+        "publish while the finalizer was taken, and a VolumeAttachment after it",
+        Clause::NothingForgotten,
+        next(unguarded()),
+        next(unguarded().va(guarded("a")).publish("a", OK)),
+    );
     let refused = || {
         let history = history().va(guarded("a")).add(Observation::Healed);
         history
