@@ -101,15 +101,14 @@ fn paths(view: ClusterView<'_>) -> Vec<VolumePath<'_>> {
 
 /// The unfinished attachments, the volumes of pods that have none of these, and the volumes that are being deleted.
 fn of_cluster(view: ClusterView<'_>) -> Vec<VolumePath<'_>> {
-    let is_unfinished = |va: &&VolumeAttachment| !va.is_attached() || va.deleted_at().is_some();
-    let attachments = view.snapshot.attachments.iter().filter(is_unfinished);
+    let attachments = view.snapshot.attachments.iter().filter(|va| va.is_unfinished());
     let mut paths: Vec<_> = attachments
         .map(|va| VolumePath::of_attachment(view, va))
         .collect();
     let pods = view.snapshot.pods.iter();
-    let waiting = pods.filter(|pod| pod.phase() == "Pending" || pod.deleted_at().is_some());
+    let waiting = pods.filter(|pod| pod.is_waiting());
     let waiting = waiting.flat_map(|pod| of_pod(view, pod));
-    let is_new = |path: &VolumePath<'_>| path.attachment.is_none_or(|va| !is_unfinished(&va));
+    let is_new = |path: &VolumePath<'_>| path.attachment.is_none_or(|va| !va.is_unfinished());
     paths.extend(waiting.filter(is_new));
     let deleting = view
         .snapshot

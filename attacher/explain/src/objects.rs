@@ -33,6 +33,8 @@ pub(crate) trait PodExt {
     fn claims(&self) -> impl Iterator<Item = (&str, NamespacedName)>;
     /// Whether the pod is in a terminal phase and needs no volume any more.
     fn is_terminated(&self) -> bool;
+    /// Whether the pod does not run yet, or is to end.
+    fn is_waiting(&self) -> bool;
     fn condition(&self, kind: &str) -> Option<&PodCondition>;
     /// Init containers, then containers.
     fn container_statuses(&self) -> impl Iterator<Item = &ContainerStatus>;
@@ -61,6 +63,8 @@ pub(crate) trait AttachmentExt {
     fn volume_name(&self) -> Option<&str>;
     fn is_inline(&self) -> bool;
     fn is_attached(&self) -> bool;
+    /// Whether it is to be attached or detached.
+    fn is_unfinished(&self) -> bool;
     fn attach_error(&self) -> Option<&VolumeError>;
     fn detach_error(&self) -> Option<&VolumeError>;
 }
@@ -135,6 +139,10 @@ impl<T: Resource> ObjectExt for T {
 // === impl PodExt ===
 
 impl PodExt for Pod {
+    fn is_waiting(&self) -> bool {
+        self.phase() == "Pending" || self.deleted_at().is_some()
+    }
+
     fn node_name(&self) -> &str {
         self.spec.as_ref().map_or("", |spec| text(&spec.node_name))
     }
@@ -231,6 +239,10 @@ impl VolumeExt for PersistentVolume {
 // === impl AttachmentExt ===
 
 impl AttachmentExt for VolumeAttachment {
+    fn is_unfinished(&self) -> bool {
+        !self.is_attached() || self.deleted_at().is_some()
+    }
+
     fn volume_name(&self) -> Option<&str> {
         self.spec.source.persistent_volume_name.as_deref()
     }

@@ -10,19 +10,16 @@ use crate::snapshot::Lookup;
 impl Collector<'_> {
     /// The objects of the cluster that wait for something, of each kind the oldest [`MAX_OBJECTS`].
     pub(super) async fn read_waiting(&mut self) {
-        let is_waiting = |pod: &Pod| {
-            pod.claims().next().is_some() && (pod.phase() == "Pending" || pod.deleted_at().is_some())
-        };
+        let is_waiting = |pod: &Pod| pod.is_waiting() && pod.claims().next().is_some();
         let (pods, _) = self
             .reader
             .list("pods", &self.cluster_api(), "", is_waiting)
             .await;
-        let is_unfinished = |va: &VolumeAttachment| !va.is_attached() || va.deleted_at().is_some();
         let api = self.cluster_api();
-        let (attachments, _) = self
+        let attachments = self
             .reader
-            .list("volumeattachments", &api, "", is_unfinished)
-            .await;
+            .list("volumeattachments", &api, "", VolumeAttachment::is_unfinished);
+        let (attachments, _) = attachments.await;
         let is_deleting = |volume: &PersistentVolume| volume.deleted_at().is_some();
         let api = self.cluster_api();
         let (volumes, _) = self.reader.list("persistentvolumes", &api, "", is_deleting).await;
