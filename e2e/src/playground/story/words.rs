@@ -171,6 +171,22 @@ impl Words {
         })
     }
 
+    /// Reads `[for VOLUME] [on NODE]`.
+    pub(super) fn volume_and_node(
+        &mut self,
+        setup: &Setup,
+    ) -> Result<(Option<String>, Option<usize>), SyntaxError> {
+        let volume = match self.accept("for") {
+            true => Some(self.name("the name of a volume")?),
+            false => None,
+        };
+        let node = match self.accept("on") {
+            true => Some(self.node(setup)?),
+            false => None,
+        };
+        Ok((volume, node))
+    }
+
     /// Reads a time, such as `30s` or `250ms`.
     pub(super) fn duration(&mut self) -> Result<Duration, SyntaxError> {
         self.one_of("a time", "such as 30s, 250ms or 2m", |word| {

@@ -115,14 +115,7 @@ impl Condition {
 
     fn parse_no_call(words: &mut Words, setup: &Setup) -> Result<Self, SyntaxError> {
         let method = words.choice("a method", METHODS)?;
-        let volume = match words.accept("for") {
-            true => Some(words.name("the name of a volume")?),
-            false => None,
-        };
-        let node = match words.accept("on") {
-            true => Some(words.node(setup)?),
-            false => None,
-        };
+        let (volume, node) = words.volume_and_node(setup)?;
         Ok(Self::NoCall { method, volume, node })
     }
 

@@ -105,14 +105,7 @@ fn parse(words: &mut Words, setup: &mut Setup) -> Result<Box<dyn Command>, Synta
         }
         Err(_) => None,
     };
-    let volume = match words.accept("for") {
-        true => Some(words.name("the name of a volume")?),
-        false => None,
-    };
-    let node = match words.accept("on") {
-        true => Some(words.node(setup)?),
-        false => None,
-    };
+    let (volume, node) = words.volume_and_node(setup)?;
     Ok(Box::new(AddRule {
         method,
         action,
