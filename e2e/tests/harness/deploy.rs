@@ -174,6 +174,15 @@ async fn pods_are_created(cluster: &Cluster, namespace: &str, deployment: &Deplo
     .await
 }
 
+/// The ServiceAccount of the pods.
+fn account(deployment: &Deployment) -> Result<String> {
+    let spec = template(deployment)
+        .spec
+        .context("a pod template must have a spec")?;
+    spec.service_account_name
+        .context("the pods must have an account of their own")
+}
+
 /// The roles are bound to the pods' account in every kustomization.
 async fn permissions_arrive(
     cluster: &Cluster,
@@ -181,12 +190,7 @@ async fn permissions_arrive(
     deployment: &Deployment,
     secrets: bool,
 ) -> Result<()> {
-    let spec = template(deployment)
-        .spec
-        .context("a pod template must have a spec")?;
-    let account = spec
-        .service_account_name
-        .context("the pods must have an account of their own")?;
+    let account = account(deployment)?;
     for (expected, group, resource, verb) in [
         (true, "storage.k8s.io", "volumeattachments", "patch"),
         (true, "coordination.k8s.io", "leases", "create"),
@@ -211,12 +215,7 @@ async fn renews_its_lease(
     deployment: &Deployment,
     objects: &[DynamicObject],
 ) -> Result<()> {
-    let spec = template(deployment)
-        .spec
-        .context("a pod template must have a spec")?;
-    let account = spec
-        .service_account_name
-        .context("the pods must have an account of their own")?;
+    let account = account(deployment)?;
     let rules = of_kind::<Role>(objects, "Role")?
         .into_iter()
         .flat_map(|role| role.rules.unwrap_or_default());
