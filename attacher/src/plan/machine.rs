@@ -1,5 +1,5 @@
 //! The machine: what one VolumeAttachment, or one orphan, needs next. It decides from the newest objects and from [`Progress`]
-//! alone, each time anew; the controller executes its commands. docs/architecture.md has it as a table.
+//! alone; the controller executes its commands. docs/architecture.md has it as a table.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -21,7 +21,7 @@ pub(crate) struct Progress {
     /// The response to a write of another target into the record may be lost. Ends when a response shows the record.
     pub(crate) is_record_uncertain: bool,
     /// Whether the API server answered a request about the VolumeAttachment since the watch added it. A watch that goes back past a
-    /// deletion adds a deleted one again, which only a live answer tells from one whose DELETED event was stray. Kept with the
+    /// deletion adds a deleted one again, and only a live answer distinguishes it from one whose DELETED event was stray. Kept with the
     /// object, it needs no memory of deleted UIDs; the record's write is such an answer, so that an uneventful attach needs no
     /// read. Ends when the object leaves the store, and with a success.
     pub(crate) is_confirmed: bool,

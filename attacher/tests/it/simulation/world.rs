@@ -111,7 +111,7 @@ struct State {
     late: Vec<(Instant, Method, PublishTarget)>,
     /// Writes that were answered by an error, and when they are executed.
     late_writes: Vec<(Instant, LateWrite)>,
-    /// How many times each target was published anew.
+    /// How many times each target became published.
     devices: HashMap<PublishTarget, usize>,
     /// `status.attachmentMetadata` by UID.
     contexts: HashMap<Uid, BTreeMap<String, String>>,

@@ -439,7 +439,7 @@ impl<'c> World<'c> {
     fn change_world(&mut self) -> Judged {
         let mut options = vec![Happening::None];
         let node = self.nodes.get("node").and_then(|node| node.id.clone());
-        // Nothing tells where an unguarded volume is published, other than the id that its node keeps until it is recorded.
+        // Nothing shows where an unguarded volume is published, other than the id that its node keeps until it is recorded.
         let is_recorded = self.scope != Scope::Unguarded || self.api.values().all(|a| a.finalizer);
         for id in ["id-1", "id-2"] {
             if node.as_deref() != Some(id) && (id == "id-1" || is_recorded) {
