@@ -120,7 +120,9 @@ const RECIPES: &[Recipe] = &[
     Recipe("mock-driver/clients/python/README.md", "def test_probe_is_retried", Test("mock-driver/clients/python/tests/test_first.py", "def test_readme_has_a_test_that_runs")),
     Recipe("mock-driver/docs/faults.md", "csi-mock-driver", Test("mock-driver/tests/it/faults/scenarios.rs", "every_command_line_of_the_cookbook_works")),
     Recipe("mock-driver/docs/faults.md", "rules:", Test("mock-driver/src/fault/parse/tests.rs", "example_in_the_documentation_is_valid")),
-    Recipe("mock-driver/docs/faults.md", "#", Test("mock-driver/tests/it/faults/scenarios.rs", "every_command_line_of_the_cookbook_works")),
+    Recipe("mock-driver/docs/faults.md", "#", Test("mock-driver/src/fault/parse/tests.rs", "all_rules_and_fixtures_in_the_documentation_are_valid")),
+    Recipe("mock-driver/docs/faults.md", "- id:", Test("mock-driver/src/fault/parse/tests.rs", "all_rules_and_fixtures_in_the_documentation_are_valid")),
+    Recipe("mock-driver/docs/faults.md", "volumes:", Test("mock-driver/src/fault/parse/tests.rs", "all_rules_and_fixtures_in_the_documentation_are_valid")),
 ];
 
 pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
