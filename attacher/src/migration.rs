@@ -16,6 +16,7 @@ use std::borrow::Cow;
 
 use kube::{Resource as _, ResourceExt as _};
 
+use ebs::url::{UrlProblem, quoted};
 pub use gce_pd::{Irreparable, UnknownRegion};
 
 use crate::model::wire::{self, VolumeObject};
@@ -55,8 +56,16 @@ pub struct Translation {
 /// The error of an in-tree volume that cannot be translated, with csi-translation-lib's texts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum Fault {
-    #[error("failed to translate Kubernetes ID to EBS Volume ID Invalid disk name ({0}): {1}")]
-    EbsUrl(String, url::ParseError),
+    #[error(
+        "failed to translate Kubernetes ID to EBS Volume ID Invalid disk name ({id}): parse {}: {problem}",
+        quoted(.url.as_bytes())
+    )]
+    EbsUrl {
+        id: String,
+        /// The parsed part of it.
+        url: String,
+        problem: UrlProblem,
+    },
     #[error("failed to translate Kubernetes ID to EBS Volume ID Invalid format for AWS volume ({0})")]
     EbsVolumeId(String),
     #[error("failed to get region from zones: {0}")]

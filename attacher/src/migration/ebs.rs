@@ -1,10 +1,10 @@
 //! `kubernetes.io/aws-ebs`: a volume by its id, or by a URL of zone and id, `aws://us-east-1a/vol-1`.
 
+pub(super) mod url;
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::AWSElasticBlockStoreVolumeSource;
-use percent_encoding::percent_decode_str;
-use url::Url;
 
 use super::{Fault, Plugin};
 use crate::model::CsiSource;
@@ -27,14 +27,19 @@ pub(super) fn translate(source: &AWSElasticBlockStoreVolumeSource) -> Result<Csi
 
 /// The volume id of an id or URL. An id that is not a URL is not validated.
 fn volume_id(id: &str) -> Result<String, Fault> {
-    if !id.starts_with(SCHEME) {
+    let Some(rest) = id.strip_prefix(SCHEME) else {
         return Ok(id.to_owned());
-    }
-    let url = Url::parse(id).map_err(|problem| Fault::EbsUrl(id.to_owned(), problem))?;
+    };
+    let path = url::path(rest).map_err(|(problem, length)| Fault::EbsUrl {
+        id: id.to_owned(),
+        url: id[..SCHEME.len() + length].to_owned(),
+        problem,
+    })?;
     // CSI ids are UTF-8.
-    let path = percent_decode_str(url.path()).decode_utf8();
-    let path = path.as_deref().map(|path| path.trim_matches('/'));
-    path.ok()
+    let volume = String::from_utf8(path).ok();
+    volume
+        .as_deref()
+        .map(|path| path.trim_matches('/'))
         .filter(|volume| volume.starts_with("vol-") && !volume.contains('/'))
         .map(str::to_owned)
         .ok_or_else(|| Fault::EbsVolumeId(id.to_owned()))
