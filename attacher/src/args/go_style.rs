@@ -55,7 +55,11 @@ pub(super) fn rewritten(line: impl IntoIterator<Item = OsString>, command: &Comm
             &mut rewritten
         };
         let wants_value = !flag.contains('=') && takes_value(flag, command);
-        let flag = if flag == "h" { "help" } else { flag };
+        let flag = match flag {
+            "h" => "help",
+            "V" => "version",
+            flag => flag,
+        };
         let mut flag = format!("--{flag}");
         if wants_value {
             // Joined, so that a value such as -5 is not parsed as a flag.
@@ -183,6 +187,7 @@ mod tests {
             (&["-bool", "-number=5"], &["--bool", "--number=5"]),
             (&["-number"], &["--number"]),
             (&["-h"], &["--help"]),
+            (&["-V"], &["--version"]),
             (&["-", "--", "word"], &["-", "--", "word"]),
             (&["-unknown", "5"], &["--unknown", "5"]),
         ] {
