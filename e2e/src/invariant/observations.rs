@@ -17,7 +17,7 @@ pub struct Observations {
     pub driver: String,
     /// The finalizer of the driver's attacher.
     pub finalizer: String,
-    /// Whether the attacher makes csi-attacher's promises.
+    /// Whether all attachers of the scenario make csi-attacher's promises.
     pub makes_promises: bool,
     /// The scenario's volumes by the name of their PersistentVolume.
     pub volumes: BTreeMap<String, VolumeSpec>,

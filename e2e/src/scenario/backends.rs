@@ -21,8 +21,6 @@ const NOT_EMBEDDED: &[(&str, &str)] = &[
 ];
 /// Scenarios that run with the Go attacher on the embedded cluster, to verify its compatibility with the API server.
 const GO_ON_EMBEDDED: &[&str] = &["pod-attaches", "pod-moves"];
-/// Scenarios with csi-attacher that also start the Go attacher.
-const WITH_BOTH_KINDS: &[&str] = &["leader-changes-kind"];
 /// Scenarios that need simulated kubelets, with the reasons.
 const SIMULATED: &[(&str, &str)] = &[
     ("completed-pods", "it chooses the exit codes of containers"),
@@ -65,7 +63,7 @@ impl Scenario {
 
     /// Whether the scenario starts the Go attacher.
     pub fn starts_go(&self, kind: Kind) -> bool {
-        kind == Kind::Go || WITH_BOTH_KINDS.contains(&self.name)
+        kind == Kind::Go || self.config.both_kinds
     }
 
     /// Whether the scenario cannot share a real control plane.
@@ -139,7 +137,7 @@ mod tests {
     #[test]
     fn exceptions_name_scenarios() {
         let names = NOT_EMBEDDED.iter().chain(SIMULATED).map(|(name, _)| name);
-        for name in names.chain(GO_ON_EMBEDDED).chain(WITH_BOTH_KINDS) {
+        for name in names.chain(GO_ON_EMBEDDED) {
             assert!(Scenario::named(name).is_some(), "{name}");
         }
     }

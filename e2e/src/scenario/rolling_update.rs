@@ -31,7 +31,10 @@ const CONFIG: ScenarioConfig = ScenarioConfig {
 pub(super) const KIND: Scenario = Scenario {
     name: "leader-changes-kind",
     about: "A rolling update between the two attachers and back, replica by replica, while pods are created and deleted.",
-    config: CONFIG,
+    config: ScenarioConfig {
+        both_kinds: true,
+        ..CONFIG
+    },
     go: ExpectedOutcome::Passes,
     run: |env| {
         let other = match env.attacher.kind() {

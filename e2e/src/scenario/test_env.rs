@@ -93,6 +93,8 @@ pub struct ScenarioConfig {
     pub flags: &'static [&'static str],
     /// More flags of csi-attacher only.
     pub own_flags: &'static [&'static str],
+    /// Whether the scenario starts the other attacher, too. The contract then holds without csi-attacher's promises.
+    pub both_kinds: bool,
 }
 
 /// One scenario's own driver, attacher, nodes, namespace and objects.
@@ -113,6 +115,7 @@ pub struct TestEnv<'ctx> {
     sidecars: Vec<Process>,
     provisioners: JoinSet<()>,
     force_detached: BTreeMap<(String, String), Timestamp>,
+    makes_promises: bool,
     _driver_name_guard: Option<OwnedMutexGuard<()>>,
     exempt: BTreeSet<(String, String)>,
     /// UIDs.
@@ -138,6 +141,7 @@ impl ScenarioConfig {
         node_drivers: true,
         flags: &[],
         own_flags: &[],
+        both_kinds: false,
     };
 
     /// The same with one node.
@@ -229,6 +233,7 @@ impl<'ctx> TestEnv<'ctx> {
             sidecars: Vec::new(),
             provisioners: JoinSet::new(),
             force_detached: BTreeMap::new(),
+            makes_promises: kind == Kind::Ours && !config.both_kinds,
             _driver_name_guard: driver_name_guard,
             exempt: BTreeSet::new(),
             lost_attachments: BTreeSet::new(),
@@ -343,7 +348,7 @@ impl<'ctx> TestEnv<'ctx> {
         Ok(Observations {
             driver: self.driver.name().to_owned(),
             finalizer: self.finalizer(),
-            makes_promises: self.attacher.kind() == Kind::Ours,
+            makes_promises: self.makes_promises,
             gaps,
             volumes: facts.collect(),
             node_ids: self
