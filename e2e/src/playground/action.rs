@@ -125,6 +125,19 @@ impl Action {
             Self::RestartControllers => "controllers restarted",
         }
     }
+
+    /// What a button of the action says.
+    pub(crate) fn verb(self) -> &'static str {
+        match self {
+            Self::SlowDriver => "slow the driver down",
+            Self::FailAttach => "fail each attach",
+            Self::LoseNode => "lose node b",
+            Self::OutOfService => "taint node b out-of-service",
+            Self::KillAttacher => "kill the attacher",
+            Self::ApiOutage => "cut off the API server",
+            Self::RestartControllers => "restart the controllers",
+        }
+    }
 }
 
 // === functions ===

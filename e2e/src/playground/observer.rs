@@ -254,7 +254,7 @@ impl Observer {
                         .collect(),
                     actual: view.actual,
                     // The controller assumes it of a volume until the node says otherwise.
-                    mounted: view.mounted_by_node && in_use.contains(&(node.clone(), handle.to_owned())),
+                    in_use: view.mounted_by_node && in_use.contains(&(node.clone(), handle.to_owned())),
                     pending: view.operation_pending,
                 }
             };

@@ -103,7 +103,7 @@ pub struct WorldRow {
     /// Actual state: `attached`, `uncertain` or nothing.
     pub actual: Option<&'static str>,
     /// Actual state: the node reports the volume in use.
-    pub mounted: bool,
+    pub in_use: bool,
     /// An attach or detach runs.
     pub pending: bool,
 }

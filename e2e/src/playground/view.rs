@@ -122,7 +122,7 @@ fn title_line(snapshot: &Snapshot, choice: &Choice) -> Line<'static> {
 /// The keys; those for help and quitting are never cut.
 fn draw_footer(frame: &mut Frame<'_>, area: Rect, choice: &Choice) {
     let keys = match choice.can_break {
-        true => "s slow  f fail  n node  o out-of-service  k kill  a API  c controllers",
+        true => "s slow  f fail  n node  o out-of-service  k kill  a API  c controllers  space pause",
         false => "space pause, step  Enter go on  up/down volume",
     };
     let text = Span::styled(keys, DIM);

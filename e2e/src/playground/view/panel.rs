@@ -170,8 +170,8 @@ fn attachment(attachment: &AttachmentRow) -> Vec<Span<'static>> {
 
 fn world(world: &WorldRow) -> Vec<Span<'static>> {
     let mut actual = world.actual.unwrap_or("-").to_owned();
-    if world.mounted {
-        actual.push_str(", mounted");
+    if world.in_use {
+        actual.push_str(", in use");
     }
     let agrees = world.desired_by.is_empty() == world.actual.is_none();
     let style = match world.actual {

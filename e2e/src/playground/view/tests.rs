@@ -62,7 +62,7 @@ fn mk_snapshot() -> Snapshot {
             node: "b".to_owned(),
             desired_by: mk_strings(&["db-1"]),
             actual: Some("attached"),
-            mounted: true,
+            in_use: true,
             pending: false,
         }]),
         lanes: Some(vec![LaneRow {
@@ -157,7 +157,7 @@ fn every_panel_has_its_content_at_both_sizes() {
                     "data",
                     "b",
                     "db-1",
-                    "attached, mounted",
+                    "attached, in use",
                 ],
                 &["Attacher: lanes", "Array: published volumes"],
                 &["detach", "1/10", "2", "3", "b", "data"],
@@ -187,8 +187,8 @@ fn every_panel_has_its_content_at_both_sizes() {
 fn state_of_world_has_all_columns_at_each_width() {
     for (width, actual) in [
         (60, "uncertain"),
-        (80, "uncertain, mounted"),
-        (160, "uncertain, mounted"),
+        (80, "uncertain, in use"),
+        (160, "uncertain, in use"),
     ] {
         let mut snapshot = mk_snapshot();
         let world = &mut snapshot.worlds.as_mut().unwrap()[0];

@@ -32,7 +32,7 @@ const PANELS = [
 function world(item) {
   const agrees = (item.desiredBy.length === 0) === (item.actual === null);
   const tone = item.actual === "uncertain" ? "bad" : item.pending || !agrees ? "warn" : "good";
-  return [item.volume, item.node, list(item.desiredBy), [`${item.actual ?? "–"}${item.mounted ? ", mounted" : ""}`, tone],
+  return [item.volume, item.node, list(item.desiredBy), [`${item.actual ?? "–"}${item.inUse ? ", in use" : ""}`, tone],
     item.pending ? ["pending", "warn"] : "–"];
 }
 
@@ -106,10 +106,10 @@ async function offerActions() {
     announce("failed", error.message);
   }
   byId("faults").querySelector("label").hidden = actions.length === 0;
-  sync(byId("actions"), actions, ({ key }) => key, ({ key, label, help, isToggle }) => {
+  sync(byId("actions"), actions, ({ key }) => key, ({ key, label, verb, help, isToggle }) => {
     const button = make("button", {
-      type: "button", title: help, "aria-keyshortcuts": key, onclick: () => change("POST", `/actions/${key}`, {}, `Requested: ${label}`),
-    }, make("kbd", { "aria-hidden": "true" }, key), ` ${label}`);
+      type: "button", title: help, "aria-keyshortcuts": key, onclick: () => change("POST", `/actions/${key}`, {}, `Requested: ${verb}`),
+    }, make("kbd", { "aria-hidden": "true" }, key), ` ${verb}`);
     if (isToggle) button.setAttribute("aria-pressed", "false");
     button.set = (broken) => isToggle && button.setAttribute("aria-pressed", String(broken.includes(label)));
     return button;
