@@ -9,6 +9,9 @@
 //! watches (kube_api) ─> informer ─> workqueue ─> controller (plan) ─> kube_api + csi
 //! ```
 
+#[cfg(all(feature = "fips", feature = "ring"))]
+compile_error!("rustls needs exactly one cryptography: --no-default-features --features fips");
+
 pub mod args;
 pub mod controller;
 pub mod csi;

@@ -20,6 +20,10 @@ async fn main() -> ExitCode {
     if args.version {
         return logging::version();
     }
+    #[cfg(feature = "fips")]
+    rustls::crypto::default_fips_provider()
+        .install_default()
+        .expect("nothing has used TLS yet");
     let traces = args
         .collector()
         .map(|collector| trace::to(&collector))
@@ -30,6 +34,11 @@ async fn main() -> ExitCode {
     if let Some(error) = untraced {
         tracing::warn!(error = report::chain(&error), "no traces are exported");
     }
+    #[cfg(feature = "fips")]
+    tracing::info!(
+        fips = rustls::crypto::CryptoProvider::get_default().is_some_and(|provider| provider.fips()),
+        "TLS uses AWS-LC-FIPS"
+    );
     for warning in args.warnings() {
         tracing::warn!("{warning}");
     }
