@@ -166,6 +166,11 @@ impl Error {
         matches!(self, Self::NotFound(_) | Self::Replaced(_))
     }
 
+    /// Whether the object has another version than the request's.
+    pub(crate) fn is_conflict(&self) -> bool {
+        matches!(self, Self::Refused { status: 409, .. })
+    }
+
     /// Whether the request is forbidden (RBAC).
     pub(crate) fn is_forbidden(&self) -> bool {
         matches!(self, Self::Refused { status: 403, .. })

@@ -7,7 +7,7 @@ use super::state::Event;
 use super::{Controller, SyncError};
 use crate::csi::ControllerClient;
 use crate::informer::Change;
-use crate::kube_api::{AttachmentRequest, Cluster, VolumeRequest};
+use crate::kube_api::{AttachmentRequest, Cluster, Error, VolumeRequest};
 use crate::model::{Attachment, Recorded, Volume};
 use crate::plan::{PvFinalizer, Record};
 
@@ -52,35 +52,58 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Removes our finalizer from the volume, unless a VolumeAttachment needs it by now.
     pub(super) async fn remove_pv_finalizer(&self, volume: &Volume) -> Result<(), SyncError> {
         let _guard = self.unless_draining(self.pv_mutexes.lock(&volume.uid)).await?;
-        if !self.state().removes_pv_finalizer(&volume.name) {
-            return Ok(());
-        }
-        let gone = |version| Change::LocallyDeleted {
-            name: volume.name.clone(),
-            uid: volume.uid.clone(),
-            version,
+        let removed = match self.remove_pv_finalizer_once(volume).await {
+            // The watch is late, or the first attempt of the request was executed and its response lost.
+            Err(error) if error.is_conflict() => {
+                match self.cluster.volume(&volume.name, VolumeRequest::Get).await {
+                    Ok(newest) => {
+                        self.state()
+                            .handle(Event::Volumes(Change::LocallyUpdated(newest)));
+                        self.remove_pv_finalizer_once(volume).await
+                    }
+                    Err(error) => Err(error),
+                }
+            }
+            removed => removed,
         };
-        let remove = VolumeRequest::RemoveFinalizer(volume);
-        match self.cluster.volume(&volume.name, remove).await {
-            Ok(left) => {
-                // The API server responds to the removal of a deleted object's last finalizer with the object.
-                let change = match left.deleting && !left.finalizer {
-                    true => gone(Some(left.version)),
-                    false => Change::LocallyUpdated(left),
-                };
-                self.state().handle(Event::Volumes(change));
-                tracing::debug!("removed our finalizer from the PersistentVolume");
-                Ok(())
-            }
+        match removed {
             Err(error) if error.is_gone() => {
-                self.state().handle(Event::Volumes(gone(None)));
+                let (name, uid) = (volume.name.clone(), volume.uid.clone());
+                let version = None;
+                let deleted = Change::LocallyDeleted { name, uid, version };
+                self.state().handle(Event::Volumes(deleted));
                 Ok(())
             }
-            Err(error) => Err(SyncError::api(
-                "could not remove PersistentVolume finalizer",
-                &error,
-            )),
+            removed => {
+                removed.map_err(|error| SyncError::api("could not remove PersistentVolume finalizer", &error))
+            }
         }
+    }
+
+    /// Removes it from the stored version of the volume.
+    async fn remove_pv_finalizer_once(&self, volume: &Volume) -> Result<(), Error> {
+        let stored = {
+            let state = self.state();
+            let stored = state.index.volumes.get(&volume.name).cloned();
+            stored.filter(|stored| stored.uid == volume.uid && state.removes_pv_finalizer(&volume.name))
+        };
+        let Some(stored) = stored else {
+            return Ok(());
+        };
+        let remove = VolumeRequest::RemoveFinalizer(&stored);
+        let left = self.cluster.volume(&stored.name, remove).await?;
+        // The API server responds to the removal of a deleted object's last finalizer with the object.
+        let change = match left.deleting && !left.finalizer {
+            true => Change::LocallyDeleted {
+                name: stored.name.clone(),
+                uid: stored.uid.clone(),
+                version: Some(left.version),
+            },
+            false => Change::LocallyUpdated(left),
+        };
+        self.state().handle(Event::Volumes(change));
+        tracing::debug!("removed our finalizer from the PersistentVolume");
+        Ok(())
     }
 
     /// Records the volume's handle on VolumeAttachments that lack it: the Go sidecar does not.

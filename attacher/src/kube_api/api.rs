@@ -97,7 +97,11 @@ impl Cluster for ApiServer {
             VolumeRequest::Get => (Read, self.volumes.get(name, &GetParams::default())),
             VolumeRequest::AddFinalizer(uid) => (Write(High), patch(patch::add_finalizer(uid, finalizer))),
             VolumeRequest::RemoveFinalizer(volume) => {
-                (Write(Low), patch(patch::remove_pv_finalizer(volume, finalizer)))
+                let request = patch(patch::remove_pv_finalizer(volume, finalizer)).map(|mut request| {
+                    request.extensions_mut().insert(retry::OfOneVersion);
+                    request
+                });
+                (Write(Low), request)
             }
         };
         let object: VolumeObject = retry::send(&self.service, &self.limiter, kind, request?).await?;

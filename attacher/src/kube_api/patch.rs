@@ -61,7 +61,7 @@ pub(super) fn remove_finalizer(uid: &Uid, finalizer: &str) -> Value {
 }
 
 /// Removes our finalizer from this version of the volume: a removal that the API server executes late, after its repetition, must not
-/// remove the finalizer that a later attach has added to the same volume.
+/// remove the finalizer that a later attach has added to the same volume. A version that is no number cannot be named.
 pub(super) fn remove_pv_finalizer(volume: &Volume, finalizer: &str) -> Value {
     let mut patch = remove_finalizer(&volume.uid, finalizer);
     if volume.version != Version::UNKNOWN {

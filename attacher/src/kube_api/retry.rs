@@ -32,6 +32,10 @@ const RETRY_TIME: Duration = Duration::from_secs(5);
 /// Maximum Retry-After that a request waits for here.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
+/// Marks a request for one version of an object: a conflict is final.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OfOneVersion;
+
 /// A failed attempt.
 #[derive(Debug)]
 struct Failure {
@@ -42,7 +46,7 @@ struct Failure {
 
 /// Sends an idempotent request until it has a final response. The last attempt starts at most five seconds after the first.
 ///
-/// Retried are all but [`FINAL`] answers, 401 and 403; a Retry-After of more than a second (at most five minutes) fails with
+/// Retried are all but [`FINAL`] answers, 401, 403, and conflicts of [`OfOneVersion`]; a Retry-After of more than a second (at most five minutes) fails with
 /// [`Error::Refused`]. Each attempt waits for the limiter, which rejects writes while we do not lead. A write without a
 /// response is abandoned when leadership ends.
 pub(super) async fn send<T: DeserializeOwned>(
@@ -65,7 +69,9 @@ pub(super) async fn send<T: DeserializeOwned>(
                 Err(failure) => failure,
             };
             drop(permit);
-            let Some(least) = failure.retry_after else {
+            let is_outdated =
+                failure.error.is_conflict() && request.extensions().get::<OfOneVersion>().is_some();
+            let Some(least) = failure.retry_after.filter(|_| !is_outdated) else {
                 return Err(failure.error);
             };
             if least > MAX_WAIT {

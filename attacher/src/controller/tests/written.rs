@@ -254,6 +254,45 @@ async fn keeps_pv_finalizer_while_a_target_of_the_volume_is_an_orphan() {
     assert_eq!(fixture.seen(), ["remove PV finalizer"]);
 }
 
+/// Its first attempt may have been executed and the response lost, or the watch is late.
+#[tokio::test]
+async fn conflict_of_a_pv_finalizers_removal_is_followed_by_a_live_read() {
+    const REMOVE: &str = "remove PV finalizer";
+    for (is_left, expected) in [
+        (false, &[REMOVE, "get volume"][..]),
+        (true, &[REMOVE, "get volume", REMOVE]),
+    ] {
+        let mut fixture = Fixture::new(mk_attachment("va"));
+        fixture.remove_by_hand();
+        let deleting = Volume {
+            version: Version(3),
+            deleting: true,
+            finalizer: true,
+            ..mk_secret_volume()
+        };
+        fixture.world.state().volume = Some(Volume {
+            version: Version(4),
+            finalizer: is_left,
+            ..deleting.clone()
+        });
+        fixture.state().handle(Event::Volumes(Change::Applied(deleting)));
+        let status = 409;
+        let message = "the object has been modified".into();
+        let retry_after = None;
+        fixture.refuse(
+            REMOVE,
+            Error::Refused {
+                status,
+                message,
+                retry_after,
+            },
+        );
+        fixture.seen();
+        assert_eq!(fixture.sync_next().await, Some(Ok(())));
+        assert_eq!(fixture.seen(), expected);
+    }
+}
+
 impl Fixture {
     /// An administrator removes the finalizer, and the VolumeAttachment is deleted without a detach.
     pub(super) fn remove_by_hand(&self) {

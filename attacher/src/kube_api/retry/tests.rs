@@ -134,6 +134,33 @@ async fn sends_no_write_if_leadership_ends_before_the_connection_is_established(
     }
 }
 
+/// Such a write can never succeed.
+#[tokio::test(start_paused = true)]
+async fn conflict_is_final_for_a_request_of_one_version() {
+    for (of_one_version, is_repeated) in [(true, false), (false, true)] {
+        let sent = Arc::new(Mutex::new(0));
+        let seen = sent.clone();
+        let server = service_fn(move |_: Request<Fenced<Body>>| {
+            *seen.lock().expect("no other test holds it") += 1;
+            let status = json!({"kind": "Status", "apiVersion": "v1", "code": 409, "reason": "Conflict", "message": "modified"});
+            let response = Response::builder()
+                .status(409)
+                .body(Body::from(status.to_string().into_bytes()));
+            std::future::ready(Ok::<_, Infallible>(response.expect("a response")))
+        });
+        let access = Access::in_process(server).expect("an API server in this process");
+        let mut write = request();
+        if of_one_version {
+            write.extensions_mut().insert(OfOneVersion);
+        }
+        let limiter = mk_limiter(None, Leadership::unopposed());
+        let service = access.service(None, Requests::default());
+        let answer: Result<Value, Error> = send(&service, &limiter, WRITE, write).await;
+        assert!(answer.expect_err("a conflict").is_conflict());
+        assert_eq!(*sent.lock().expect("no other test holds it") > 1, is_repeated);
+    }
+}
+
 fn failure(code: u16, reason: &str, details: Value) -> Failure {
     let details: StatusDetails = serde_json::from_value(details).unwrap();
     let status = Status {

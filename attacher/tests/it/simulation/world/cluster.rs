@@ -233,15 +233,15 @@ impl FakeCluster {
         let volume = volume.clone();
         self.request(RequestKind::Write, move |state| {
             let known = state.volume(&volume.name)?;
-            if known.uid != volume.uid {
-                return Err(Error::Replaced("other uid".into()));
-            }
             if known.version != volume.version {
                 return Err(Error::Refused {
                     status: 409,
                     message: "the object has been modified".into(),
                     retry_after: None,
                 });
+            }
+            if known.uid != volume.uid {
+                return Err(Error::Replaced("other uid".into()));
             }
             Ok(state.put_volume(Volume {
                 finalizer: false,
