@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::failure::FIRST_TURNS;
 use super::flow_control::{Blocked, Ended};
 use super::lane::Node;
 use super::{Entry, Finished, Key, Lane, Outcome, Queue, Stage};
@@ -199,8 +198,7 @@ impl Queue {
             return;
         };
         let failures = self.entries.get(key).and_then(|entry| entry.failures.as_ref());
-        let repeated = failures.is_some_and(|failures| failures.turns >= FIRST_TURNS);
-        let ended = self.flow.end(&node, sequence, outcome, repeated, self.now);
+        let ended = self.flow.end(&node, sequence, outcome, failures, self.now);
         if let Some(entry) = self.entries.get_mut(key)
             && let Stage::Running { contended, .. } = &mut entry.stage
             && outcome != Outcome::Unrelated

@@ -151,9 +151,8 @@ impl Queue {
             let failures = entry.failures.as_ref();
             matches!(entry.stage, Stage::Waiting { .. })
                 && (node.is_none() || entry.node.as_ref() == node)
-                && failures.is_some_and(|failures| {
-                    failures.wakes < TRIES_ON_RETURN && failures.last.code.is_some_and(is_transient)
-                })
+                && failures
+                    .is_some_and(|failures| failures.wakes < TRIES_ON_RETURN && failures.waits_for_driver())
         };
         let concerned = self.entries.iter().filter(|(_, entry)| concerns(entry));
         let mut concerned: Vec<_> = concerned
@@ -213,9 +212,9 @@ impl Queue {
 // === impl Failures ===
 
 impl Failures {
-    /// Whether the last call failed without a final code.
+    /// Whether an outage of the driver may be the reason of the last failure.
     pub(crate) fn waits_for_driver(&self) -> bool {
-        self.last.class == Class::Uncertain && self.last.code.is_some()
+        self.last.code.is_some_and(is_transient)
     }
 }
 

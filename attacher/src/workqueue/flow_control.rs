@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::failure::{FIRST_TURNS, Failures};
 use super::limiter::{CallId, JUST_ENDED, LONGEST_LOCK, Limiter};
 
 #[derive(Debug)]
@@ -37,8 +38,8 @@ struct Node {
 struct Failing {
     since: Instant,
     times: u32,
-    /// Those whose result is uncertain.
-    uncertain: u32,
+    /// Those that show an outage: without a final code, or the first one of its key, as a volume may be broken.
+    evidence: u32,
     /// The next probe.
     probe: Instant,
     interval: Duration,
@@ -96,6 +97,8 @@ const RUSH_OVER: Duration = Duration::from_secs(10);
 const DOWN_AFTER: u32 = 3;
 const FIRST_PROBE: Duration = Duration::from_millis(250);
 const PROBES: Duration = Duration::from_secs(2);
+/// The same if the failures have final codes. Three broken volumes may look like an outage, too.
+const FINAL_PROBES: Duration = Duration::from_secs(5);
 /// The period in which refusals of two nodes count as the driver's.
 const ACROSS_NODES: Duration = Duration::from_secs(2);
 /// How long limits are kept without calls.
@@ -140,7 +143,7 @@ impl FlowControl {
     fn outage(&self) -> Option<&Failing> {
         self.failing
             .as_ref()
-            .filter(|failing| failing.uncertain >= DOWN_AFTER)
+            .filter(|failing| failing.evidence >= DOWN_AFTER)
     }
 
     /// While the driver is down, when the next call probes it.
@@ -179,7 +182,7 @@ impl FlowControl {
         if let Some(failing) = self
             .failing
             .as_mut()
-            .filter(|failing| failing.uncertain >= DOWN_AFTER)
+            .filter(|failing| failing.evidence >= DOWN_AFTER)
         {
             self.metrics.outage_probes += u64::from(sent);
             // A call that hangs must not end the probing.
@@ -200,13 +203,13 @@ impl FlowControl {
         node.limiter.begin(id, sent, now);
     }
 
-    /// A call ended, or the sync did without one. `repeated`: it was refused in its turn several times before.
+    /// A call ended, or the sync did without one. `failures`: those of its key before.
     pub(super) fn end(
         &mut self,
         node: &Arc<str>,
         id: CallId,
         outcome: Outcome,
-        repeated: bool,
+        failures: Option<&Failures>,
         now: Instant,
     ) -> Ended {
         let Some(limits) = self.nodes.get_mut(node) else {
@@ -233,15 +236,24 @@ impl FlowControl {
                     Ended::Other
                 }
             }
-            Outcome::Refused(code) => self.refused(node, id, code, repeated, now),
+            Outcome::Refused(code) => self.refused(node, id, code, failures, now),
         }
     }
 
-    fn refused(&mut self, node: &Arc<str>, id: CallId, code: i32, repeated: bool, now: Instant) -> Ended {
+    fn refused(
+        &mut self,
+        node: &Arc<str>,
+        id: CallId,
+        code: i32,
+        failures: Option<&Failures>,
+        now: Instant,
+    ) -> Ended {
+        let repeated = failures.is_some_and(|failures| failures.turns >= FIRST_TURNS);
+        let is_first = failures.is_none_or(|failures| failures.times == 0);
         let is_final = matches!(code, UNKNOWN | INTERNAL);
         let hung = code == DEADLINE_EXCEEDED && !self.driver.succeeded_during(id);
         let is_down = self.outage().is_some();
-        let is_alone = hung || !self.driver.is_contended(id, false);
+        let is_alone = hung || !self.driver.is_contended(id, is_final);
         let Some(limits) = self.nodes.get_mut(node) else {
             return Ended::Other;
         };
@@ -284,15 +296,15 @@ impl FlowControl {
             let failing = self.failing.get_or_insert(Failing {
                 since: now,
                 times: 0,
-                uncertain: 0,
+                evidence: 0,
                 probe: now,
                 interval: FIRST_PROBE,
             });
             failing.times += 1;
-            failing.uncertain += u32::from(!is_final);
+            failing.evidence += u32::from(!is_final || is_first);
             failing.probe = now + failing.interval;
-            if failing.uncertain >= DOWN_AFTER {
-                failing.interval = (2 * failing.interval).min(PROBES);
+            if failing.evidence >= DOWN_AFTER {
+                failing.interval = (2 * failing.interval).min(if is_final { FINAL_PROBES } else { PROBES });
             }
         }
         if node_contended || by_driver {
