@@ -40,6 +40,8 @@ struct Failing {
     times: u32,
     /// Those that show an outage: without a final code, or the first one of its key, as a volume may be broken.
     evidence: u32,
+    /// Whether the last call was not answered.
+    hung: bool,
     /// The next probe.
     probe: Instant,
     interval: Duration,
@@ -86,7 +88,8 @@ pub(super) enum Blocked {
 }
 
 const UNKNOWN: i32 = 2;
-const DEADLINE_EXCEEDED: i32 = 4;
+pub(super) const DEADLINE_EXCEEDED: i32 = 4;
+pub(super) const ABORTED: i32 = 10;
 const INTERNAL: i32 = 13;
 /// The calls with which a rush begins, and those after an outage. Each accepted one lets another one begin.
 const RUSH: usize = 10;
@@ -132,7 +135,7 @@ impl FlowControl {
             return Ok(());
         }
         match self.next_probe() {
-            Some(probe) if probe > now => return Err(Blocked::Driver(Some(probe))),
+            Some(probe) if self.only_probes() && probe > now => return Err(Blocked::Driver(Some(probe))),
             Some(_) => {}
             None => self.driver.permit(now).map_err(Blocked::Driver)?,
         }
@@ -149,6 +152,11 @@ impl FlowControl {
     /// While the driver is down, when the next call probes it.
     pub(super) fn next_probe(&self) -> Option<Instant> {
         Some(self.outage()?.probe)
+    }
+
+    /// Whether the driver is down, and gets nothing but probes. One that does not answer may be slow.
+    pub(super) fn only_probes(&self) -> bool {
+        self.outage().is_some_and(|failing| !failing.hung)
     }
 
     /// Since when the driver has been down.
@@ -257,9 +265,9 @@ impl FlowControl {
         let Some(limits) = self.nodes.get_mut(node) else {
             return Ended::Other;
         };
-        let node_contended = !is_down && limits.limiter.is_contended(id, is_final);
+        let node_contended = !is_down && !hung && limits.limiter.is_contended(id, is_final);
         // What its node's limit does not explain may come from calls for other nodes, if another node has the like.
-        let is_stray = !node_contended || !limits.limiter.explains(id);
+        let is_stray = !hung && (!node_contended || !limits.limiter.explains(id));
         let stray = self.stray.as_ref().filter(|_| is_stray);
         let has_other = stray.is_some_and(|(other, at)| other != node && *at + ACROSS_NODES >= now);
         let limited_by_driver =
@@ -267,7 +275,7 @@ impl FlowControl {
         let by_driver = !is_down
             && (has_other || limited_by_driver)
             && self.driver.is_contended(id, is_final)
-            && (code != DEADLINE_EXCEEDED || hung);
+            && code != DEADLINE_EXCEEDED;
         if is_stray {
             self.stray = Some((node.clone(), now));
         }
@@ -297,10 +305,12 @@ impl FlowControl {
                 since: now,
                 times: 0,
                 evidence: 0,
+                hung,
                 probe: now,
                 interval: FIRST_PROBE,
             });
             failing.times += 1;
+            failing.hung = hung;
             failing.evidence += u32::from(!is_final || is_first);
             failing.probe = now + failing.interval;
             if failing.evidence >= DOWN_AFTER {

@@ -31,6 +31,9 @@ struct Model {
     bucket: Option<(f64, f64)>,
     /// Calls that begin in this period fail with this code, DEADLINE_EXCEEDED at the timeout.
     outage: Option<(Duration, Duration, i32)>,
+    /// The driver executes an operation for this long after its first call, whatever the timeouts of its calls. Those that
+    /// follow wait for it, or are refused with this code.
+    executes: Option<(Duration, Option<i32>)>,
     /// Calls for this node hang.
     hangs: Option<&'static str>,
     /// The call of this key always fails.
@@ -58,6 +61,7 @@ struct Simulation {
     /// Calls in flight, and the ends of locks by node.
     calling: BTreeMap<Key, Arc<str>>,
     locks: HashMap<Arc<str>, Instant>,
+    executed: HashMap<Key, Instant>,
     tokens: f64,
     refilled: Instant,
     /// Successful keys with their times, refused calls, calls in all, and reports.
@@ -89,6 +93,7 @@ impl Simulation {
             results: HashMap::new(),
             calling: BTreeMap::new(),
             locks: HashMap::new(),
+            executed: HashMap::new(),
             refilled: now,
             done: Vec::new(),
             refused: 0,
@@ -198,6 +203,16 @@ impl Simulation {
         }
         if model.poison.is_some_and(|poison| *key == super::key(poison)) {
             return (model.refuses_with, REFUSAL);
+        }
+        if let Some((executes, pending)) = model.executes {
+            let is_first = !self.executed.contains_key(key);
+            let executed = *self.executed.entry(key.clone()).or_insert(now + executes);
+            let rest = executed.saturating_duration_since(now).max(REFUSAL);
+            return match pending.filter(|_| !is_first && rest > REFUSAL) {
+                Some(code) => (code, REFUSAL),
+                None if rest > TIMEOUT => (4, TIMEOUT),
+                None => (0, rest),
+            };
         }
         if model.hangs.is_some_and(|sick| *node == *sick) {
             return (4, TIMEOUT);
@@ -388,11 +403,39 @@ fn all_keys_go_on_after_an_outage() {
                 _ => 3 * SECOND,
             };
             assert!(after <= needed + last_probe, "{name}");
-            // One probe each 2 s, besides the first failures, and those that look like a lock of each node.
+            // One probe each 2 s, besides the first failures, and those that look like a lock of each node. A driver that
+            // does not answer may be slow, and gets what all workers send.
             let searched = if before.is_zero() { 0 } else { 5 * nodes };
+            let probes = seconds as usize / if code == 4 { 1 } else { 2 };
+            assert!(simulation.refused <= 60 + searched + probes, "{name}");
+        }
+    }
+}
+
+/// A driver whose operations take longer than the timeout of a call is not down, and one that refuses the next call of such
+/// an operation takes those of others.
+#[test]
+fn calls_that_outlast_their_timeout_are_sent_by_all_workers() {
+    for pending in [None, Some(10)] {
+        for (workers, nodes) in [(10, 10), (10, 4), (100, 10)] {
+            let took = |adaptive| {
+                let model = Model {
+                    executes: Some((40 * SECOND, pending)),
+                    ..Model::default()
+                };
+                let mut simulation = Simulation::new(model, workers, adaptive);
+                simulation.spread("a", 10 * nodes, nodes, Lane::Attach);
+                let took = simulation.run(1000 * SECOND);
+                let name =
+                    format!("operations of 40 s, {pending:?}, {workers} workers, {nodes} nodes, {adaptive}");
+                row(&name, &simulation, took, 40 * SECOND);
+                assert_eq!(simulation.done.len(), 10 * nodes);
+                took.as_secs_f64()
+            };
+            let (with, without) = (took(true), took(false));
             assert!(
-                simulation.refused <= 60 + searched + seconds as usize / 2,
-                "{name}"
+                with <= 1.1 * without,
+                "{pending:?}, {workers} workers, {nodes} nodes: {with} {without}"
             );
         }
     }
