@@ -150,7 +150,7 @@ fn flow_control(scrape: &Scrape, flow: &FlowControl) {
     );
     scrape.gauge(
         "csi_attacher_driver_down",
-        "Whether calls to the connected driver keep failing without a final code, so that one call at a time probes it",
+        "Whether calls to the connected driver keep failing with codes of an outage, so that one call at a time probes it",
         f64::from(u8::from(flow.down_since().is_some())),
     );
     scrape.counters(

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::failure::FIRST_TURNS;
-use super::flow_control::{Blocked, Ended};
+use super::flow_control::{ABORTED, Blocked, Ended};
 use super::lane::Node;
 use super::{Entry, Finished, Key, Lane, Outcome, Queue, Stage};
 
@@ -22,7 +21,7 @@ impl Queue {
         let down = self.flow.next_probe();
         while let Some(first) = self.waiting.first_entry().filter(|first| first.key().0 <= now) {
             let (until, key) = first.remove_entry();
-            if down.is_some() && self.waits_for_driver(&key) {
+            if self.flow.only_probes() && self.waits_for_driver(&key) {
                 held.push((until, key));
             } else {
                 self.end_backoff(&key);
@@ -199,8 +198,11 @@ impl Queue {
             return;
         };
         let failures = self.entries.get(key).and_then(|entry| entry.failures.as_ref());
-        let repeated = failures.is_some_and(|failures| failures.turns >= FIRST_TURNS);
-        let ended = self.flow.end(&node, sequence, outcome, repeated, self.now);
+        // An earlier call of the key, which the driver still executes, is the reason, and not those of others.
+        let is_pending =
+            outcome == Outcome::Refused(ABORTED) && failures.is_some_and(|failures| failures.executes);
+        let outcome = if is_pending { Outcome::Unrelated } else { outcome };
+        let ended = self.flow.end(&node, sequence, outcome, failures, self.now);
         if let Some(entry) = self.entries.get_mut(key)
             && let Stage::Running { contended, .. } = &mut entry.stage
             && outcome != Outcome::Unrelated

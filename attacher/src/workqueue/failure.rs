@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::dispatch::REPORT_PERIOD;
+use super::flow_control::{ABORTED, DEADLINE_EXCEEDED};
 use super::lane::Node;
 use super::{Class, Entry, Key, Lane, Queue, Stage};
 use crate::model::Uid;
@@ -50,6 +51,8 @@ pub(crate) struct Failures {
     pub(crate) since: Instant,
     /// Refusals in a row because of other calls.
     pub(super) turns: u32,
+    /// Whether the driver may still execute the last call: it was not answered, or the next one was ABORTED.
+    pub(crate) executes: bool,
     /// How often a recovery of the node or the driver has ended the backoff early.
     pub(super) wakes: u32,
     /// The last report of a lasting contention.
@@ -91,6 +94,7 @@ impl Queue {
             times: 0,
             since: self.now,
             turns: 0,
+            executes: false,
             wakes: 0,
             reported: None,
         });
@@ -101,6 +105,10 @@ impl Queue {
         error.message.shrink_to_fit();
         self.lanes[lane as usize].metrics.retries.inc();
         failures.turns = if finished.contended { failures.turns + 1 } else { 0 };
+        failures.executes = match error.code {
+            Some(ABORTED) => failures.executes,
+            code => code == Some(DEADLINE_EXCEEDED),
+        };
         failures.last = error;
         if finished.contended && failures.turns <= MAX_TURNS && failures.last.retry_after.is_none() {
             return self.wait_for_turn(key, finished.node, finished.sequence, failures);
@@ -151,9 +159,8 @@ impl Queue {
             let failures = entry.failures.as_ref();
             matches!(entry.stage, Stage::Waiting { .. })
                 && (node.is_none() || entry.node.as_ref() == node)
-                && failures.is_some_and(|failures| {
-                    failures.wakes < TRIES_ON_RETURN && failures.last.code.is_some_and(is_transient)
-                })
+                && failures
+                    .is_some_and(|failures| failures.wakes < TRIES_ON_RETURN && failures.waits_for_driver())
         };
         let concerned = self.entries.iter().filter(|(_, entry)| concerns(entry));
         let mut concerned: Vec<_> = concerned
@@ -213,9 +220,9 @@ impl Queue {
 // === impl Failures ===
 
 impl Failures {
-    /// Whether the last call failed without a final code.
+    /// Whether an outage of the driver may be the reason of the last failure.
     pub(crate) fn waits_for_driver(&self) -> bool {
-        self.last.class == Class::Uncertain && self.last.code.is_some()
+        self.last.code.is_some_and(is_transient)
     }
 }
 

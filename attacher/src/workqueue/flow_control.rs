@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::failure::{FIRST_TURNS, Failures};
 use super::limiter::{CallId, JUST_ENDED, LONGEST_LOCK, Limiter};
 
 #[derive(Debug)]
@@ -37,8 +38,10 @@ struct Node {
 struct Failing {
     since: Instant,
     times: u32,
-    /// Those whose result is uncertain.
-    uncertain: u32,
+    /// Those that show an outage: without a final code, or the first one of its key, as a volume may be broken.
+    evidence: u32,
+    /// Whether the last call was not answered.
+    hung: bool,
     /// The next probe.
     probe: Instant,
     interval: Duration,
@@ -85,7 +88,8 @@ pub(super) enum Blocked {
 }
 
 const UNKNOWN: i32 = 2;
-const DEADLINE_EXCEEDED: i32 = 4;
+pub(super) const DEADLINE_EXCEEDED: i32 = 4;
+pub(super) const ABORTED: i32 = 10;
 const INTERNAL: i32 = 13;
 /// The calls with which a rush begins, and those after an outage. Each accepted one lets another one begin.
 const RUSH: usize = 10;
@@ -96,6 +100,8 @@ const RUSH_OVER: Duration = Duration::from_secs(10);
 const DOWN_AFTER: u32 = 3;
 const FIRST_PROBE: Duration = Duration::from_millis(250);
 const PROBES: Duration = Duration::from_secs(2);
+/// The same if the failures have final codes. Three broken volumes may look like an outage, too.
+const FINAL_PROBES: Duration = Duration::from_secs(5);
 /// The period in which refusals of two nodes count as the driver's.
 const ACROSS_NODES: Duration = Duration::from_secs(2);
 /// How long limits are kept without calls.
@@ -129,7 +135,7 @@ impl FlowControl {
             return Ok(());
         }
         match self.next_probe() {
-            Some(probe) if probe > now => return Err(Blocked::Driver(Some(probe))),
+            Some(probe) if self.only_probes() && probe > now => return Err(Blocked::Driver(Some(probe))),
             Some(_) => {}
             None => self.driver.permit(now).map_err(Blocked::Driver)?,
         }
@@ -140,12 +146,17 @@ impl FlowControl {
     fn outage(&self) -> Option<&Failing> {
         self.failing
             .as_ref()
-            .filter(|failing| failing.uncertain >= DOWN_AFTER)
+            .filter(|failing| failing.evidence >= DOWN_AFTER)
     }
 
     /// While the driver is down, when the next call probes it.
     pub(super) fn next_probe(&self) -> Option<Instant> {
         Some(self.outage()?.probe)
+    }
+
+    /// Whether the driver is down, and gets nothing but probes. One that does not answer may be slow.
+    pub(super) fn only_probes(&self) -> bool {
+        self.outage().is_some_and(|failing| !failing.hung)
     }
 
     /// Since when the driver has been down.
@@ -179,7 +190,7 @@ impl FlowControl {
         if let Some(failing) = self
             .failing
             .as_mut()
-            .filter(|failing| failing.uncertain >= DOWN_AFTER)
+            .filter(|failing| failing.evidence >= DOWN_AFTER)
         {
             self.metrics.outage_probes += u64::from(sent);
             // A call that hangs must not end the probing.
@@ -200,13 +211,13 @@ impl FlowControl {
         node.limiter.begin(id, sent, now);
     }
 
-    /// A call ended, or the sync did without one. `repeated`: it was refused in its turn several times before.
+    /// A call ended, or the sync did without one. `failures`: those of its key before.
     pub(super) fn end(
         &mut self,
         node: &Arc<str>,
         id: CallId,
         outcome: Outcome,
-        repeated: bool,
+        failures: Option<&Failures>,
         now: Instant,
     ) -> Ended {
         let Some(limits) = self.nodes.get_mut(node) else {
@@ -233,21 +244,30 @@ impl FlowControl {
                     Ended::Other
                 }
             }
-            Outcome::Refused(code) => self.refused(node, id, code, repeated, now),
+            Outcome::Refused(code) => self.refused(node, id, code, failures, now),
         }
     }
 
-    fn refused(&mut self, node: &Arc<str>, id: CallId, code: i32, repeated: bool, now: Instant) -> Ended {
+    fn refused(
+        &mut self,
+        node: &Arc<str>,
+        id: CallId,
+        code: i32,
+        failures: Option<&Failures>,
+        now: Instant,
+    ) -> Ended {
+        let repeated = failures.is_some_and(|failures| failures.turns >= FIRST_TURNS);
+        let is_first = failures.is_none_or(|failures| failures.times == 0);
         let is_final = matches!(code, UNKNOWN | INTERNAL);
         let hung = code == DEADLINE_EXCEEDED && !self.driver.succeeded_during(id);
         let is_down = self.outage().is_some();
-        let is_alone = hung || !self.driver.is_contended(id, false);
+        let is_alone = hung || !self.driver.is_contended(id, is_final);
         let Some(limits) = self.nodes.get_mut(node) else {
             return Ended::Other;
         };
-        let node_contended = !is_down && limits.limiter.is_contended(id, is_final);
+        let node_contended = !is_down && !hung && limits.limiter.is_contended(id, is_final);
         // What its node's limit does not explain may come from calls for other nodes, if another node has the like.
-        let is_stray = !node_contended || !limits.limiter.explains(id);
+        let is_stray = !hung && (!node_contended || !limits.limiter.explains(id));
         let stray = self.stray.as_ref().filter(|_| is_stray);
         let has_other = stray.is_some_and(|(other, at)| other != node && *at + ACROSS_NODES >= now);
         let limited_by_driver =
@@ -255,7 +275,7 @@ impl FlowControl {
         let by_driver = !is_down
             && (has_other || limited_by_driver)
             && self.driver.is_contended(id, is_final)
-            && (code != DEADLINE_EXCEEDED || hung);
+            && code != DEADLINE_EXCEEDED;
         if is_stray {
             self.stray = Some((node.clone(), now));
         }
@@ -284,15 +304,17 @@ impl FlowControl {
             let failing = self.failing.get_or_insert(Failing {
                 since: now,
                 times: 0,
-                uncertain: 0,
+                evidence: 0,
+                hung,
                 probe: now,
                 interval: FIRST_PROBE,
             });
             failing.times += 1;
-            failing.uncertain += u32::from(!is_final);
+            failing.hung = hung;
+            failing.evidence += u32::from(!is_final || is_first);
             failing.probe = now + failing.interval;
-            if failing.uncertain >= DOWN_AFTER {
-                failing.interval = (2 * failing.interval).min(PROBES);
+            if failing.evidence >= DOWN_AFTER {
+                failing.interval = (2 * failing.interval).min(if is_final { FINAL_PROBES } else { PROBES });
             }
         }
         if node_contended || by_driver {

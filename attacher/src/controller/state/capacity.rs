@@ -102,7 +102,8 @@ impl ControllerState {
         }
     }
 
-    /// The detaches of a node that are queued or running, without those in backoff.
+    /// The detaches of a node that are queued or running, also if only the driver still executes them, without others in
+    /// backoff.
     fn detaches_on(&self, node: &Arc<str>) -> Vec<Key> {
         let attachments = self.index.by_node.get(node).cloned().map(Key::Attachment);
         let orphans = self
@@ -112,7 +113,8 @@ impl ControllerState {
         let keys = attachments.chain(orphans.map(|orphan| Key::Target(orphan.target.clone())));
         keys.filter(|key| {
             self.queue.entry(key).is_some_and(|entry| {
-                entry.lane == Lane::Detach && !matches!(entry.stage, Stage::Waiting { .. })
+                let is_executed = entry.failures.as_ref().is_some_and(|failures| failures.executes);
+                entry.lane == Lane::Detach && (is_executed || !matches!(entry.stage, Stage::Waiting { .. }))
             })
         })
         .collect()

@@ -124,6 +124,19 @@ fn an_attach_without_capacity_waits_for_a_detach_of_its_node() {
 }
 
 #[test]
+fn an_attach_without_capacity_waits_for_a_detach_that_the_driver_still_executes() {
+    const DEADLINE_EXCEEDED: i32 = 4;
+    let mut fixture = Fixture::new([mk_detaching("d-0")]);
+    let detach = begin_all(&mut fixture).pop().expect("the detach starts");
+    fixture.now += 15 * SECOND;
+    assert!(call(&mut fixture, &detach, Err(refused(DEADLINE_EXCEEDED))));
+    fixture.put(mk_attaching("a-0"));
+    let attach = begin_all(&mut fixture).pop().expect("the attach starts");
+    let is_reported = call(&mut fixture, &attach, Err(refused(RESOURCE_EXHAUSTED)));
+    assert!(!is_reported, "the detach may end");
+}
+
+#[test]
 fn missing_capacity_beside_a_detach_lowers_no_limit() {
     let mut fixture = Fixture::new(["a-0", "a-1"].map(mk_attaching));
     let attaches = begin_all(&mut fixture);
