@@ -67,7 +67,7 @@ pub struct ControllerState {
 }
 
 /// State of a VolumeAttachment in addition to the stored object.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct AttachmentState {
     pub(super) progress: Progress,
     /// Whether the driver reconnected while it was being synced.
