@@ -56,7 +56,7 @@ pub(crate) struct StoreDelta<T> {
 }
 
 /// The objects of the three kinds. Their changes also update the indexers.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Informer {
     pub(crate) attachments: Store<Attachment>,
     pub(crate) volumes: Store<Volume>,

@@ -105,9 +105,9 @@ pub enum Error {
     /// The object of this name has another UID.
     #[error("{0}")]
     Replaced(Arc<str>),
-    /// The API server refused the request.
+    /// The API server rejected the request.
     #[error("{message}")]
-    Refused {
+    Rejected {
         /// HTTP status.
         status: u16,
         /// Its explanation.
@@ -168,19 +168,19 @@ impl Error {
 
     /// Whether the object has another version than the request's.
     pub(crate) fn is_conflict(&self) -> bool {
-        matches!(self, Self::Refused { status: 409, .. })
+        matches!(self, Self::Rejected { status: 409, .. })
     }
 
     /// Whether the request is forbidden (RBAC).
     pub(crate) fn is_forbidden(&self) -> bool {
-        matches!(self, Self::Refused { status: 403, .. })
+        matches!(self, Self::Rejected { status: 403, .. })
     }
 
     /// Whether our credentials or permissions are insufficient.
     pub(crate) fn is_unauthorized(&self) -> bool {
         matches!(
             self,
-            Self::Refused {
+            Self::Rejected {
                 status: 401 | 403,
                 ..
             }
@@ -190,7 +190,7 @@ impl Error {
     /// Whether the API server rejects the content of the request permanently. After any other error a write must be repeated as
     /// it is.
     pub(crate) fn is_final(&self) -> bool {
-        matches!(self, Self::Refused { status, .. } if retry::FINAL.contains(status))
+        matches!(self, Self::Rejected { status, .. } if retry::FINAL.contains(status))
     }
 
     /// The HTTP status of the response; 0 without one.
@@ -198,7 +198,7 @@ impl Error {
         match self {
             Self::NotFound(_) => 404,
             Self::Replaced(_) => 422,
-            Self::Refused { status, .. } => (*status).into(),
+            Self::Rejected { status, .. } => (*status).into(),
             Self::Unusable(_) | Self::Unanswered(_) | Self::NotLeading(_) => 0,
         }
     }

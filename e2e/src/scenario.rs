@@ -48,6 +48,7 @@ mod provisioning;
 mod rolling_update;
 mod secret_namespace_gone;
 mod slow_detaches;
+mod stray_not_found;
 mod two_pods_one_volume;
 mod volume_deleted;
 mod volume_force_deleted;
@@ -132,12 +133,15 @@ pub const ALL: &[Scenario] = &[
     driver_without_attach::SCENARIO,
     driver_changes::SCENARIO,
     driver_cache_cold::SCENARIO,
+    stray_not_found::SCENARIO,
     driver_not_installed::SCENARIO,
     driver_not_installed::PREVENTS_SCHEDULING,
     burst::SCENARIO,
     slow_detaches::SCENARIO,
     explain::SCENARIO,
     explain::LOSSES,
+    explain::SHARED_NODE_ID,
+    explain::UNATTACHED,
     leader::STOPS,
     leader::CUT_OFF,
     leader::KILLED,

@@ -255,16 +255,16 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
         // The volume is attached, and the next sync writes the status. Missing RBAC permissions are not specific to this
         // VolumeAttachment; the log reports them.
-        let is_refused = matches!(
+        let is_rejected = matches!(
             error,
-            Error::Refused {
+            Error::Rejected {
                 status: 400..=499,
                 retry_after: None,
                 ..
             }
         );
         Err(SyncError {
-            reported: is_refused && !error.is_unauthorized(),
+            reported: is_rejected && !error.is_unauthorized(),
             ..failed
         })
     }

@@ -67,7 +67,7 @@ pub struct ControllerState {
 }
 
 /// State of a VolumeAttachment in addition to the stored object.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct AttachmentState {
     pub(super) progress: Progress,
     /// Whether the driver reconnected while it was being synced.
@@ -204,7 +204,7 @@ impl ControllerState {
         if newest_lane != lane {
             return None;
         }
-        self.mark_dirty(name);
+        self.mark_changed(name);
         Some(Item::Attachment {
             attachment,
             operation,
@@ -219,7 +219,7 @@ impl ControllerState {
     ) {
         let key = Key::Attachment(attachment.name.clone());
         let mut finished = self.queue.finish(&key);
-        self.mark_dirty(&attachment.name);
+        self.mark_changed(&attachment.name);
         if done == Operation::Detach && result.is_ok() {
             self.enqueue_waiting_for(attachment);
         }

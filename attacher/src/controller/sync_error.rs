@@ -30,17 +30,17 @@ impl SyncError {
             // Transient: it may succeed as soon as the API server recovers.
             Error::Unanswered(_)
             | Error::NotLeading(_)
-            | Error::Refused {
+            | Error::Rejected {
                 retry_after: Some(_), ..
             } => Class::Uncertain,
-            Error::Refused { status, .. } if !error.is_final() && ![401, 403, 409].contains(status) => {
+            Error::Rejected { status, .. } if !error.is_final() && ![401, 403, 409].contains(status) => {
                 Class::Uncertain
             }
-            Error::NotFound(_) | Error::Replaced(_) | Error::Refused { .. } | Error::Unusable(_) => {
+            Error::NotFound(_) | Error::Replaced(_) | Error::Rejected { .. } | Error::Unusable(_) => {
                 Class::Final
             }
         };
-        let retry_after = if let Error::Refused { retry_after, .. } = error {
+        let retry_after = if let Error::Rejected { retry_after, .. } = error {
             *retry_after
         } else {
             None

@@ -431,7 +431,7 @@ fn refusal(code: &str) -> CallError {
 }
 
 fn forbidden() -> Error {
-    Error::Refused {
+    Error::Rejected {
         status: 403,
         message: "forbidden".into(),
         retry_after: None,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Pairs of an indexed value and the name of an object, in order.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Indexer(BTreeSet<(Arc<str>, Arc<str>)>);
 
 // === impl Indexer ===

@@ -13,7 +13,7 @@ pub(crate) trait Object {
 }
 
 /// Objects of one kind: one object per name. An older version never replaces a newer one.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Store<T> {
     objects: HashMap<Arc<str>, Arc<T>>,
     /// The objects of the running list so far.
@@ -25,7 +25,7 @@ pub(crate) struct Store<T> {
 }
 
 /// Our writes that a list may not show: the API server answered them after the list was requested.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct LocalWrites {
     /// Objects that we updated. Kept while the list runs.
     updated: HashSet<Uid>,
@@ -141,6 +141,18 @@ impl<T: Object> Store<T> {
             }
             Some(_) | None => Vec::new(),
         }
+    }
+
+    /// Its objects, and our writes that the watch does not show yet, in order.
+    #[cfg(test)]
+    pub(crate) fn digest(&self) -> impl std::fmt::Debug + use<'_, T>
+    where
+        T: std::fmt::Debug,
+    {
+        use std::collections::BTreeMap;
+        let objects: BTreeMap<_, _> = self.objects.iter().collect();
+        let deleted: BTreeMap<_, _> = self.writes.deleted.iter().collect();
+        (objects, deleted)
     }
 
     /// Removes the objects that a complete list does not contain.

@@ -97,7 +97,7 @@ fn failure(error: &kube::Error) -> LeaseError {
     };
     match code {
         409 => LeaseError::Conflict,
-        400..=499 => LeaseError::Refused(chain(error)),
+        400..=499 => LeaseError::Rejected(chain(error)),
         // A server error does not tell whether the write was executed.
         _ => LeaseError::Unanswered(chain(error)),
     }

@@ -46,9 +46,9 @@ struct Failure {
 
 /// Sends an idempotent request until it has a final response. The last attempt starts at most five seconds after the first.
 ///
-/// Retried are all but [`FINAL`] answers, 401, 403, and conflicts of [`OfOneVersion`]; a Retry-After of more than a second (at most five minutes) fails with
-/// [`Error::Refused`]. Each attempt waits for the limiter, which rejects writes while we do not lead. A write without a
-/// response is abandoned when leadership ends.
+/// Retried are all but [`FINAL`] answers, 401, 403, and conflicts of [`OfOneVersion`]; a Retry-After of more than a second (at
+/// most five minutes) fails with [`Error::Rejected`]. Each attempt waits for the limiter, which rejects writes while we do not
+/// lead. A write without a response is abandoned when leadership ends.
 pub(super) async fn send<T: DeserializeOwned>(
     service: &ApiService,
     limiter: &RequestLimiter,
@@ -75,7 +75,7 @@ pub(super) async fn send<T: DeserializeOwned>(
                 return Err(failure.error);
             };
             if least > MAX_WAIT {
-                if let Error::Refused { retry_after, .. } = &mut failure.error {
+                if let Error::Rejected { retry_after, .. } = &mut failure.error {
                     *retry_after = Some(least);
                 }
                 return Err(failure.error);
@@ -166,7 +166,7 @@ impl Failure {
     /// The API server, or a proxy before it, refused the request to `path`.
     fn refused(status: &Status, path: &str) -> Self {
         let message = || status.message.as_str().into();
-        let refused = || Error::Refused {
+        let refused = || Error::Rejected {
             status: status.code,
             message: message(),
             retry_after: None,

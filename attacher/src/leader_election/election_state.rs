@@ -179,7 +179,7 @@ impl ElectionState {
             }
             Err(failure) => {
                 self.current = false;
-                if let LeaseError::Refused(_) = failure {
+                if let LeaseError::Rejected(_) = failure {
                     self.pending_renew = None;
                     if self.term.is_none() {
                         self.marks.clear();

@@ -160,7 +160,7 @@ impl<S: LeaseServer> LeaderElector<S> {
         self.note(failure.as_ref(), is_claim);
         match failure {
             Some(LeaseError::Conflict) => tracing::debug!("lease update conflict"),
-            Some(LeaseError::Unanswered(error) | LeaseError::Refused(error)) => {
+            Some(LeaseError::Unanswered(error) | LeaseError::Rejected(error)) => {
                 tracing::warn!(
                     error,
                     leading = self.state.renewed().is_some(),
@@ -218,7 +218,7 @@ impl<S: LeaseServer> LeaderElector<S> {
             match self.release_once(known.take()).await {
                 Ok(()) => return Ok(()),
                 Err(LeaseError::Conflict) => {}
-                Err(LeaseError::Refused(reason)) => return Err(reason),
+                Err(LeaseError::Rejected(reason)) => return Err(reason),
                 Err(LeaseError::Unanswered(reason)) => {
                     error = reason;
                     tokio::time::sleep(RELEASE_PAUSE).await;
@@ -285,7 +285,7 @@ impl<S: LeaseServer> LeaderElector<S> {
                     status.ongoing_failure = None;
                     status.claim_failed = false;
                 }
-                Some(LeaseError::Unanswered(why) | LeaseError::Refused(why)) => {
+                Some(LeaseError::Unanswered(why) | LeaseError::Rejected(why)) => {
                     status.claim_failed |= is_claim;
                     match &mut status.ongoing_failure {
                         Some(ongoing) => ongoing.again(why),

@@ -15,7 +15,7 @@ pub(crate) struct AttachPlan {
     /// The volume and the node id to publish to.
     pub(crate) target: PublishTarget,
     /// Detach of an earlier attach's target, to execute before the publish, if that target differs from `target`.
-    pub(crate) stale: Option<DetachPlan>,
+    pub(crate) former: Option<DetachPlan>,
     /// CSI `volume_capability`.
     pub(crate) capability: VolumeCapability,
     /// CSI `readonly`.
@@ -119,7 +119,7 @@ pub(crate) fn attach(inputs: &AttachInputs, driver: &Driver) -> Result<AttachPla
     let is_complete = attachment.finalizer && attachment.recorded == annotations;
     Ok(AttachPlan {
         // Without our finalizer nothing was published, and an attached volume is in use.
-        stale: stale(inputs, &target, csi, spec.migrated)
+        former: former(inputs, &target, csi, spec.migrated)
             .filter(|_| attachment.finalizer && !attachment.attached),
         capability,
         read_only: csi.read_only && driver.capabilities.publish_readonly,
@@ -143,7 +143,7 @@ pub(crate) fn attach(inputs: &AttachInputs, driver: &Driver) -> Result<AttachPla
 
 /// An earlier attach may have published elsewhere: the node registered again with another id, or the PersistentVolume was
 /// replaced. Overwriting the record without an unpublish would leak that publish.
-fn stale(
+fn former(
     inputs: &AttachInputs,
     wanted: &PublishTarget,
     csi: &CsiSource,

@@ -9,7 +9,7 @@ use super::{Answers, ListEvidence, TargetEvidence, UnpublishResult};
 use crate::model::{PublishTarget, Uid};
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct DetachEvidence {
     answers: HashMap<PublishTarget, Answers>,
     lists: HashMap<PublishTarget, ListEvidence>,
@@ -79,6 +79,15 @@ impl DetachEvidence {
             let answers = Answers::after(before.as_ref(), uid, session, result, now);
             self.answers.insert(target.clone(), answers);
         }
+    }
+
+    /// The answers, in order.
+    #[cfg(test)]
+    pub(crate) fn digest(&self) -> impl std::fmt::Debug + use<'_> {
+        use std::collections::{BTreeMap, BTreeSet};
+        let answers: BTreeMap<_, _> = self.answers.iter().collect();
+        let publishing: BTreeSet<_> = self.publishing.iter().collect();
+        (answers, publishing)
     }
 
     pub(crate) fn round_begins(&mut self) {

@@ -74,8 +74,8 @@ impl Machine<'_> {
             Err(refusal) => return Ok(Next::Stop(Stop::Refused(refusal))),
         };
         // The locks are held until the record is overwritten: until then other detaches may leave the target to this one.
-        if let Some(stale) = &plan.stale {
-            self.undo(stale, &plan, attachment)?;
+        if let Some(former) = &plan.former {
+            self.undo(former, &plan, attachment)?;
         }
         // Without the Secret a detach may fail, too, and a VolumeAttachment without our finalizer can be deleted without one.
         if let Some(secret) = &plan.secret {
@@ -109,29 +109,29 @@ impl Machine<'_> {
     /// Unpublishes what an earlier attach published elsewhere. If the driver does not know that target, it becomes an orphan:
     /// waiting for a proof would block the pod, and the driver refuses a second node where it matters. The orphan exists before
     /// the record is overwritten, whose response may be lost.
-    fn undo(&self, stale: &DetachPlan, plan: &AttachPlan, attachment: &Arc<Attachment>) -> Step<()> {
+    fn undo(&self, former: &DetachPlan, plan: &AttachPlan, attachment: &Arc<Attachment>) -> Step<()> {
         if !self.progress.sync.is_attachment_read {
             return Err(act(Command::GetAttachment));
         }
-        let target = &stale.target;
+        let target = &former.target;
         if target.volume_id != plan.target.volume_id {
-            return self.prove(attachment, stale, true).map(|_| ());
+            return self.prove(attachment, former, true).map(|_| ());
         }
-        if let Some(secret) = &stale.secret {
+        if let Some(secret) = &former.secret {
             self.secret(secret, false)?;
         }
         // The present target, which is published next, may name the same machine.
         self.lock([target, &plan.target])?;
         let is_unknown = matches!(
-            self.unpublish(attachment, stale, target, false)?.result,
+            self.unpublish(attachment, former, target, false)?.result,
             UnpublishResult::NotFound | UnpublishResult::InvalidArgument
         );
         let kept = self.view.orphans.get(target);
         if is_unknown && kept.is_none_or(|kept| kept.attachment.uid != attachment.uid) {
             return Err(act(Command::KeepOrphan(Orphan {
                 target: target.clone(),
-                secret: stale.secret.clone(),
-                migrated: stale.migrated,
+                secret: former.secret.clone(),
+                migrated: former.migrated,
                 attachment: attachment.clone(),
             })));
         }

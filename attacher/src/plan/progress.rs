@@ -8,7 +8,7 @@ use super::{Proof, UnpublishResult, View};
 use crate::model::{Attachment, Capabilities, PublishTarget, SecretRef, Secrets, Uid, Volume};
 
 /// What this process knows about one VolumeAttachment or one orphan beyond the objects. A crash is `Progress::default()`.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Progress {
     /// A publish whose status is not written yet. Ends with the status, an unpublish of its target, the driver's session, and
     /// objects that need another publish.
@@ -30,7 +30,7 @@ pub(crate) struct Progress {
 }
 
 /// What a sync knows from its own requests and calls.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct SyncProgress {
     /// The driver's session and its capabilities.
     pub(crate) driver: Option<(Option<Instant>, Capabilities)>,

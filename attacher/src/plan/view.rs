@@ -49,7 +49,7 @@ impl View<'_> {
         };
         // The target does not depend on the driver's capabilities.
         match attach(inputs, self.driver) {
-            Ok(now) => now.target == published.target && now.record.is_none() && now.stale.is_none(),
+            Ok(now) => now.target == published.target && now.record.is_none() && now.former.is_none(),
             Err(_) => {
                 let Attachment { recorded, .. } = &*inputs.attachment;
                 inputs.attachment.finalizer

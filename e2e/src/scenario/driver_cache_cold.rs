@@ -6,6 +6,7 @@ use kube::ResourceExt;
 use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, Scenario};
 use crate::driver::fault::{FaultRule, Method};
+use crate::driver::journal::{Call, UNPUBLISH};
 use crate::fixture::Access;
 use crate::wait::Progress;
 
@@ -41,6 +42,17 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
         Progress::of(is_not_found, || format!("it is {error:?}"))
     })
     .await?;
+    // However often the driver answers so.
+    let answered = |calls: &[Call]| {
+        let unpublishes = calls
+            .iter()
+            .filter(|call| call.method == UNPUBLISH && call.volume == volume.handle);
+        let ended = unpublishes.filter(|call| call.end.is_some()).count();
+        Progress::of(ended >= 4, || format!("{ended} unpublish calls ended"))
+    };
+    env.driver
+        .wait_for_calls(STEP_TIMEOUT, "more NOT_FOUND", answered)
+        .await?;
     let ours = env.finalizer();
     env.wait_for_attachment(&volume, A, STEP_TIMEOUT, "our finalizer", |attachment| {
         let held_by = attachment.map(ResourceExt::finalizers).unwrap_or_default();

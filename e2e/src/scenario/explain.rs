@@ -5,6 +5,7 @@
 
 mod explain_cli;
 mod lost_objects;
+mod warnings;
 
 use anyhow::{Context, Result, ensure};
 use jiff::{SignedDuration, Timestamp};
@@ -16,6 +17,7 @@ use serde_json::{Value, json};
 
 use self::explain_cli::{CLUSTER, Expected, ExplainCli, Reader};
 pub(super) use self::lost_objects::SCENARIO as LOSSES;
+pub(super) use self::warnings::{SHARED_NODE_ID, UNATTACHED};
 use super::test_env::{A, B, SECRET, STEP_TIMEOUT, ScenarioConfig, TestEnv, TestVolume};
 use super::{ExpectedOutcome, Scenario};
 use crate::driver::fault::{FaultRule, Method};

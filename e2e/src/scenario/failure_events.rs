@@ -62,7 +62,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
 }
 
 /// Waits until the only Event with this reason about an object has this count.
-async fn wait_for_event(
+pub(super) async fn wait_for_event(
     env: &TestEnv<'_>,
     kind: &str,
     name: &str,

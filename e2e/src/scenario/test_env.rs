@@ -3,6 +3,7 @@
 //! Invariants: every name in a test environment begins with its prefix, and every object has the scenario label, so that test
 //! environments do not conflict. After the teardown, no object and no process is left, also if the scenario failed.
 
+mod api_proxy;
 mod attachments;
 mod controller_metrics;
 mod node_failure;

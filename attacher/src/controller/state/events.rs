@@ -16,7 +16,7 @@ impl ControllerState {
     pub(super) fn attachments_changed(&mut self, change: Change<Attachment>) {
         let written = matches!(change, Change::LocallyUpdated(_));
         for StoreDelta { name, before, after } in self.index.attachments_changed(change) {
-            self.mark_dirty(&name);
+            self.mark_changed(&name);
             if let Some(after) = &after {
                 self.check_attachment(before.as_deref(), after);
             }
@@ -139,7 +139,7 @@ impl ControllerState {
             return;
         }
         // Refusals and lists of the driver with its former capabilities are obsolete.
-        self.rounds.dirty = None;
+        self.rounds.changed = None;
         self.for_each_state(|known| {
             known.suspended = None;
             if !capabilities.publish {

@@ -28,7 +28,7 @@ pub struct Round {
 #[derive(Debug, Default)]
 pub(crate) struct Rounds {
     /// During a round: VolumeAttachments that changed or were synced since it began.
-    pub(crate) dirty: Option<HashSet<Arc<str>>>,
+    pub(crate) changed: Option<HashSet<Arc<str>>>,
     /// Findings since the last [`ControllerState::take_findings`].
     pub(crate) findings: Vec<Finding>,
     pub(crate) metrics: ReconcileMetrics,
@@ -106,7 +106,7 @@ impl ControllerState {
                 result.add_volume(&volume.name, &csi.handle);
             }
         }
-        self.rounds.dirty = Some(HashSet::new());
+        self.rounds.changed = Some(HashSet::new());
         self.for_each_state(|known| known.newly_attached |= std::mem::take(&mut known.attached_since_round));
         Some(result)
     }
@@ -122,7 +122,7 @@ impl ControllerState {
     }
 
     pub(super) fn list_volumes_failed(&mut self, round: Round, why: Arc<str>) {
-        self.rounds.dirty = None;
+        self.rounds.changed = None;
         self.rounds.metrics.failed_rounds += 1;
         self.rounds.last = Some(LastRound {
             round,
@@ -134,7 +134,7 @@ impl ControllerState {
 
     pub(super) fn volumes_listed(&mut self, mut result: ListVolumesResult, round: Round) {
         // The driver's capabilities changed while it listed.
-        let Some(dirty) = self.rounds.dirty.take() else {
+        let Some(changed) = self.rounds.changed.take() else {
             return;
         };
         self.rounds.metrics.rounds += 1;
@@ -146,7 +146,7 @@ impl ControllerState {
         // The store is unordered, and the simulation must be deterministic.
         candidates.sort_unstable_by(|a, b| a.attachment.name.cmp(&b.attachment.name));
         for candidate in candidates {
-            if self.is_unchanged(&candidate, &dirty) {
+            if self.is_unchanged(&candidate, &changed) {
                 self.apply_drift(candidate);
             }
         }
@@ -161,7 +161,7 @@ impl ControllerState {
     }
 
     /// Whether neither the VolumeAttachment nor its node changed, and none of the same volume and node was synced.
-    fn is_unchanged(&self, candidate: &Candidate, dirty: &HashSet<Arc<str>>) -> bool {
+    fn is_unchanged(&self, candidate: &Candidate, changed: &HashSet<Arc<str>>) -> bool {
         let Candidate {
             attachment, expected, ..
         } = candidate;
@@ -174,8 +174,9 @@ impl ControllerState {
             Some(recorded) => present_id.filter(|id| *id != recorded) == expected.other_node_id.as_ref(),
             None => present_id == Some(&expected.target.node_id),
         };
-        let is_idle =
-            |name: &Arc<str>| !dirty.contains(name) && !self.queue.is_running(&Key::Attachment(name.clone()));
+        let is_idle = |name: &Arc<str>| {
+            !changed.contains(name) && !self.queue.is_running(&Key::Attachment(name.clone()))
+        };
         let has_same_target = |name: &Arc<str>| {
             let other = self.index.attachments.get(name);
             other.is_some_and(|other| other.node == attachment.node && other.source == attachment.source)
@@ -216,9 +217,9 @@ impl ControllerState {
         }
     }
 
-    pub(super) fn mark_dirty(&mut self, name: &Arc<str>) {
-        if let Some(dirty) = &mut self.rounds.dirty {
-            dirty.insert(name.clone());
+    pub(super) fn mark_changed(&mut self, name: &Arc<str>) {
+        if let Some(changed) = &mut self.rounds.changed {
+            changed.insert(name.clone());
         }
     }
 }

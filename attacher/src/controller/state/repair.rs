@@ -15,7 +15,7 @@ use crate::plan::reconcile::Candidate;
 use crate::workqueue::{Key, Lane};
 
 /// Evidence of earlier rounds against a VolumeAttachment.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct SuspectState {
     /// The last round with evidence.
     pub(super) round: u64,

@@ -1,12 +1,14 @@
 //! Events that end a backoff, and state that is kept between syncs.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use super::*;
 use crate::model::{Problem, PublishTarget, Source, Version};
 use crate::plan::Published;
 use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
+use crate::workqueue::{Failures, Stage};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -26,6 +28,117 @@ pub(crate) fn mk_state(concurrency: usize) -> ControllerState {
     #[expect(clippy::disallowed_methods, reason = "an Instant has no other beginning")]
     let now = Instant::now();
     ControllerState::new(limits, backoff, 1, now)
+}
+
+/// A state from which the same follows in the exhaustive search ([`ControllerState::digest`]).
+impl Clone for ControllerState {
+    fn clone(&self) -> Self {
+        let Self { queue, .. } = self;
+        let limits = Limits {
+            attach: queue.limit(Lane::Attach),
+            detach: queue.limit(Lane::Detach),
+            volume: queue.limit(Lane::Volume),
+            driver_calls: 0,
+            adaptive: false,
+        };
+        // Each step of the search is longer.
+        let backoff = Backoff {
+            start: Duration::from_millis(1),
+            max: Duration::from_millis(1),
+        };
+        let mut forked = Self {
+            index: self.index.clone(),
+            to_backfill: self.to_backfill.clone(),
+            orphans: self.orphans.clone(),
+            orphan_progress: self.orphan_progress.clone(),
+            attachment_states: self.attachment_states.clone(),
+            evidence: self.evidence.clone(),
+            resource_exhausted_by_node: self.resource_exhausted_by_node.clone(),
+            capabilities: self.capabilities,
+            connection: self.connection,
+            started: self.started,
+            ..Self::new(limits, backoff, 1, queue.now)
+        };
+        let entries: BTreeMap<_, _> = queue.items().collect();
+        for (key, entry) in &entries {
+            if let Some(Failures { uid, lane, last, .. }) = &entry.failures {
+                forked.queue.enqueue(key, *lane, entry.node.as_ref());
+                forked.queue.start();
+                let finished = forked.queue.finish(key);
+                forked
+                    .queue
+                    .fail(key, finished, (uid.clone(), *lane), last.clone(), 0.0);
+            }
+        }
+        for (key, entry) in &entries {
+            if let Stage::Running { dirty, .. } = entry.stage {
+                forked.queue.enqueue(key, entry.lane, entry.node.as_ref());
+                forked.queue.start();
+                if dirty {
+                    forked.queue.enqueue(key, entry.lane, None);
+                }
+            }
+        }
+        for (key, entry) in &entries {
+            if matches!(entry.stage, Stage::Ready { .. }) {
+                forked.queue.enqueue(key, entry.lane, entry.node.as_ref());
+            }
+        }
+        forked
+    }
+}
+
+impl ControllerState {
+    /// Writes what decides about the syncs that follow in the exhaustive search, where each waiting key is due, and the driver has no
+    /// lists.
+    pub(crate) fn digest(&self, digest: &mut impl fmt::Write) {
+        let Self {
+            index,
+            to_backfill: _,
+            queue,
+            orphans,
+            orphan_progress,
+            attachment_states,
+            evidence,
+            resource_exhausted_by_node,
+            caches_synced: _,
+            latency: _,
+            random: _,
+            capabilities,
+            connection,
+            rounds: _,
+            warnings: _,
+            started: _,
+        } = self;
+        let stage = |stage| match stage {
+            Stage::Ready { .. } => ("ready", false),
+            Stage::Running { dirty, .. } => ("running", dirty),
+            Stage::Waiting { .. } => ("waiting", false),
+        };
+        let class = |failures: &Option<Failures>| failures.as_ref().map(|failures| failures.last.class);
+        let queued = queue.items();
+        let queued: BTreeMap<_, _> = queued
+            .map(|(key, entry)| (key, (entry.lane, stage(entry.stage), class(&entry.failures))))
+            .collect();
+        let state = (
+            (
+                index.attachments.digest(),
+                index.volumes.digest(),
+                index.nodes.digest(),
+            ),
+            (queued, orphans, resource_exhausted_by_node),
+            (capabilities, evidence.digest()),
+            orphan_progress.iter().collect::<BTreeMap<_, _>>(),
+            attachment_states.iter().collect::<BTreeMap<_, _>>(),
+        );
+        // As `Debug` writes a field.
+        let written = ["connection", ": ", &connection.to_string()].map(|part| digest.write_str(part));
+        written
+            .into_iter()
+            .collect::<fmt::Result>()
+            .expect("a digest takes everything");
+        write!(digest, "{state:?}").expect("a digest takes everything");
+    }
 }
 
 pub(super) struct Fixture {

@@ -2,75 +2,171 @@
 //!
 //! The real [`ControllerState`] and machine run against a model of the API server, the CSINodes, the driver and its array; each
 //! answer, each change of the world and each crash is a choice. A replica that loses its lease is one that crashes.
+//!
+//! Histories that come to the same state continue in the same way, so the search continues one of them, and counts what follows for
+//! each: a history is one sequence of choices.
 
 mod choices;
+mod digest;
 mod world;
 
+use std::collections::HashMap;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use choices::Choices;
 use world::{Bug, Scope, World};
 
-/// Searches all histories of the scope with at most this many faults. Returns their number, and the first violation.
-fn search(scope: Scope, faults: usize, bug: Option<Bug>) -> (u64, Option<String>) {
-    let mut choices = Choices::new(faults);
-    for count in 1.. {
-        let result = World::new(scope, bug, &mut choices).run();
-        if let Err(violation) = result {
-            choices.restart();
-            let mut again = World::new(scope, bug, &mut choices);
-            again.story = Some(Vec::new());
-            assert_eq!(again.run().as_ref(), Err(&violation));
-            let story = again.story.take().unwrap_or_default().join("\n");
-            return (
-                count,
-                Some(format!("{scope:?}, history {count}: {violation}\n{story}")),
-            );
-        }
-        if !choices.advance() {
-            return (count, None);
-        }
-    }
-    unreachable!("the choices are finite")
+/// The histories of a scope, the states in which they differ, and the first violation.
+struct Searched {
+    histories: u64,
+    states: usize,
+    violation: Option<String>,
 }
 
-/// The histories with one fault; those with more are for a compiler that optimizes.
+/// A state that the present history went through.
+struct Passed {
+    state: u64,
+    /// The choices before it.
+    choices: usize,
+    /// The histories from here that ended.
+    histories: u64,
+    /// Where others continue, unless there are none.
+    world: Option<World>,
+}
+
+/// More steps than any history needs.
+const STEPS: usize = 1_000;
+
+/// Searches all histories of the scope with at most this many faults, up to the first violation.
+fn search(scope: Scope, faults: usize, bug: Option<Bug>) -> Searched {
+    let mut world = World::new(scope, bug, Choices::new(faults));
+    // The number of histories that follow each state.
+    let mut known = HashMap::new();
+    let mut path = vec![Passed::new(world.state(), &world)];
+    loop {
+        let ended = match world.advance() {
+            Err(violation) => Err(violation),
+            Ok(false) => Ok(1),
+            Ok(true) => {
+                let state = world.state();
+                match known.get(&state) {
+                    Some(histories) => Ok(*histories),
+                    None if path.len() == STEPS || path.iter().any(|before| before.state == state) => {
+                        Err("nothing settles it without another fault".to_owned())
+                    }
+                    None => {
+                        path.push(Passed::new(state, &world));
+                        continue;
+                    }
+                }
+            }
+        };
+        let mut choices = std::mem::take(&mut world.choices);
+        let histories = match ended {
+            Ok(histories) => histories,
+            Err(violation) => {
+                let histories = path.iter().map(|passed| passed.histories).sum::<u64>() + 1;
+                let story = story(scope, bug, choices, path.len());
+                return Searched {
+                    histories,
+                    states: known.len(),
+                    violation: Some(format!("{scope:?}, history {histories}: {violation}\n{story}")),
+                };
+            }
+        };
+        let mut add = histories;
+        loop {
+            let Some(last) = path.last_mut() else {
+                return Searched {
+                    histories: add,
+                    states: known.len(),
+                    violation: None,
+                };
+            };
+            last.histories += add;
+            if choices.advance(last.choices) {
+                break;
+            }
+            add = last.histories;
+            known.insert(last.state, add);
+            path.pop();
+        }
+        let passed = path.last().and_then(|passed| passed.world.clone());
+        world = passed.expect("a state with several options must be kept");
+        world.choices = choices;
+    }
+}
+
+/// What happened in a history of this many steps.
+fn story(scope: Scope, bug: Option<Bug>, mut choices: Choices, steps: usize) -> String {
+    choices.go_back(0);
+    let mut world = World::new(scope, bug, choices);
+    world.story = Some(Vec::new());
+    for _ in 0..steps {
+        // The last one shows the violation again.
+        drop(world.advance());
+    }
+    world.story.unwrap_or_default().join("\n")
+}
+
+/// Searches all scopes, on all processors. Returns the number of histories.
+fn search_all() -> u64 {
+    // The longest ones are not the last.
+    let scopes = Mutex::new(Scope::ALL.into_iter().rev());
+    let search_next = || {
+        let mut histories = 0;
+        while let Some(scope) = scopes.lock().expect("no search panics here").next() {
+            let searched = search(scope, scope.faults(), None);
+            eprintln!(
+                "{scope:?}, {} faults: {} histories, {} states",
+                scope.faults(),
+                searched.histories,
+                searched.states
+            );
+            assert_eq!(
+                searched.violation,
+                None,
+                "{}",
+                searched.violation.as_deref().unwrap_or_default()
+            );
+            histories += searched.histories;
+        }
+        histories
+    };
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(search_next)).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("a history must not panic"))
+            .sum()
+    })
+}
+
 #[test]
 fn every_short_history_keeps_each_volume() {
-    let mut histories = 0;
+    let histories = search_all();
+    assert!(histories >= 1_000_000, "{histories}");
+}
+
+/// Each history runs to its end.
+#[test]
+fn known_states_stand_for_the_histories_that_follow() {
     for scope in Scope::ALL {
-        let (count, violation) = search(scope, 1, None);
-        assert_eq!(violation, None, "{}", violation.as_deref().unwrap_or_default());
-        histories += count;
+        let mut choices = Choices::new(1);
+        let mut histories = 0;
+        loop {
+            let mut world = World::new(scope, None, choices);
+            while world.advance().expect("no history of one fault must fail") {}
+            histories += 1;
+            choices = world.choices;
+            if !choices.advance(0) {
+                break;
+            }
+        }
+        assert_eq!(search(scope, 1, None).histories, histories, "{scope:?}");
     }
-    assert!(histories > 500, "{histories}");
-}
-
-/// Searches all scopes, in threads.
-fn search_all(most: usize) {
-    let faults = move |scope: Scope| scope.faults().min(most);
-    let threads = Scope::ALL.map(|scope| std::thread::spawn(move || search(scope, faults(scope), None)));
-    for (scope, thread) in Scope::ALL.into_iter().zip(threads) {
-        let (count, violation) = thread.join().expect("a history must not panic");
-        print_count((scope, faults(scope)), count);
-        assert_eq!(violation, None, "{}", violation.as_deref().unwrap_or_default());
-    }
-}
-
-#[test]
-#[ignore = "takes minutes without optimization"]
-fn every_history_with_two_faults_keeps_each_volume() {
-    search_all(2);
-}
-
-#[test]
-#[ignore = "takes minutes with optimization"]
-fn every_history_with_three_faults_keeps_each_volume() {
-    search_all(3);
-}
-
-fn print_count(what: impl std::fmt::Debug, count: u64) {
-    eprintln!("{what:?}: {count} histories");
 }
 
 /// Rules of former versions and of the Go sidecar, which the search must find to be wrong.
@@ -80,14 +176,30 @@ fn finds_each_wrong_rule() {
         let mut histories = 0;
         let found = (0..=2).find_map(|faults| {
             Scope::ALL.into_iter().find_map(|scope| {
-                let (count, violation) = search(scope, faults, Some(bug));
-                histories += count;
-                violation
+                let searched = search(scope, faults, Some(bug));
+                histories += searched.histories;
+                searched.violation
             })
         });
         let found = found.unwrap_or_else(|| panic!("{bug:?} is not found in {histories} histories"));
-        print_count((bug, found.lines().next().unwrap_or_default()), histories);
+        eprintln!(
+            "{bug:?}: {histories} histories: {}",
+            found.lines().next().unwrap_or_default()
+        );
     }
 }
 
 const RETRY: Duration = Duration::from_secs(25);
+
+// === impl Passed ===
+
+impl Passed {
+    fn new(state: u64, world: &World) -> Self {
+        Self {
+            state,
+            choices: world.choices.asked(),
+            histories: 0,
+            world: (world.choices.left() > 0).then(|| world.clone()),
+        }
+    }
+}

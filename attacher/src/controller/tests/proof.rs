@@ -179,7 +179,7 @@ async fn repeats_a_status_write_without_a_second_publish_unless_the_answer_is_fi
         (422, 2),
     ] {
         let mut fixture = Fixture::new(mk_attachment("va"));
-        let refused = Error::Refused {
+        let refused = Error::Rejected {
             status,
             message: "m".into(),
             retry_after: None,

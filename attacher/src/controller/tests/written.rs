@@ -281,7 +281,7 @@ async fn conflict_of_a_pv_finalizers_removal_is_followed_by_a_live_read() {
         let retry_after = None;
         fixture.refuse(
             REMOVE,
-            Error::Refused {
+            Error::Rejected {
                 status,
                 message,
                 retry_after,
@@ -393,7 +393,7 @@ async fn requeues_a_throttled_status_write_and_frees_lane_and_lock() {
     let message = "later".into();
     fixture.refuse(
         "mark attached",
-        Error::Refused {
+        Error::Rejected {
             status: 503,
             message,
             retry_after: Some(after),
@@ -469,7 +469,7 @@ async fn publishes_again_only_if_the_api_server_rejects_the_result() {
         let mut fixture = Fixture::new(mk_attachment("va"));
         let message = "no".into();
         let retry_after = None;
-        let refused = Error::Refused {
+        let refused = Error::Rejected {
             status,
             message,
             retry_after,

@@ -86,7 +86,7 @@ async fn waits_for_a_second_at_most_and_reports_a_longer_retry_after() {
                 assert_eq!(times, [0, seconds]);
             }
             Err(seconds) => {
-                let Err(Error::Refused {
+                let Err(Error::Rejected {
                     status: 503,
                     retry_after: Some(after),
                     ..
@@ -181,7 +181,7 @@ fn classifies_responses() {
     let busy = || json!({ "retryAfterSeconds": 7 });
     let very_busy = || json!({ "retryAfterSeconds": 4_000_000_000_u32 });
     let seconds = Duration::from_secs;
-    let refused = |status| Error::Refused {
+    let refused = |status| Error::Rejected {
         status,
         message: "m".into(),
         retry_after: None,
@@ -272,7 +272,7 @@ async fn retries_a_failing_request_for_a_few_seconds() {
             busy.body(Body::from(b"try later".to_vec())).expect("a response")
         });
         let response: Result<Value, Error> = send(&service, &limiter, WRITE, request()).await;
-        assert!(matches!(response, Err(Error::Refused { status: 503, .. })));
+        assert!(matches!(response, Err(Error::Rejected { status: 503, .. })));
         assert!(*sent.lock().unwrap() > 1);
         assert!(begin.elapsed() <= Duration::from_secs(5) + response_after);
     }

@@ -32,7 +32,7 @@ pub enum LeaseError {
     /// No response: it may have been executed, or will be.
     Unanswered(String),
     /// It was rejected, for this reason.
-    Refused(String),
+    Rejected(String),
 }
 
 /// The cause of lost leadership.

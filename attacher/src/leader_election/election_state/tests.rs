@@ -211,7 +211,7 @@ fn releases_a_lease_whose_claim_had_no_response() {
     let until = fixture.wait();
     fixture.wall = "2026-01-02T03:05:00Z".parse().unwrap();
     let lease = fixture.at(until).read(None).create();
-    fixture.refused(LeaseError::Refused("forbidden".to_owned()));
+    fixture.refused(LeaseError::Rejected("forbidden".to_owned()));
     assert!(!fixture.state.may_hold());
     assert_eq!(
         serde_json::to_value(&lease).unwrap()["spec"]["acquireTime"],
@@ -243,7 +243,7 @@ fn refused_claims_take_no_memory() {
     let mut fixture = Fixture::new();
     for attempt in 0..3 {
         fixture.read(Some(mk_lease("", 3, 1))).update();
-        fixture.refused(LeaseError::Refused("forbidden".to_owned()));
+        fixture.refused(LeaseError::Rejected("forbidden".to_owned()));
         assert!(fixture.state.marks.is_empty(), "attempt {attempt}");
         let until = fixture.wait();
         fixture.at(until);

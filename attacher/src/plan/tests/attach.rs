@@ -17,7 +17,7 @@ fn first_attach_adds_finalizers_and_records_the_call() {
             uid: "uid-pv".into()
         })
     );
-    assert_eq!(plan.stale, None);
+    assert_eq!(plan.former, None);
     assert_eq!(plan.secret, secret);
     let annotations = Recorded {
         node_id: Some("id-1".into()),
@@ -43,12 +43,12 @@ fn repeated_attach_writes_nothing() {
         attachment.recorded.handle = Some("handle".into());
     });
     let plan = attach(&inputs, &mk_driver()).unwrap();
-    assert_eq!((plan.pv_finalizer, plan.record, plan.stale), (None, None, None));
+    assert_eq!((plan.pv_finalizer, plan.record, plan.former), (None, None, None));
 }
 
 #[test]
-fn unpublishes_a_stale_target_first() {
-    for (recorded, stale) in [
+fn unpublishes_the_former_target_first() {
+    for (recorded, former) in [
         ((Some("id-0"), Some("handle")), Some(target("handle", "id-0"))),
         ((Some("id-0"), None), Some(target("handle", "id-0"))),
         ((Some("id-1"), Some("old")), Some(target("old", "id-1"))),
@@ -69,12 +69,12 @@ fn unpublishes_a_stale_target_first() {
             ..inputs.clone()
         };
         assert_eq!(
-            attach(&unprotected, &mk_driver()).unwrap().stale,
+            attach(&unprotected, &mk_driver()).unwrap().former,
             None,
             "nothing was published: {recorded:?}"
         );
         let plan = attach(&inputs, &mk_driver()).unwrap();
-        assert_eq!(plan.stale.map(|stale| stale.target), stale, "{recorded:?}");
+        assert_eq!(plan.former.map(|former| former.target), former, "{recorded:?}");
         assert_eq!(plan.target, target("handle", "id-1"));
         assert!(plan.record.is_some(), "{recorded:?}");
     }

@@ -212,7 +212,7 @@ impl Server {
             .expect("nothing must panic while it is locked")
             .writable
         {
-            return Err(LeaseError::Refused("leases is forbidden (HTTP 403)".to_owned()));
+            return Err(LeaseError::Rejected("leases is forbidden (HTTP 403)".to_owned()));
         }
         let response = match outcome {
             Outcome::Success | Outcome::LostResponse => self

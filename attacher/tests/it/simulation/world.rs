@@ -426,12 +426,12 @@ impl World {
     }
 
     pub(super) async fn first_call(&self) {
-        self.until(|state| state.calls.publish > 0).await;
+        self.until_at_once(|state| state.calls.publish > 0).await;
     }
 
     /// Waits for the first write, which precedes the first call.
     pub(super) async fn first_write(&self) {
-        self.until(|state| state.writes.attachments > 0).await;
+        self.until_at_once(|state| state.writes.attachments > 0).await;
     }
 
     /// The wall clock of a controller, which may jump by hours.
@@ -441,7 +441,14 @@ impl World {
         Timestamp::UNIX_EPOCH + SignedDuration::from_hours(100_000) + error
     }
 
+    /// Each look polls the whole attacher, so it is worth few of them.
     async fn until(&self, condition: impl Fn(&State) -> bool) {
+        while !condition(&self.state()) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn until_at_once(&self, condition: impl Fn(&State) -> bool) {
         while !condition(&self.state()) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

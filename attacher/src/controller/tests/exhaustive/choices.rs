@@ -2,11 +2,13 @@
 //! another option.
 
 /// The choices of one history after another. In each history at most `faults` of them are not the first option.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Choices {
     /// The option taken, and the number of options.
     taken: Vec<(usize, usize)>,
     asked: usize,
+    /// How many more faults this history may have.
+    left: usize,
     faults: usize,
 }
 
@@ -17,45 +19,55 @@ impl Choices {
         Self {
             taken: Vec::new(),
             asked: 0,
+            left: faults,
             faults,
         }
     }
 
+    pub(super) fn asked(&self) -> usize {
+        self.asked
+    }
+
+    pub(super) fn left(&self) -> usize {
+        self.left
+    }
+
     /// One of `options`, of which the first is that of an uneventful history.
     pub(super) fn of<T: Copy>(&mut self, options: &[T]) -> T {
-        let spent = self.taken[..self.asked]
-            .iter()
-            .filter(|(taken, _)| *taken > 0)
-            .count();
-        let count = if spent < self.faults { options.len() } else { 1 };
+        let count = if self.left > 0 { options.len() } else { 1 };
         if self.asked == self.taken.len() {
             self.taken.push((0, count));
         }
         let (taken, known) = self.taken[self.asked];
         assert_eq!(known, count, "a history must depend on its choices alone");
         self.asked += 1;
+        self.left -= usize::from(taken > 0);
         options[taken]
     }
 
-    /// The same history once more.
-    pub(super) fn restart(&mut self) {
-        self.asked = 0;
+    /// Asks again for all choices but the first `kept`, with the same answers.
+    pub(super) fn go_back(&mut self, kept: usize) {
+        self.asked = kept;
+        self.left = self.faults - self.taken[..kept].iter().filter(|(taken, _)| *taken > 0).count();
     }
 
-    /// Goes on to the next history. Returns whether there is one.
-    pub(super) fn advance(&mut self) -> bool {
+    /// Goes back, and on to the next history with the same first `kept` choices. Returns whether there is one.
+    pub(super) fn advance(&mut self, kept: usize) -> bool {
         assert_eq!(
             self.asked,
             self.taken.len(),
             "a replayed choice was not asked for"
         );
-        self.asked = 0;
-        while let Some((taken, options)) = self.taken.pop() {
+        while self.taken.len() > kept
+            && let Some((taken, options)) = self.taken.pop()
+        {
             if taken + 1 < options {
                 self.taken.push((taken + 1, options));
+                self.go_back(kept);
                 return true;
             }
         }
+        self.go_back(kept);
         false
     }
 }
@@ -71,7 +83,7 @@ fn each_history_is_enumerated_once() {
         // What follows may depend on what was taken.
         let third = if first == "b" { choices.of(&["1", "2"]) } else { "" };
         seen.push(format!("{first}{second}{third}"));
-        if !choices.advance() {
+        if !choices.advance(0) {
             break;
         }
     }

@@ -1,11 +1,13 @@
 //! The model: API server, CSINodes, driver and array, and a judge that knows the truth.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::RETRY;
 use super::choices::Choices;
+use super::digest::Digest;
 use crate::controller::SyncError;
 use crate::controller::executor::key;
 use crate::controller::state::{ControllerState, Event, Item, SyncContext};
@@ -112,11 +114,11 @@ const WRITES: [Write; 5] = [
     Write::Stray,
     Write::Crash { effect: true },
 ];
-/// Steps of the search, and steps of a world without faults after it.
-const STEPS: usize = 60;
-const HEALED: usize = 120;
+/// Steps after which the driver has its publish calls and the node its driver again.
+const BROKEN: u32 = 12;
 
 /// One sync.
+#[derive(Clone)]
 struct Sync {
     item: Item,
     subject: Subject,
@@ -125,15 +127,16 @@ struct Sync {
 }
 
 /// The driver's answers about a target since its last publish.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Answered {
     ok: bool,
     unknown: Vec<Instant>,
 }
 
 /// See the module.
-pub(super) struct World<'c> {
-    choices: &'c mut Choices,
+#[derive(Clone)]
+pub(super) struct World {
+    pub(super) choices: Choices,
     scope: Scope,
     bug: Option<Bug>,
     api: BTreeMap<Arc<str>, Attachment>,
@@ -148,14 +151,16 @@ pub(super) struct World<'c> {
     now: Instant,
     state: ControllerState,
     syncs: Vec<Sync>,
-    finished: usize,
+    /// Syncs that failed in a row.
+    failed: usize,
     /// A finalizer's removal that the API server executes later.
     late: Option<(Arc<str>, Uid)>,
     /// A VolumeAttachment that is deleted or being deleted, as it was when its record was stored.
     former: Option<Attachment>,
     decided_without_calls: BTreeSet<Uid>,
     is_recreated: bool,
-    is_healed: bool,
+    /// For how many steps the driver or the node has been broken.
+    broken: u32,
     /// What happened, if it is wanted.
     pub(super) story: Option<Vec<String>>,
 }
@@ -200,8 +205,8 @@ impl Bug {
 
 // === impl World ===
 
-impl<'c> World<'c> {
-    pub(super) fn new(scope: Scope, bug: Option<Bug>, choices: &'c mut Choices) -> Self {
+impl World {
+    pub(super) fn new(scope: Scope, bug: Option<Bug>, choices: Choices) -> Self {
         #[expect(clippy::disallowed_methods, reason = "an Instant has no other beginning")]
         let now = Instant::now();
         let mut world = Self {
@@ -219,12 +224,12 @@ impl<'c> World<'c> {
             now,
             state: mk_state(now),
             syncs: Vec::new(),
-            finished: 0,
+            failed: 0,
             late: None,
             former: None,
             decided_without_calls: BTreeSet::new(),
             is_recreated: false,
-            is_healed: false,
+            broken: 0,
             story: None,
         };
         let registered = if matches!(scope, Scope::Moved | Scope::AttachedMoved) {
@@ -298,48 +303,66 @@ impl<'c> World<'c> {
         }
     }
 
-    pub(super) fn run(&mut self) -> Judged {
-        for step in 0..STEPS + HEALED {
-            if step == STEPS {
-                self.heal();
-            }
-            if step < STEPS {
-                self.change_world()?;
-            }
-            self.start_syncs();
-            // Users do not wait for ever, and an orphan may wait for the VolumeAttachment.
-            if self.finished >= 8 {
-                self.finished = 0;
-                self.delete();
-                self.judge()?;
-            }
-            if self.syncs.is_empty() {
-                if self.api.is_empty() {
-                    return Ok(());
-                }
-                self.idle()?;
-                continue;
-            }
+    /// Executes one step: a change of the world, then a command of one sync. Returns whether another one follows.
+    pub(super) fn advance(&mut self) -> Result<bool, String> {
+        self.change_world()?;
+        self.mend();
+        self.start_syncs();
+        // Users do not wait for ever, and an orphan may wait for the VolumeAttachment.
+        if self.failed >= 8 {
+            self.failed = 0;
+            self.delete();
+            self.judge()?;
+        }
+        if !self.syncs.is_empty() {
             let runs: Vec<usize> = (0..self.syncs.len()).collect();
-            let run = self.choose(&runs);
+            let run = self.choices.of(&runs);
             self.step(run)?;
+        } else if self.api.is_empty() {
+            return Ok(false);
+        } else {
+            self.idle()?;
         }
-        let left: Vec<_> = self
-            .api
-            .values()
-            .map(|a| (&a.name, a.deleting, a.finalizer))
-            .collect();
-        match left.is_empty() {
-            true => Ok(()),
-            false => Err(format!("not settled without faults: {left:?}")),
-        }
+        Ok(true)
     }
 
-    fn choose<T: Copy>(&mut self, options: &[T]) -> T {
-        match self.is_healed {
-            true => options[0],
-            false => self.choices.of(options),
-        }
+    /// What decides about the histories that follow, as a number.
+    pub(super) fn state(&self) -> u64 {
+        let Self {
+            choices,
+            scope: _,
+            bug: _,
+            api,
+            version: _,
+            nodes,
+            array,
+            answered,
+            waived,
+            has_calls,
+            session,
+            now,
+            state,
+            syncs,
+            failed,
+            late,
+            former,
+            decided_without_calls,
+            is_recreated,
+            broken,
+            story: _,
+        } = self;
+        let syncs: Vec<_> = syncs.iter().map(|s| (&s.subject, &s.locked, s.failed)).collect();
+        let answered: Vec<_> = answered
+            .iter()
+            .map(|(target, a)| (target, a.ok, a.bounds()))
+            .collect();
+        let flags = (has_calls, failed, is_recreated, broken, choices.left());
+        let objects = (api, nodes, array, waived, late, former, decided_without_calls);
+        let mut digest = Digest::default();
+        let all = (now, session, flags, objects, answered, syncs);
+        write!(digest, "{all:?}").expect("a digest takes everything");
+        state.digest(&mut digest);
+        digest.number()
     }
 
     fn tell(&mut self, what: impl FnOnce() -> String) {
@@ -348,14 +371,20 @@ impl<'c> World<'c> {
         }
     }
 
-    /// The node, the driver and the watch are as they should be.
-    fn heal(&mut self) {
-        self.is_healed = true;
+    /// Ends what has been broken for long enough.
+    fn mend(&mut self) {
+        if self.is_attachable() {
+            self.broken = 0;
+            return;
+        }
+        self.broken += 1;
+        if self.broken < BROKEN {
+            return;
+        }
         if !self.has_calls {
             self.reconnect(true);
         }
-        let registered = self.nodes.get("node").and_then(|node| node.id.clone());
-        if registered.is_none() {
+        if self.nodes.get("node").is_none_or(|node| node.id.is_none()) {
             self.set_node(Some(Some("id-1")));
         }
         // kube's watcher lists again.
@@ -367,6 +396,7 @@ impl<'c> World<'c> {
 
     fn start_syncs(&mut self) {
         self.now += RETRY;
+        let begun = self.syncs.len();
         while let Some(item) = self.state.start(self.now) {
             let subject = match &item {
                 Item::Attachment {
@@ -398,6 +428,8 @@ impl<'c> World<'c> {
                 failed: false,
             });
         }
+        // The queue's order depends on what it started before.
+        self.syncs[begun..].sort_by_cached_key(|sync| key(&sync.subject));
     }
 
     /// Nothing is to be done: users delete the first VolumeAttachment.
@@ -466,7 +498,7 @@ impl<'c> World<'c> {
         if self.former.as_ref().is_some_and(is_gone) {
             options.push(Happening::GoBack);
         }
-        let change = self.choose(&options);
+        let change = self.choices.of(&options);
         if change != Happening::None {
             self.tell(|| format!("{change:?}"));
         }
@@ -551,7 +583,7 @@ impl<'c> World<'c> {
             if self.late.is_some() && !std::mem::replace(&mut self.is_recreated, true) {
                 self.version += 1;
                 let successor = Attachment {
-                    uid: Uid::from(&*format!("uid-{}", self.version)),
+                    uid: "uid-of-the-next".into(),
                     version: Version(self.version),
                     ..mk_attachment("va")
                 };
@@ -638,7 +670,7 @@ impl<'c> World<'c> {
 
     fn finish(&mut self, run: usize, result: Result<(), SyncError>) {
         let sync = self.syncs.remove(run);
-        self.finished += 1;
+        self.failed = if result.is_ok() { 0 } else { self.failed + 1 };
         self.state.finish(&sync.item, result, self.now);
         // The watch shows writes whose response was lost.
         let name = sync.subject.attachment().name.clone();
@@ -728,7 +760,7 @@ impl<'c> World<'c> {
             }
             Command::RemoveFinalizer(_) => {
                 self.state.progress(subject).uncertain = None;
-                if self.scope == Scope::Created && self.choose(&[Write::Ok, Write::Late]) == Write::Late {
+                if self.scope == Scope::Created && self.choices.of(&[Write::Ok, Write::Late]) == Write::Late {
                     self.tell(|| "the removal of the finalizer is late".to_owned());
                     self.late = Some((name.clone(), uid.clone()));
                     self.syncs[run].failed = true;
@@ -747,7 +779,7 @@ impl<'c> World<'c> {
     /// Sends a write. Returns whether it was answered, and `None` after a crash.
     fn send(&mut self, run: usize, subject: &Subject, change: impl FnOnce(&mut Attachment)) -> Option<bool> {
         let Attachment { name, uid, .. } = &**subject.attachment();
-        let answer = self.choose(&WRITES);
+        let answer = self.choices.of(&WRITES);
         if answer != Write::Ok {
             self.tell(|| format!("{:?}: write {answer:?}", key(subject)));
         }
@@ -876,7 +908,7 @@ impl<'c> World<'c> {
     }
 
     fn call(&mut self, subject: &Subject, what: &str, target: &PublishTarget) -> Call {
-        let call = self.choose(&CALLS);
+        let call = self.choices.of(&CALLS);
         self.tell(|| format!("{:?}: {what} {}: {call:?}", key(subject), target.node_id));
         call
     }
@@ -907,6 +939,19 @@ impl<'c> World<'c> {
 // === impl Answered ===
 
 impl Answered {
+    /// The number of answers, the first and the last of them, as far as [`Self::is_repeated`] distinguishes them.
+    fn bounds(&self) -> (usize, Option<Instant>, Option<Instant>) {
+        let unknown = &self.unknown;
+        match self.ok {
+            true => (0, None, None),
+            false => (
+                unknown.len().min(3),
+                unknown.first().copied(),
+                unknown.last().copied(),
+            ),
+        }
+    }
+
     /// Three answers over a minute (docs/adr/0004), which the machine takes only where the other id is proven.
     fn is_repeated(&self) -> bool {
         let [first, .., last] = self.unknown[..] else {

@@ -164,7 +164,7 @@ fn another_process_with_our_acquire_time_ends_the_term() {
 fn leader_recreates_a_deleted_lease() {
     let mut fixture = Fixture::leading();
     fixture.at(5.0).update();
-    fixture.refused(LeaseError::Refused("not found".to_owned()));
+    fixture.refused(LeaseError::Rejected("not found".to_owned()));
     fixture.read(None).create();
     fixture.refused(LeaseError::Conflict);
     let until = fixture.wait();

@@ -152,7 +152,7 @@ impl FakeCluster {
             let adds = metadata["finalizers"] == json!([FINALIZER]);
             if adds && attachment.deleting && !attachment.finalizer {
                 let message = "no new finalizers can be added if the object is being deleted".into();
-                return Err(Error::Refused {
+                return Err(Error::Rejected {
                     status: 422,
                     message,
                     retry_after: None,
@@ -180,7 +180,7 @@ impl FakeCluster {
                     }
                     Ok(volume)
                 }
-                (true, false, true) => Err(Error::Refused {
+                (true, false, true) => Err(Error::Rejected {
                     status: 422,
                     message: "no new finalizers".into(),
                     retry_after: None,
@@ -234,7 +234,7 @@ impl FakeCluster {
         self.request(RequestKind::Write, move |state| {
             let known = state.volume(&volume.name)?;
             if known.version != volume.version {
-                return Err(Error::Refused {
+                return Err(Error::Rejected {
                     status: 409,
                     message: "the object has been modified".into(),
                     retry_after: None,
@@ -321,7 +321,7 @@ impl Cluster for FakeCluster {
                 .secret_forbidden_until
                 .is_some_and(|until| Instant::now() < until)
             {
-                return Err(Error::Refused {
+                return Err(Error::Rejected {
                     status: 403,
                     message: format!("secrets {reference} is forbidden").into(),
                     retry_after: None,
@@ -336,7 +336,7 @@ impl Cluster for FakeCluster {
 }
 
 fn stray(status: u16) -> Error {
-    Error::Refused {
+    Error::Rejected {
         status,
         message: format!("a proxy answers {status}").into(),
         retry_after: None,

@@ -105,7 +105,7 @@ impl World {
 
     /// Waits until the attachment is gone, at most for `time`.
     pub(in super::super) async fn gone_within(&self, time: Duration) {
-        let gone = self.until(|state| !state.attachments.contains_key("va-0"));
+        let gone = self.until_at_once(|state| !state.attachments.contains_key("va-0"));
         tokio::time::timeout(time, gone).await.ok();
     }
 
