@@ -82,8 +82,8 @@ pub enum VolumeRequest<'a> {
     Get,
     /// Adds our finalizer.
     AddFinalizer(&'a Uid),
-    /// Removes our finalizer.
-    RemoveFinalizer(&'a Uid),
+    /// Removes our finalizer from this version.
+    RemoveFinalizer(&'a Volume),
 }
 
 /// A VolumeAttachment according to the API server.

@@ -60,7 +60,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             uid: volume.uid.clone(),
             version,
         };
-        let remove = VolumeRequest::RemoveFinalizer(&volume.uid);
+        let remove = VolumeRequest::RemoveFinalizer(volume);
         match self.cluster.volume(&volume.name, remove).await {
             Ok(left) => {
                 // The API server responds to the removal of a deleted object's last finalizer with the object.

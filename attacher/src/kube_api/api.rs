@@ -96,8 +96,8 @@ impl Cluster for ApiServer {
         let (kind, request) = match request {
             VolumeRequest::Get => (Read, self.volumes.get(name, &GetParams::default())),
             VolumeRequest::AddFinalizer(uid) => (Write(High), patch(patch::add_finalizer(uid, finalizer))),
-            VolumeRequest::RemoveFinalizer(uid) => {
-                (Write(Low), patch(patch::remove_finalizer(uid, finalizer)))
+            VolumeRequest::RemoveFinalizer(volume) => {
+                (Write(Low), patch(patch::remove_pv_finalizer(volume, finalizer)))
             }
         };
         let object: VolumeObject = retry::send(&self.service, &self.limiter, kind, request?).await?;

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use crate::model::attachment::{NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION};
-use crate::model::{Attachment, Problem, Uid};
+use crate::model::{Attachment, Problem, Uid, Version, Volume};
 use crate::plan::{Operation, Record};
 
 /// Adds our finalizer and the record of the coming publish call.
@@ -60,6 +60,16 @@ pub(super) fn remove_finalizer(uid: &Uid, finalizer: &str) -> Value {
     json!({ "metadata": { "uid": uid.0, "$deleteFromPrimitiveList/finalizers": [finalizer] } })
 }
 
+/// Removes our finalizer from this version of the volume: a removal that the API server executes late, after its repetition, must not
+/// remove the finalizer that a later attach has added to the same volume.
+pub(super) fn remove_pv_finalizer(volume: &Volume, finalizer: &str) -> Value {
+    let mut patch = remove_finalizer(&volume.uid, finalizer);
+    if volume.version != Version::UNKNOWN {
+        patch["metadata"]["resourceVersion"] = volume.version.0.to_string().into();
+    }
+    patch
+}
+
 /// `status` of an attached volume. A patch merges maps, so keys of an earlier publish are set to null.
 pub(super) fn attached(attachment: &Attachment, context: &BTreeMap<String, String>) -> Value {
     let mut metadata: Map<String, Value> = attachment
@@ -102,7 +112,7 @@ pub(super) fn problem(attachment: &Attachment, failed: Operation, problem: &Prob
 mod tests {
     use super::*;
     use crate::model::{Metadata, Recorded, SecretRef};
-    use crate::plan::tests::mk_attachment;
+    use crate::plan::tests::{mk_attachment, mk_volume};
 
     #[test]
     fn record_patch_has_only_changes_unless_unconditional() {
@@ -211,6 +221,20 @@ mod tests {
         ] {
             assert_eq!(patch["metadata"]["uid"], "uid-va", "{patch}");
         }
+    }
+
+    #[test]
+    fn removal_from_a_volume_is_for_one_version() {
+        let mut volume = mk_volume("pv");
+        volume.version = Version(7);
+        let patch = remove_pv_finalizer(&volume, "f");
+        assert_eq!(patch["metadata"]["resourceVersion"], "7");
+        assert_eq!(patch["metadata"]["uid"], *volume.uid.0);
+        volume.version = Version::UNKNOWN;
+        assert_eq!(
+            remove_pv_finalizer(&volume, "f"),
+            remove_finalizer(&volume.uid, "f")
+        );
     }
 
     #[test]

@@ -229,12 +229,19 @@ impl FakeCluster {
         .await
     }
 
-    async fn remove_pv_finalizer(&self, name: &str, uid: &Uid) -> Result<Volume, Error> {
-        let (name, uid) = (name.to_owned(), uid.clone());
+    async fn remove_pv_finalizer(&self, volume: &Volume) -> Result<Volume, Error> {
+        let volume = volume.clone();
         self.request(RequestKind::Write, move |state| {
-            let known = state.volume(&name)?;
-            if known.uid != uid {
+            let known = state.volume(&volume.name)?;
+            if known.uid != volume.uid {
                 return Err(Error::Replaced("other uid".into()));
+            }
+            if known.version != volume.version {
+                return Err(Error::Refused {
+                    status: 409,
+                    message: "the object has been modified".into(),
+                    retry_after: None,
+                });
             }
             Ok(state.put_volume(Volume {
                 finalizer: false,
@@ -290,7 +297,7 @@ impl Cluster for FakeCluster {
                     .await
             }
             VolumeRequest::AddFinalizer(uid) => self.add_pv_finalizer(name, uid).await,
-            VolumeRequest::RemoveFinalizer(uid) => self.remove_pv_finalizer(name, uid).await,
+            VolumeRequest::RemoveFinalizer(volume) => self.remove_pv_finalizer(volume).await,
         }
     }
 
