@@ -3,36 +3,85 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use attacher_contract::observation::{Call, Method, Name, PublishRequest, Target};
-use attacher_contract::{Contract, Observation};
+use attacher_contract::Observation;
+use attacher_contract::observation::{Answer, Call, List, Method, Name, PublishRequest, Target};
 use csi_proto::v1::volume_capability::AccessType;
 use csi_proto::v1::volume_capability::access_mode::Mode;
 use csi_proto::v1::{
     ControllerPublishVolumeRequest, ControllerPublishVolumeResponse, ControllerUnpublishVolumeRequest,
-    ListVolumesRequest,
+    ListVolumesRequest, ListVolumesResponse,
 };
-use http::{HeaderMap, Response};
+use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use prost::Message as _;
 use tonic::body::Body;
+use tonic::service::Routes;
 use tonic::{Code, Status};
+use tower::Service as _;
 
 /// Length of the prefix of a gRPC message.
-pub(super) const PREFIX: usize = 5;
+const PREFIX: usize = 5;
 
 /// A call that the contract is about.
-pub(super) enum Known {
+#[derive(Debug)]
+pub enum Known {
+    /// ControllerPublishVolume or ControllerUnpublishVolume.
     Controller(Arc<Call>),
+    /// ListVolumes.
     List(ListVolumesRequest),
 }
 
+/// A call whose end is observed, at the latest when its client cancels it.
+#[derive(Debug)]
+pub struct RunningCall<F: Fn(Observation)> {
+    number: u64,
+    observe: F,
+    ended: bool,
+}
+
+// === impl RunningCall ===
+
+impl<F: Fn(Observation)> RunningCall<F> {
+    /// Observes the begin of the call.
+    pub fn begin(call: Arc<Call>, observe: F) -> Self {
+        let number = call.number;
+        observe(Observation::CallBegan(call));
+        Self {
+            number,
+            observe,
+            ended: false,
+        }
+    }
+
+    /// Observes the answer.
+    pub fn end(mut self, code: Code, message: String, context: BTreeMap<String, String>) {
+        self.ended = true;
+        self.answered(code, message, context);
+    }
+
+    fn answered(&self, code: Code, message: String, context: BTreeMap<String, String>) {
+        let answer = Answer {
+            code: name_of(code).into(),
+            message,
+            context,
+        };
+        (self.observe)(Observation::CallEnded(self.number, answer));
+    }
+}
+
+impl<F: Fn(Observation)> Drop for RunningCall<F> {
+    fn drop(&mut self) {
+        if !self.ended {
+            let message = "the client cancelled the call".to_owned();
+            self.answered(Code::Cancelled, message, BTreeMap::new());
+        }
+    }
+}
+
+// === functions ===
+
 /// The call in a request, if the contract is about it.
-pub(super) fn read(
-    path: &str,
-    framed: &[u8],
-    by: Option<Name>,
-    number: impl FnOnce() -> u64,
-) -> Option<Known> {
+pub fn read(path: &str, framed: &[u8], by: Option<Name>, number: impl FnOnce() -> u64) -> Option<Known> {
     let message = framed.get(PREFIX..)?;
     match path.rsplit('/').next()? {
         "ControllerPublishVolume" => {
@@ -63,7 +112,7 @@ pub(super) fn read(
 }
 
 /// The response, with its code, message and publish context.
-pub(super) async fn read_response(
+pub async fn read_response(
     response: Response<Body>,
 ) -> (Response<Body>, Code, String, BTreeMap<String, String>) {
     let (parts, body) = response.into_parts();
@@ -95,6 +144,40 @@ pub(super) async fn read_response(
     (response, code, message, context.unwrap_or_default())
 }
 
+/// Executes a ListVolumes call and observes the round. A list of several pages is no proof: only its begin is observed.
+pub async fn list(
+    mut routes: Routes,
+    request: Request<Body>,
+    message: &ListVolumesRequest,
+    round: u64,
+    observe: impl Fn(Observation),
+) -> Response<Body> {
+    observe(Observation::ListBegan(round));
+    let Ok(response) = routes.call(request).await;
+    let (parts, body) = response.into_parts();
+    let Ok(body) = body.collect().await else {
+        return Status::internal("the response broke off").into_http();
+    };
+    let trailers = body.trailers().cloned();
+    let bytes = body.to_bytes();
+    let page = bytes
+        .get(PREFIX..)
+        .and_then(|message| ListVolumesResponse::decode(message).ok());
+    if let Some(page) = page.filter(|page| page.next_token.is_empty() && message.starting_token.is_empty()) {
+        let entries = page.entries.into_iter().filter_map(|entry| {
+            let nodes = entry.status.map(|status| {
+                let ids = status.published_node_ids.into_iter();
+                ids.map(|id| Name::from(id.as_str())).collect()
+            });
+            Some((Name::from(entry.volume?.volume_id.as_str()), nodes))
+        });
+        let entries: List = entries.collect();
+        observe(Observation::ListEnded(round, entries));
+    }
+    let trailers = std::future::ready(trailers.map(Ok));
+    Response::from_parts(parts, Body::new(Full::new(bytes).with_trailers(trailers)))
+}
+
 fn status(headers: &HeaderMap) -> Option<Status> {
     Status::from_header_map(headers)
 }
@@ -122,7 +205,7 @@ fn fields(request: &ControllerPublishVolumeRequest) -> PublishRequest {
 }
 
 /// The name of a code in the CSI specification.
-pub(super) fn name_of(code: Code) -> &'static str {
+fn name_of(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",
         Code::Cancelled => "CANCELLED",
@@ -142,21 +225,4 @@ pub(super) fn name_of(code: Code) -> &'static str {
         Code::DataLoss => "DATA_LOSS",
         Code::Unauthenticated => "UNAUTHENTICATED",
     }
-}
-
-/// How many answers with this code the calls of a method got.
-pub(in crate::conform) fn answers(contract: &Contract, method: Method, code: &str) -> usize {
-    let mut calls = BTreeMap::new();
-    let mut count = 0;
-    for (_, seen) in contract.history() {
-        if let Observation::CallBegan(call) = seen {
-            calls.insert(call.number, call.method);
-        } else if let Observation::CallEnded(number, answer) = seen
-            && &*answer.code == code
-            && calls.get(number) == Some(&method)
-        {
-            count += 1;
-        }
-    }
-    count
 }
