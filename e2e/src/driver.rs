@@ -3,7 +3,7 @@
 //! Invariants: the driver keeps its state directory, journal and socket path over restarts, like the driver's pod;
 //! [`Driver::set_faults`] returns only when the rules are active.
 
-pub(crate) mod array;
+pub mod array;
 pub mod fault;
 mod instance;
 pub mod journal;

@@ -1,4 +1,4 @@
-//! The whole attach/detach path on one machine: harness, scenarios, playground.
+//! The whole attach/detach path on one machine: harness and scenarios.
 
 pub mod attacher;
 pub mod cluster;
@@ -9,12 +9,10 @@ pub mod driver;
 pub mod fixture;
 pub mod invariant;
 pub mod kubeconfig;
-pub mod narrate;
 pub mod node;
 pub mod nodes;
 pub mod observe;
 pub mod permissions;
-pub mod playground;
 pub mod process;
 pub mod scenario;
 pub mod toolchain;

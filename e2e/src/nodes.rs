@@ -12,7 +12,6 @@ mod network;
 mod program;
 mod real_node;
 mod requirements;
-mod suite;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -34,7 +33,6 @@ pub use init::init_main_if_requested;
 pub use program::{program_main, say};
 pub use real_node::RealNode;
 pub use requirements::{REAL_KUBELETS, missing_requirement};
-pub use suite::{Family, Results, SUITE_OVERLAY, Selection};
 
 use crate::cluster::{Backend, Cluster};
 use crate::control_plane::{Component, Options};
@@ -57,7 +55,9 @@ pub const OVERLAY: &str = "deploy/overlays/mock-driver-nodes";
 /// kubelet's default `--root-dir`.
 pub const ROOT_DIR: &str = "/var/lib/kubelet";
 /// Timeout of the readiness of a node or a driver pod on busy cores.
-const READY: Duration = Duration::from_secs(180);
+pub const READY: Duration = Duration::from_secs(180);
+/// Feature gates that tests of Kubernetes' storage suite need and that are disabled by default.
+const SUITE_GATES: &[&str] = &["CSIVolumeHealth", "VolumeLimitScaling"];
 
 /// A cluster of real nodes.
 pub struct RealNodes {
@@ -109,7 +109,7 @@ impl RealNodes {
             RealNode::boot(run, dir, root_dir, &programs, &network, addresses)
         });
         let nodes = try_join_all(boot);
-        let options = options(authority.certificate(), &egress, &dir, suite::gates(&programs))?;
+        let options = options(authority.certificate(), &egress, &dir, gates(&programs))?;
         let cluster = Cluster::start(run, toolchain, Backend::ControlPlane(options));
         let (nodes, cluster) = tokio::try_join!(nodes, cluster)?;
         network.serve_api_server(address_of_api_server(&cluster)?)?;
@@ -263,6 +263,11 @@ impl RealNodes {
         &self.cluster
     }
 
+    /// The objects of the overlay, as a YAML stream.
+    pub fn manifests(&self) -> &str {
+        &self.manifests
+    }
+
     /// The nodes.
     pub fn nodes(&self) -> &[Arc<RealNode>] {
         &self.nodes
@@ -311,6 +316,14 @@ fn admin(dir: &Path) -> Result<AdminClient> {
     Ok(AdminClient::new(
         endpoint.parse().context("parse the admin endpoint")?,
     ))
+}
+
+/// Feature gates of nodes with these programs.
+fn gates(programs: &NodePrograms) -> &'static [&'static str] {
+    match programs.suite {
+        Some(_) => SUITE_GATES,
+        None => &[],
+    }
 }
 
 /// Options that differ from those of other control planes.

@@ -1,9 +1,15 @@
-//! Observations of the contract from Kubernetes objects.
+//! Observations of the contract from Kubernetes objects, calls and the array.
 
+pub mod grpc;
+
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attacher_contract::observation::{Attachment, Registration, Volume};
+use attacher_contract::Observation;
+use attacher_contract::observation::{Attachment, Registration, Target, Volume};
+use attacher_contract::world::World;
+use csi_mock_driver::array::Array;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment, VolumeError};
@@ -82,4 +88,28 @@ pub fn registration(csi_node: Option<&CSINode>, driver: &str) -> Registration {
         Some(entry) => Registration::Id(entry.node_id.as_str().into()),
         None => Registration::NoDriver,
     }
+}
+
+/// What the array has published and unpublished since the observations so far.
+pub fn array_changes(array: &Array, known: &World) -> Vec<Observation> {
+    let published: BTreeSet<Target> = array
+        .volumes()
+        .flat_map(|volume| {
+            let id = volume.spec.id.to_string();
+            let nodes: Vec<_> = volume.attachments.keys().map(ToString::to_string).collect();
+            nodes.into_iter().map(move |node| Target::new(&id, &node))
+        })
+        .collect();
+    let lost = known
+        .published
+        .keys()
+        .filter(|target| !published.contains(target));
+    let mut seen: Vec<_> = lost
+        .map(|target| Observation::Array(target.clone(), false))
+        .collect();
+    let found = published
+        .iter()
+        .filter(|target| !known.published.contains_key(target));
+    seen.extend(found.map(|target| Observation::Array(target.clone(), true)));
+    seen
 }

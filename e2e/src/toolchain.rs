@@ -240,7 +240,7 @@ impl Toolchain {
     }
 
     /// The CustomResourceDefinitions of VolumeSnapshots and VolumeGroupSnapshots, as a YAML stream.
-    pub(crate) async fn snapshot_definitions(&self) -> Result<String> {
+    pub async fn snapshot_definitions(&self) -> Result<String> {
         let client = "github.com/kubernetes-csi/external-snapshotter/client/v8";
         let dir = self.go_module(SNAPSHOTTER, client).await?.join("config/crd");
         let mut definitions = String::new();

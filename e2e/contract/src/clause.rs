@@ -180,6 +180,15 @@ clauses! {
     MountedIsPublished, "no-detach-while-mounted", Path, path::no_detach_while_mounted,
         "A volume is not unpublished while it is mounted, unless the controller force-detached it before.",
         "CSI spec, Volume Lifecycle; kubernetes#106710, #101791";
+    KeptWhilePublished, "no-delete-while-published", Path, path::kept_while_published,
+        "A volume is not deleted while it is published.",
+        "CSI spec, DeleteVolume Errors (9 FAILED_PRECONDITION); external-provisioner, canDeleteVolume";
+    PodsRun, "pods-run", Path, path::pods_run,
+        "Once the faults have ended, every pod runs.",
+        "Kubernetes API, PodStatus; kubernetes#81078, #120571";
+    AttachedForPods, "attached-for-pods", Path, path::attached_for_pods,
+        "Once the faults have ended, every VolumeAttachment is for a pod of its node.",
+        "kube-controller-manager, attach/detach controller: desired state of world";
     NoPanic, "no-panic", Path, path::no_panic,
         "No controller and no kubelet panics.",
         "the harness";

@@ -83,6 +83,19 @@ pub struct PublishRequest {
     pub context: BTreeMap<String, String>,
 }
 
+/// A version of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pod {
+    /// `metadata.name`.
+    pub name: Name,
+    /// `spec.nodeName`.
+    pub node: Option<Name>,
+    /// The PersistentVolume of its claim.
+    pub volume: Option<Name>,
+    /// Whether it runs and is not being deleted.
+    pub running: bool,
+}
+
 /// The driver's registration in a CSINode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Registration {
@@ -160,6 +173,12 @@ pub enum Observation {
     Volume(Arc<Volume>),
     /// A PersistentVolume was deleted.
     VolumeGone(Name),
+    /// The driver deleted the volume with this ID.
+    VolumeDeleted(Name),
+    /// A pod was created or changed.
+    Pod(Arc<Pod>),
+    /// A pod was deleted.
+    PodGone(Name),
     /// A Node is ready and in service, or not.
     Node {
         /// Name of the Node.
@@ -298,6 +317,12 @@ impl fmt::Display for Observation {
                 volume.name, volume.handle, volume.finalizers
             ),
             Self::VolumeGone(name) => write!(f, "PersistentVolume {name} is deleted"),
+            Self::VolumeDeleted(volume) => write!(f, "the driver deleted volume {volume}"),
+            Self::Pod(pod) => {
+                let node = pod.node.as_deref().unwrap_or("no node");
+                write!(f, "pod {} on {node} running={}", pod.name, pod.running)
+            }
+            Self::PodGone(name) => write!(f, "pod {name} is deleted"),
             Self::Node { node, healthy } => write!(f, "Node {node} healthy={healthy}"),
             Self::CsiNode(node, registration) => write!(f, "CSINode {node}: {registration:?}"),
             Self::Forced(volume, node) => write!(f, "the controller force-detaches {volume} from {node}"),

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 pub use target::{Proof, Refusals, TargetState};
 
-use crate::observation::{Answer, Attachment, Call, Method, Name, Observation, Registration, Target, Volume};
+use crate::observation::{
+    Answer, Attachment, Call, Method, Name, Observation, Pod, Registration, Target, Volume,
+};
 
 /// The state before an observation. Numbers (`usize`) are numbers of observations.
 #[derive(Debug)]
@@ -18,6 +20,10 @@ pub struct World {
     pub attachments: BTreeMap<Name, AttachmentState>,
     /// The PersistentVolumes by name, deleted ones too.
     pub volumes: BTreeMap<Name, Arc<Volume>>,
+    /// The pods by name.
+    pub pods: BTreeMap<Name, Arc<Pod>>,
+    /// The PersistentVolumes that a pod used.
+    pub used: BTreeSet<Name>,
     /// The nodes by name, deleted ones too.
     pub nodes: BTreeMap<Name, NodeState>,
     /// What is known about each target that a call or the array named.
@@ -82,6 +88,8 @@ impl World {
         Self {
             attachments: BTreeMap::new(),
             volumes: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            used: BTreeSet::new(),
             nodes: BTreeMap::new(),
             targets: BTreeMap::new(),
             running: BTreeMap::new(),
@@ -239,7 +247,13 @@ impl World {
                     (volume.finalizers, volume.deleting) = (0, true);
                 }
             }
-            Observation::Write(_)
+            Observation::Pod(pod) => {
+                self.used.extend(pod.volume.clone());
+                self.pods.insert(pod.name.clone(), pod.clone());
+            }
+            Observation::PodGone(name) => drop(self.pods.remove(name)),
+            Observation::VolumeDeleted(_)
+            | Observation::Write(_)
             | Observation::Panicked(_)
             | Observation::Text(..)
             | Observation::Settled

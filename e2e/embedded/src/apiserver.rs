@@ -59,6 +59,7 @@ use futures::future::BoxFuture;
 use futures::stream::{BoxStream, StreamExt};
 use http::{HeaderValue, Request, Response, header};
 use http_body::{Body, Frame};
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use tower::{BoxError, Service, ServiceExt};
 
@@ -71,7 +72,8 @@ pub use status::Status;
 
 use fault::Faults;
 use resource::Kind;
-use storage::Store;
+use storage::{ChangeObserver, Store};
+use stored::Change;
 use write::Writer;
 
 /// Settings of a server.
@@ -175,6 +177,22 @@ impl ApiServer {
     /// get 410 Gone.
     pub fn compact(&self) {
         self.server.store().compact();
+    }
+
+    /// Calls `observe` with each object of a kind that is created, changed or deleted (`true`) from now on, while it is stored: in
+    /// the order of the resource versions and before the response. `observe` must not call the server.
+    pub fn on_change<K>(&self, observe: impl Fn(&K, bool) + Send + 'static)
+    where
+        K: kube::Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        let resource = resource::find(&K::group(&()), &K::plural(&())).expect("the kind must be served");
+        let observe = move |change: &Change| {
+            let object =
+                serde_json::from_slice(change.after.json()).expect("a stored object must be of its kind");
+            observe(&object, change.is_deletion);
+        };
+        let observer = ChangeObserver(Box::new(observe));
+        self.server.store().observe(resource.table(), observer);
     }
 
     /// The newest resource version.

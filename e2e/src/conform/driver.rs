@@ -1,6 +1,5 @@
 //! The driver of one case: the mock driver in this process, behind a socket that records the attacher's calls and may lie.
 
-mod grpc;
 mod script;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,18 +11,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use attacher_contract::Observation;
-use attacher_contract::observation::{Answer, Call, List, Name, Target};
+use attacher_contract::observation::{Call, Name};
 use csi_mock_driver::array::{self, NodeId};
 use csi_mock_driver::driver::{Driver, Settings};
 use csi_mock_driver::service::services;
-use csi_proto::v1::{ListVolumesRequest, ListVolumesResponse};
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use prost::Message;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -33,8 +30,8 @@ use tonic::{Code, Status};
 use tower::Service as _;
 
 use super::observer::Observer;
-pub(super) use grpc::answers;
-use grpc::{Known, PREFIX, name_of, read_response};
+pub(super) use super::observer::answers;
+use crate::observe::grpc::{self, Known, RunningCall, read_response};
 pub(super) use script::{Reply, Script};
 
 /// The driver of a case.
@@ -53,18 +50,10 @@ struct Shared {
     scripts: Mutex<Vec<Script>>,
     calls: AtomicU64,
     rounds: AtomicU64,
-    published: Mutex<BTreeSet<Target>>,
     /// Names of attacher processes by process ID.
     processes: Mutex<BTreeMap<i32, Name>>,
     seen_processes: Mutex<BTreeSet<i32>>,
     listening: Mutex<JoinSet<()>>,
-}
-
-/// Ends a call that its client cancels.
-struct Running {
-    number: u64,
-    observer: Observer,
-    ended: bool,
 }
 
 // === impl ScriptedDriver ===
@@ -101,7 +90,6 @@ impl ScriptedDriver {
                 scripts: Mutex::default(),
                 calls: AtomicU64::new(0),
                 rounds: AtomicU64::new(0),
-                published: Mutex::default(),
                 processes: Mutex::default(),
                 seen_processes: Mutex::default(),
                 listening: Mutex::default(),
@@ -198,23 +186,8 @@ impl ScriptedDriver {
 impl Shared {
     /// Observes what the array has published and unpublished.
     fn compare(&self) {
-        let mut known = lock(&self.published);
         let driver = lock(&self.driver).clone();
-        let published: BTreeSet<Target> = driver.store.peek(|array| {
-            let targets = array.volumes().flat_map(|volume| {
-                let id = volume.spec.id.to_string();
-                let nodes: Vec<_> = volume.attachments.keys().map(ToString::to_string).collect();
-                nodes.into_iter().map(move |node| Target::new(&id, &node))
-            });
-            targets.collect()
-        });
-        for target in known.difference(&published) {
-            self.observer.observe(Observation::Array(target.clone(), false));
-        }
-        for target in published.difference(&known) {
-            self.observer.observe(Observation::Array(target.clone(), true));
-        }
-        *known = published;
+        self.observer.observe_array(&driver);
     }
 
     fn reply(&self, call: &Call) -> Option<Reply> {
@@ -251,16 +224,15 @@ impl Shared {
                 let Ok(response) = routes.call(request).await;
                 return response;
             }
-            Some(Known::List(list)) => return self.list(routes, request, &list).await,
+            Some(Known::List(list)) => {
+                let round = self.rounds.fetch_add(1, Ordering::Relaxed);
+                let observe = |seen| self.observer.observe(seen);
+                return grpc::list(routes, request, &list, round, observe).await;
+            }
             Some(Known::Controller(call)) => call,
         };
-        let mut running = Running {
-            number: call.number,
-            observer: self.observer.clone(),
-            ended: false,
-        };
         drop(self.write.lock().await);
-        self.observer.observe(Observation::CallBegan(call.clone()));
+        let running = RunningCall::begin(call.clone(), |seen| self.observer.observe(seen));
         let reply = self.reply(&call);
         if let Some(Reply::Slow(time)) = reply {
             sleep(time).await;
@@ -294,63 +266,8 @@ impl Shared {
             }
             (Some(Reply::Slow(_)) | None, None) => unreachable!("the driver answers what is not scripted"),
         };
-        running.ended = true;
-        let answer = Answer {
-            code: name_of(code).into(),
-            message,
-            context,
-        };
-        self.observer.observe(Observation::CallEnded(call.number, answer));
+        running.end(code, message, context);
         response
-    }
-
-    async fn list(
-        &self,
-        mut routes: Routes,
-        request: Request<Body>,
-        list: &ListVolumesRequest,
-    ) -> Response<Body> {
-        let round = self.rounds.fetch_add(1, Ordering::Relaxed);
-        self.observer.observe(Observation::ListBegan(round));
-        let Ok(response) = routes.call(request).await;
-        let (parts, body) = response.into_parts();
-        let Ok(body) = body.collect().await else {
-            return Status::internal("the response broke off").into_http();
-        };
-        let trailers = body.trailers().cloned();
-        let bytes = body.to_bytes();
-        let page = bytes
-            .get(PREFIX..)
-            .and_then(|message| ListVolumesResponse::decode(message).ok());
-        // A list of several pages is not followed: it is no proof in any case of conform.
-        if let Some(page) = page.filter(|page| page.next_token.is_empty() && list.starting_token.is_empty()) {
-            let entries = page.entries.into_iter().filter_map(|entry| {
-                let nodes = entry.status.map(|status| {
-                    let ids = status.published_node_ids.into_iter();
-                    ids.map(|id| Name::from(id.as_str())).collect()
-                });
-                Some((Name::from(entry.volume?.volume_id.as_str()), nodes))
-            });
-            let entries: List = entries.collect();
-            self.observer.observe(Observation::ListEnded(round, entries));
-        }
-        let trailers = std::future::ready(trailers.map(Ok));
-        Response::from_parts(parts, Body::new(Full::new(bytes).with_trailers(trailers)))
-    }
-}
-
-// === impl Running ===
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if !self.ended {
-            let answer = Answer {
-                code: "CANCELLED".into(),
-                message: "the client cancelled the call".to_owned(),
-                context: BTreeMap::new(),
-            };
-            self.observer.observe(Observation::CallEnded(self.number, answer));
-        }
     }
 }
 

@@ -1,12 +1,17 @@
 //! The observations of one case, in the order in which they happen.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use attacher_contract::observation::Method;
 use attacher_contract::{Contract, Observation, Settings};
+use csi_mock_driver::driver::Driver;
 use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
+
+use crate::observe;
 
 /// The observer of a case. Clones share it.
 #[derive(Clone, Debug)]
@@ -39,6 +44,19 @@ impl Observer {
         self.count.send_modify(|count| *count += 1);
     }
 
+    /// Observes what the array has published and unpublished.
+    pub(super) fn observe_array(&self, driver: &Driver) {
+        let mut contract = self.contract();
+        let seen = driver
+            .store
+            .peek(|array| observe::array_changes(array, contract.world()));
+        for seen in seen {
+            contract.observe(self.began.elapsed(), seen);
+        }
+        drop(contract);
+        self.count.send_modify(|count| *count += 1);
+    }
+
     /// Observes that the attacher had enough time, once nothing breaks the contract then, or after this time.
     pub(super) async fn observe_in_time(&self, seen: Observation, within: Duration) {
         let is_fine = |contract: &Contract| contract.preview(self.began.elapsed(), &seen).is_empty();
@@ -56,4 +74,23 @@ impl Observer {
         let holds = count.wait_for(|_| condition(&self.contract()));
         timeout(within, holds).await.is_ok_and(|held| held.is_ok())
     }
+}
+
+// === functions ===
+
+/// How many answers with this code the calls of a method got.
+pub(super) fn answers(contract: &Contract, method: Method, code: &str) -> usize {
+    let mut calls = BTreeMap::new();
+    let mut count = 0;
+    for (_, seen) in contract.history() {
+        if let Observation::CallBegan(call) = seen {
+            calls.insert(call.number, call.method);
+        } else if let Observation::CallEnded(number, answer) = seen
+            && &*answer.code == code
+            && calls.get(number) == Some(&method)
+        {
+            count += 1;
+        }
+    }
+    count
 }

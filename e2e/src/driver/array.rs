@@ -11,7 +11,7 @@ use super::{CALL, Driver};
 use crate::wait::{self, Progress};
 
 /// The driver's ids of the nodes to which each volume is published.
-pub(crate) type NodesByVolume = BTreeMap<String, BTreeSet<String>>;
+pub type NodesByVolume = BTreeMap<String, BTreeSet<String>>;
 
 // === impl Driver ===
 
@@ -77,7 +77,7 @@ impl Driver {
 }
 
 /// The nodes to which the array of this admin API has each volume published.
-pub(crate) async fn published(client: &Client) -> Result<NodesByVolume> {
+pub async fn published(client: &Client) -> Result<NodesByVolume> {
     let mut published = NodesByVolume::new();
     let mut query = Vec::new();
     loop {

@@ -23,7 +23,7 @@ pub enum Method {
 
 impl FaultRule {
     /// A rule with this action for the calls of a method, before or after their effect.
-    pub(crate) fn of(id: &str, method: &str, is_after_effect: bool, action: Value) -> Self {
+    pub fn of(id: &str, method: &str, is_after_effect: bool, action: Value) -> Self {
         let phase = match is_after_effect {
             true => "after",
             false => "before",
@@ -72,7 +72,7 @@ impl FaultRule {
 
     /// Limits the rule to this number of calls.
     #[must_use]
-    pub(crate) fn times(mut self, times: usize) -> Self {
+    pub fn times(mut self, times: usize) -> Self {
         self.0["times"] = times.into();
         self
     }

@@ -12,9 +12,9 @@ use procfs::process::{MountInfo, Process as ProcProcess, all_processes};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::json;
 
+use super::gates;
 use super::init::{INIT, KUBELET, READY, ROOT_DIR};
 use super::network::{Addresses, Network, in_namespaces};
-use super::suite;
 use crate::process::{Process, Run, Spec, leftovers, readable_within};
 use crate::toolchain::NodePrograms;
 use crate::wait::{self, Progress};
@@ -99,12 +99,12 @@ impl RealNode {
     }
 
     /// Address of the node.
-    pub(super) fn address(&self) -> Ipv4Addr {
+    pub fn address(&self) -> Ipv4Addr {
         self.addresses.node()
     }
 
     /// Process id of the init process on the machine.
-    pub(super) fn init(&self) -> Result<u32> {
+    pub fn init(&self) -> Result<u32> {
         let init = self.lock().init;
         ensure!(init != 0, "{} does not run", self.name);
         Ok(init)
@@ -329,7 +329,7 @@ impl RealNode {
         write("cni/ptp.conflist", &network.to_string())?;
         write("containerd.toml", &containerd_toml(&cni))?;
         let cgroup = leftovers::make_cgroup(self.run.dir(), &self.name)?;
-        let kubelet = kubelet_configuration(&cgroup, suite::gates(&self.programs));
+        let kubelet = kubelet_configuration(&cgroup, gates(&self.programs));
         write("kubelet.yaml", &kubelet.to_string())
     }
 }

@@ -218,7 +218,7 @@ async fn activity(env: &TestEnv<'_>) -> Result<(Vec<Call>, Vec<(String, Option<S
 }
 
 /// All states of the test environment's Lease.
-pub(crate) struct History {
+pub struct History {
     states: watch::Receiver<Vec<Lease>>,
     api: Api<Lease>,
     name: String,
@@ -229,7 +229,7 @@ pub(crate) struct History {
 
 impl History {
     /// Stops the test environment's own attacher, which runs without leader election, and starts to record the Lease.
-    pub(crate) async fn begin(env: &mut TestEnv<'_>) -> Result<Self> {
+    pub async fn begin(env: &mut TestEnv<'_>) -> Result<Self> {
         env.attacher.crash().await?;
         let name = leader_lease_name(env.driver.name());
         let api = Api::<Lease>::namespaced(env.client(), env.prefix());
@@ -258,7 +258,8 @@ impl History {
         })
     }
 
-    pub(crate) async fn wait_for_holder(&mut self, holder: &str) -> Result<()> {
+    /// Waits until this replica holds the lease.
+    pub async fn wait_for_holder(&mut self, holder: &str) -> Result<()> {
         let what = format!("{holder} to hold the lease");
         wait::for_object(&self.api, &self.name, STEP_TIMEOUT, &what, |lease| {
             let held_by = lease.map(holder_of).unwrap_or_default();
@@ -279,7 +280,7 @@ impl History {
     }
 
     /// How many replicas have led so far, one after the other.
-    pub(crate) fn terms(&self) -> i32 {
+    pub fn terms(&self) -> i32 {
         let terms = self.holders().iter().filter(|holder| !holder.is_empty()).count();
         i32::try_from(terms).unwrap_or(i32::MAX)
     }
@@ -291,7 +292,7 @@ impl History {
     }
 
     /// Fails if the Lease was acquired before it expired, or leaseTransitions did not increase.
-    pub(crate) fn ensure_one_at_a_time(&self, terms: i32) -> Result<()> {
+    pub fn ensure_one_at_a_time(&self, terms: i32) -> Result<()> {
         let states = self.states.borrow();
         for (earlier, later) in states.iter().zip(states.iter().skip(1)) {
             let (before, holder) = (holder_of(earlier), holder_of(later));

@@ -41,13 +41,13 @@ pub(super) fn ensure_moved_in_order(
 }
 
 /// Times of a volume's move, from the driver's journal.
-pub(crate) struct Moved {
+pub struct Moved {
     detach_start: Timestamp,
     attach_end: Timestamp,
 }
 
 /// Fails unless the volume was unpublished from the first node before it was published to the second.
-pub(crate) fn ensure_detached_before_attach(
+pub fn ensure_detached_before_attach(
     env: &TestEnv<'_>,
     volume: &TestVolume,
     from: usize,

@@ -107,10 +107,13 @@ pub struct NodePrograms {
 /// The programs and images of Kubernetes' storage suite.
 #[derive(Clone, Debug)]
 pub struct SuitePrograms {
-    pub(crate) suite: PathBuf,
-    pub(crate) ginkgo: PathBuf,
+    /// `e2e.test`.
+    pub suite: PathBuf,
+    /// Its runner.
+    pub ginkgo: PathBuf,
     pub(crate) agnhost: PathBuf,
-    pub(crate) ssh: PathBuf,
+    /// The SSH bastion.
+    pub ssh: PathBuf,
     /// Names of the suite's images.
     pub(crate) images: Vec<String>,
 }

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
+use attacher_contract::Observation;
 use csi_attacher::args::Args;
 use csi_attacher::kube_api::Access;
 use csi_attacher::manager::{self, Environment, Pod};
@@ -13,7 +14,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::driver::DriverSocket;
-use crate::timeline::Timeline;
+use crate::observer::Observer;
 
 /// Realistic flags, except for a shorter retry interval, which shortens the histories.
 const FLAGS: [&str; 5] = [
@@ -36,7 +37,7 @@ pub(crate) struct Replica {
     name: &'static str,
     access: Access,
     driver: DriverSocket,
-    timeline: Timeline,
+    observer: Observer,
     stop: CancellationToken,
     running: JoinSet<()>,
 }
@@ -45,12 +46,12 @@ pub(crate) struct Replica {
 
 impl Replica {
     /// A replica that is not started yet.
-    pub(crate) fn new(name: &'static str, access: Access, driver: DriverSocket, timeline: Timeline) -> Self {
+    pub(crate) fn new(name: &'static str, access: Access, driver: DriverSocket, observer: Observer) -> Self {
         Self {
             name,
             access,
-            driver,
-            timeline,
+            driver: driver.of(name),
+            observer,
             stop: CancellationToken::new(),
             running: JoinSet::new(),
         }
@@ -58,10 +59,10 @@ impl Replica {
 
     pub(crate) fn start(&mut self) {
         self.crash();
-        self.timeline.note(self.name, None, "starts");
+        self.observer.fault(self.name, "starts");
         self.stop = CancellationToken::new();
         let (name, access, driver) = (self.name, self.access.clone(), self.driver.clone());
-        let (timeline, stop) = (self.timeline.clone(), self.stop.clone());
+        let (observer, stop) = (self.observer.clone(), self.stop.clone());
         self.running.spawn(async move {
             while !stop.is_cancelled() {
                 let environment = Environment {
@@ -75,9 +76,9 @@ impl Replica {
                 };
                 let args = Args::read(FLAGS.map(Into::into)).expect("the flags must be valid");
                 match manager::serve(args, environment, stop.clone()).await {
-                    Ok(()) => timeline.note(name, None, "ended"),
-                    Err(error @ manager::Error::StoppedLeading(_)) => timeline.note(name, None, error),
-                    Err(error) => timeline.violated(None, format!("{name} failed: {error}")),
+                    Ok(()) => observer.fault(name, "ended"),
+                    Err(error @ manager::Error::StoppedLeading(_)) => observer.fault(name, error),
+                    Err(error) => observer.fail(format_args!("{name} failed: {error}")),
                 }
                 sleep(RESTART).await;
             }
@@ -87,14 +88,15 @@ impl Replica {
     /// Ends the process like a crash.
     pub(crate) fn crash(&mut self) {
         if !self.running.is_empty() && !self.stop.is_cancelled() {
-            self.timeline.note(self.name, None, "crashes");
+            self.observer.fault(self.name, "crashes");
         }
         self.running = JoinSet::new();
+        self.observer.observe(Observation::ProcessEnded(self.name.into()));
     }
 
     /// Ends the process like SIGTERM.
     pub(crate) fn stop(&self) {
-        self.timeline.note(self.name, None, "gets SIGTERM");
+        self.observer.fault(self.name, "gets SIGTERM");
         self.stop.cancel();
     }
 }

@@ -6,7 +6,9 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
+use attacher_contract::observation::Name;
 use csi_attacher::csi::{Connect, OpenError};
+use csi_e2e::observe::grpc::{Known, RunningCall, list, read, read_response};
 use csi_mock_driver::driver::Driver;
 use csi_mock_driver::service::services;
 use csi_proto::v1::{
@@ -15,7 +17,7 @@ use csi_proto::v1::{
     NodeUnstageVolumeRequest,
 };
 use futures::future::BoxFuture;
-use http::{HeaderMap, Request, Response};
+use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http2;
@@ -30,8 +32,7 @@ use tonic::service::Routes;
 use tonic::{Code, Status};
 use tower::Service;
 
-use crate::invariant::Invariants;
-use crate::timeline::Timeline;
+use crate::observer::Observer;
 
 /// Buffer size of a connection, in bytes.
 const IN_FLIGHT: usize = 64 * 1024;
@@ -41,8 +42,9 @@ const IN_FLIGHT: usize = 64 * 1024;
 pub(crate) struct DriverProcess {
     name: String,
     state: Arc<Mutex<ProcessState>>,
-    invariants: Invariants,
-    timeline: Timeline,
+    observer: Observer,
+    /// The attacher process at the other end.
+    client: Option<Name>,
     /// With the injected bug of the Go sidecar: the present id of the machine that had another one.
     pub present_ids: Option<Arc<Mutex<BTreeMap<String, String>>>>,
 }
@@ -61,7 +63,7 @@ struct Running {
     ended: CancellationToken,
 }
 
-/// The socket of the driver's controller process.
+/// The socket of the driver's controller process, as one client sees it.
 #[derive(Clone)]
 pub(crate) struct DriverSocket {
     process: DriverProcess,
@@ -72,7 +74,7 @@ pub(crate) struct DriverSocket {
 #[derive(Clone, Debug)]
 pub(crate) struct VolumeCall {
     pub method: String,
-    /// Its name in the timeline.
+    /// The driver's ID, or the name of a volume that it creates.
     pub volume: String,
     /// Id of the node, or path on the machine; empty for other calls.
     pub place: String,
@@ -89,13 +91,13 @@ pub(crate) struct Mounts {
 // === impl DriverProcess ===
 
 impl DriverProcess {
-    pub(crate) fn new(name: &str, driver: Arc<Driver>, invariants: Invariants, timeline: Timeline) -> Self {
+    pub(crate) fn new(name: &str, driver: Arc<Driver>, observer: Observer) -> Self {
         let running = Some(Running::of(&driver));
         Self {
             name: name.to_owned(),
             state: Arc::new(Mutex::new(ProcessState { driver, running })),
-            invariants,
-            timeline,
+            observer,
+            client: None,
             present_ids: None,
         }
     }
@@ -114,8 +116,8 @@ impl DriverProcess {
             }
         }
         let state = if is_down { "down" } else { "up" };
-        self.timeline
-            .note(&self.name, None, format!("driver process is {state}"));
+        self.observer
+            .fault(&self.name, format_args!("driver process is {state}"));
     }
 
     fn is_down(&self) -> bool {
@@ -142,35 +144,39 @@ impl DriverProcess {
             message = changed;
             parts.headers.remove(http::header::CONTENT_LENGTH);
         }
-        let mut call = VolumeCall::read(&method, &message);
-        if let Some(call) = &mut call {
-            call.volume = self.invariants.name_of(&call.volume);
-        }
-        if let Some(call) = &call {
-            self.timeline.note(
-                &self.name,
-                Some(&call.volume),
-                format!("{} {} ...", call.method, call.place),
-            );
+        let known = read(parts.uri.path(), &message, self.client.clone(), || {
+            self.observer.next_number()
+        });
+        let volume_call = VolumeCall::read(&method, &message);
+        let about = volume_call.map(|call| (self.observer.name_of(&call.volume), call));
+        if let Some((volume, call)) = &about {
+            let text = format!("{} {} ...", call.method, call.place);
+            self.observer.note(&self.name, Some(volume), text);
         }
         let request = Request::from_parts(parts, Body::new(Full::new(message)));
-        let Ok(response) = services.call(request).await;
-        let (parts, body) = response.into_parts();
-        let Ok(body) = body.collect().await else {
-            return Status::internal("the response broke off").into_http();
+        let observer = self.observer.clone();
+        let observe = move |seen| observer.observe(seen);
+        let running = match known {
+            Some(Known::List(message)) => {
+                let round = self.observer.next_number();
+                return list(services, request, &message, round, observe).await;
+            }
+            Some(Known::Controller(call)) => Some(RunningCall::begin(call, observe)),
+            None => None,
         };
-        let trailers = body.trailers().cloned();
-        if let Some(call) = &call {
-            let code = code(&parts.headers, trailers.as_ref());
-            let text = format!("{} {} {code:?}", call.method, call.place);
-            self.timeline.note(&self.name, Some(&call.volume), text);
-            self.invariants.called(&self.name, call, code);
+        let Ok(response) = services.call(request).await;
+        let (response, code, message, context) = read_response(response).await;
+        if let Some(running) = running {
+            running.end(code, message, context);
         }
-        let trailers = std::future::ready(trailers.map(Ok));
-        Response::from_parts(
-            parts,
-            Body::new(Full::new(body.to_bytes()).with_trailers(trailers)),
-        )
+        if let Some((volume, call)) = &about {
+            let text = format!("{} {} {code:?}", call.method, call.place);
+            self.observer.note(&self.name, Some(volume), text);
+            if code == Code::Ok {
+                self.observer.succeeded(&self.name, call);
+            }
+        }
+        response
     }
 
     fn with_present_id(&self, method: &str, message: &[u8]) -> Option<Bytes> {
@@ -222,6 +228,13 @@ impl DriverSocket {
             process,
             connections: Arc::default(),
         }
+    }
+
+    /// The socket as this attacher process sees it.
+    pub(crate) fn of(&self, client: &str) -> Self {
+        let mut socket = self.clone();
+        socket.process.client = Some(client.into());
+        socket
     }
 
     pub(crate) fn process(&self) -> DriverProcess {
@@ -332,23 +345,9 @@ impl Mounts {
     pub(crate) fn has(&self, volume: &str) -> bool {
         self.staged.contains(volume) || self.published.iter().any(|(of, _)| of == volume)
     }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.staged.is_empty() && self.published.is_empty()
-    }
 }
 
 // === functions ===
-
-fn code(headers: &HeaderMap, trailers: Option<&HeaderMap>) -> Code {
-    let status = |map: &HeaderMap| {
-        map.get("grpc-status")
-            .map(|code| Code::from_bytes(code.as_bytes()))
-    };
-    status(headers)
-        .or_else(|| trailers.and_then(status))
-        .unwrap_or(Code::Unknown)
-}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -11,6 +11,8 @@ use jiff::SignedDuration;
 use crate::history::{FaultInjector, REPLICAS, Step};
 use crate::world::NODES;
 
+/// Number of the API server's fault that executes writes late.
+pub(crate) const LATE_WRITES: u32 = 7;
 const ATTACHER: &str = "csi-attacher";
 /// The clients of the API server, for faults of a single one.
 const CLIENTS: [&str; 4] = [ATTACHER, CONTROLLERS, KUBELETS, PROVISIONERS];
@@ -55,7 +57,7 @@ impl FaultInjector {
 
     pub(crate) fn crash_controllers(&mut self) {
         if self.mark_faulty("controllers") {
-            self.world.timeline.note("controllers", None, "crash");
+            self.world.observer.fault("controllers", "crash");
             self.world.cluster.crash_controllers();
             let after = self.within(0, 40);
             self.plan(after, Step::StartControllers);
@@ -65,7 +67,7 @@ impl FaultInjector {
     pub(crate) fn crash_kubelet(&mut self) {
         let node = NODES[self.random.usize(..NODES.len())];
         if self.mark_faulty(node) {
-            self.world.timeline.note(node, None, "kubelet crashes");
+            self.world.observer.fault(node, "kubelet crashes");
             self.world.cluster.crash_node(node);
             let after = self.within(0, 40);
             self.plan(after, Step::StartKubelet(node));
@@ -89,14 +91,15 @@ impl FaultInjector {
 
     pub(crate) fn api_server_down(&mut self) {
         if self.mark_faulty("API server") {
-            self.world.timeline.note("API server", None, "down");
+            self.world.observer.fault("API server", "down");
             self.world.cluster.api_server().set_down(true);
             let after = self.within(0, 30);
             self.plan(after, Step::ApiServerUp);
         }
     }
 
-    pub(crate) fn api_faults(&mut self) {
+    /// `kind`: of all rules; by default a random one each.
+    pub(crate) fn api_faults(&mut self, kind: Option<u32>) {
         if !self.mark_faulty("API faults") {
             return;
         }
@@ -106,7 +109,7 @@ impl FaultInjector {
             let (any, watches): (&[&'static str], &[&'static str]) = (&[], &["watch"]);
             let writes: &[&'static str] = &["create", "update", "patch", "delete"];
             let updates: &[&'static str] = &["update", "patch"];
-            let (verbs, fault) = match self.random.u32(..9) {
+            let (verbs, fault) = match kind.unwrap_or_else(|| self.random.u32(..9)) {
                 0 => (any, Fault::Latency(self.within(0, 3))),
                 1 => (writes, Fault::Error(Status::storage_timeout())),
                 2 => (any, Fault::Error(Status::too_many_requests(1))),
@@ -114,7 +117,7 @@ impl FaultInjector {
                 4 => (writes, Fault::LostResponse),
                 5 => (any, Fault::LostRequest),
                 6 => (watches, Fault::DroppedWatch(self.within(0, 10))),
-                7 => {
+                LATE_WRITES => {
                     // The attach/detach controller detects unexpected VolumeAttachments only at its start.
                     client = ATTACHER;
                     // A late write may reach the next VolumeAttachment of the same name.
@@ -127,11 +130,9 @@ impl FaultInjector {
                 _ => (watches, Fault::StaleWatch(self.within(0, 20))),
             };
             let probability = 0.1 + 0.5 * self.random.f64();
-            self.world.timeline.note(
-                "API server",
-                None,
-                format!("{fault:?} for {client} ({probability:.2})"),
-            );
+            self.world
+                .observer
+                .fault("API server", format!("{fault:?} for {client} ({probability:.2})"));
             let rule = Rule::always(fault).verbs(verbs);
             rules.push(rule.probability(probability).user_agent(client));
         }
@@ -146,7 +147,8 @@ impl FaultInjector {
         self.plan(after, Step::EndApiFaults);
     }
 
-    pub(crate) async fn driver_faults(&mut self) {
+    /// `method`: of the calls that fail; by default a random one.
+    pub(crate) async fn driver_faults(&mut self, method: Option<&'static str>) {
         if !self.mark_faulty("driver faults") {
             return;
         }
@@ -161,8 +163,9 @@ impl FaultInjector {
             "DeleteVolume",
         ];
         // Sometimes all unmounts fail for longer than the attach/detach controller's timeout.
-        let outlasts = self.random.u32(..8) == 0;
-        let method = methods[self.random.usize(if outlasts { 4..6 } else { 0..methods.len() })];
+        let outlasts = method.is_none() && self.random.u32(..8) == 0;
+        let range = if outlasts { 4..6 } else { 0..methods.len() };
+        let method = method.unwrap_or_else(|| methods[self.random.usize(range)]);
         let end = match self.random.u32(..7) {
             _ if outlasts => "action: {code: UNAVAILABLE}",
             0 => "action: {code: UNAVAILABLE}",
@@ -187,9 +190,7 @@ impl FaultInjector {
             1 => faults += "\nbackend-faults: [{id: list, type: list-lacks, volume: '*'}]",
             _ => {}
         }
-        self.world
-            .timeline
-            .note("driver", None, faults.replace('\n', " "));
+        self.world.observer.fault("driver", faults.replace('\n', " "));
         let rules = fault::Rule::read_list(&faults).expect("the rules must be valid");
         let loaded = self.world.array.faults.load(Origin::Admin, rules);
         loaded.expect("no other origin has rules");
@@ -226,7 +227,7 @@ impl FaultInjector {
         if self.random.bool() && self.mark_faulty("driver") {
             // The machine ran the controller plugin, too, which may start only after the node registers again.
             self.world.socket.set_down(true);
-            let after = self.within(120, 400);
+            let after = self.within(120, 900);
             self.plan(after, Step::StartDriver);
         }
     }
@@ -234,8 +235,8 @@ impl FaultInjector {
     pub(crate) fn end_watches(&mut self) {
         let server = self.world.cluster.api_server();
         self.world
-            .timeline
-            .note("API server", None, "compacts and ends all watches");
+            .observer
+            .fault("API server", "compacts and ends all watches");
         server.compact();
         server.disconnect_watches();
     }
@@ -243,8 +244,8 @@ impl FaultInjector {
     pub(crate) fn jump(&mut self) {
         let seconds = self.random.i64(-3_600..3_600);
         self.world
-            .timeline
-            .note("clock", None, format!("jumps by {seconds} s"));
+            .observer
+            .fault("clock", format!("jumps by {seconds} s"));
         self.world.clock.jump(SignedDuration::from_secs(seconds));
     }
 }

@@ -8,20 +8,47 @@ use csi_mock_driver::fault::Origin;
 use fastrand::Rng;
 use tokio::time::{Instant, sleep_until};
 
-use crate::fault_injection::latencies;
+use crate::fault_injection::{LATE_WRITES, latencies};
 use crate::injected_bug::Bug;
 use crate::world::World;
 
 /// Faults and injected bug of a history.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
-    pub faults: bool,
+    /// What is injected, equally likely: an entry for each percent, or only those that lead to a bug. Empty: nothing.
+    pub faults: &'static [FaultKind],
     pub bug: Option<Bug>,
+}
+
+/// A kind of fault, or another action.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FaultKind {
+    MovePod,
+    DeleteClaim,
+    EndReplica,
+    CrashProvisioner,
+    CrashControllers,
+    CrashKubelet,
+    EndDriver,
+    ApiServerDown,
+    /// Faults of the API server of any kind.
+    Api,
+    /// Only writes of the attacher that are executed late.
+    LateWrites,
+    /// Faults of calls of any method.
+    Driver,
+    /// Only failing detaches.
+    FailingDetach,
+    LoseNode,
+    LoseMachine,
+    EndWatches,
+    Jump,
 }
 
 /// Injects faults and ends them later.
 pub(crate) struct FaultInjector {
     pub world: World,
+    kinds: &'static [FaultKind],
     pub random: Rng,
     /// Steps by time, then in the order of planning.
     planned: BinaryHeap<Reverse<(Instant, u32, Step)>>,
@@ -50,6 +77,36 @@ pub(crate) enum Step {
     MovePod,
 }
 
+/// All kinds, by their weight.
+pub(crate) const ALL: &[FaultKind] = &{
+    const WEIGHTS: [(FaultKind, usize); 14] = [
+        (FaultKind::MovePod, 24),
+        (FaultKind::DeleteClaim, 6),
+        (FaultKind::EndReplica, 6),
+        (FaultKind::CrashProvisioner, 4),
+        (FaultKind::CrashControllers, 10),
+        (FaultKind::CrashKubelet, 10),
+        (FaultKind::EndDriver, 6),
+        (FaultKind::ApiServerDown, 4),
+        (FaultKind::Api, 10),
+        (FaultKind::Driver, 8),
+        (FaultKind::LoseNode, 4),
+        (FaultKind::LoseMachine, 3),
+        (FaultKind::EndWatches, 2),
+        (FaultKind::Jump, 3),
+    ];
+    let mut kinds = [FaultKind::Jump; 100];
+    let (mut next, mut weight) = (0, 0);
+    while weight < WEIGHTS.len() {
+        let (kind, end) = (WEIGHTS[weight].0, next + WEIGHTS[weight].1);
+        while next < end {
+            kinds[next] = kind;
+            next += 1;
+        }
+        weight += 1;
+    }
+    kinds
+};
 pub(crate) const REPLICAS: [&str; 2] = ["attacher-0", "attacher-1"];
 /// Delay before an administrator retries a step that the API server did not confirm.
 const RETRY: Duration = Duration::from_secs(1);
@@ -60,7 +117,8 @@ const RETRY: Duration = Duration::from_secs(1);
 /// The violated invariant, with the timeline of its volume.
 pub(crate) async fn play(seed: u64, plan: Plan) -> Result<String, String> {
     let mut injector = FaultInjector {
-        world: World::start(seed, plan.bug).await,
+        world: World::start(seed, plan).await,
+        kinds: plan.faults,
         random: Rng::with_seed(seed ^ 0x5eed),
         planned: BinaryHeap::new(),
         count: 0,
@@ -68,13 +126,13 @@ pub(crate) async fn play(seed: u64, plan: Plan) -> Result<String, String> {
     };
     let latencies = latencies(&mut injector.random);
     injector.world.cluster.api_server().set_faults(latencies);
-    if plan.faults && injector.random.u32(..4) == 0 {
+    if plan.faults.contains(&FaultKind::Api) && injector.random.u32(..4) == 0 {
         // Faults affect the first attaches, too.
-        injector.api_faults();
+        injector.api_faults(None);
     } else {
         injector.world.until_all_run().await?;
     }
-    if plan.faults {
+    if !plan.faults.is_empty() {
         injector.inject_faults().await?;
     } else {
         for pod in injector.world.users.wanted() {
@@ -83,8 +141,8 @@ pub(crate) async fn play(seed: u64, plan: Plan) -> Result<String, String> {
     }
     injector.world.until_all_run().await?;
     injector.world.tear_down().await?;
-    injector.world.ensure_no_violation()?;
-    Ok(injector.world.timeline.of(None))
+    injector.world.verify()?;
+    Ok(injector.world.observer.timeline())
 }
 
 // === impl FaultInjector ===
@@ -117,14 +175,13 @@ impl FaultInjector {
             && *at <= end
         {
             sleep_until(*at).await;
-            self.world.ensure_no_violation()?;
+            self.world.verify()?;
             if let Some(Reverse((_, _, step))) = self.planned.pop() {
                 self.execute(step).await;
             }
         }
         sleep_until(end).await;
-        self.world.invariants.check();
-        self.world.ensure_no_violation()
+        self.world.verify()
     }
 
     pub(crate) fn plan(&mut self, after: Duration, step: Step) {
@@ -151,21 +208,23 @@ impl FaultInjector {
     }
 
     async fn inject_fault(&mut self) {
-        match self.random.u32(..100) {
-            0..24 => self.move_pod().await,
-            24..30 => self.delete_claim().await,
-            30..36 => self.end_replica(),
-            36..40 => self.crash_provisioner(),
-            40..50 => self.crash_controllers(),
-            50..60 => self.crash_kubelet(),
-            60..66 => self.end_driver(),
-            66..70 => self.api_server_down(),
-            70..80 => self.api_faults(),
-            80..88 => self.driver_faults().await,
-            88..92 => self.lose_node(),
-            92..95 => self.lose_machine(),
-            95..97 => self.end_watches(),
-            _ => self.jump(),
+        match self.kinds[self.random.usize(..self.kinds.len())] {
+            FaultKind::MovePod => self.move_pod().await,
+            FaultKind::DeleteClaim => self.delete_claim().await,
+            FaultKind::EndReplica => self.end_replica(),
+            FaultKind::CrashProvisioner => self.crash_provisioner(),
+            FaultKind::CrashControllers => self.crash_controllers(),
+            FaultKind::CrashKubelet => self.crash_kubelet(),
+            FaultKind::EndDriver => self.end_driver(),
+            FaultKind::ApiServerDown => self.api_server_down(),
+            FaultKind::Api => self.api_faults(None),
+            FaultKind::LateWrites => self.api_faults(Some(LATE_WRITES)),
+            FaultKind::Driver => self.driver_faults(None).await,
+            FaultKind::FailingDetach => self.driver_faults(Some("ControllerUnpublishVolume")).await,
+            FaultKind::LoseNode => self.lose_node(),
+            FaultKind::LoseMachine => self.lose_machine(),
+            FaultKind::EndWatches => self.end_watches(),
+            FaultKind::Jump => self.jump(),
         }
     }
 
@@ -178,7 +237,7 @@ impl FaultInjector {
             }
             Step::StartControllers => self.start_controllers(),
             Step::StartKubelet(node) => {
-                world.timeline.note(node, None, "kubelet starts");
+                world.observer.fault(node, "kubelet starts");
                 world.cluster.start_node(node);
                 self.clear_fault(node);
             }
@@ -195,18 +254,18 @@ impl FaultInjector {
                 self.clear_fault(node);
             }
             Step::ApiServerUp => {
-                world.timeline.note("API server", None, "up");
+                world.observer.fault("API server", "up");
                 world.cluster.api_server().set_down(false);
                 self.clear_fault("API server");
             }
             Step::EndApiFaults => {
-                world.timeline.note("API server", None, "no more faults");
+                world.observer.fault("API server", "no more faults");
                 let latencies = latencies(&mut self.random);
                 self.world.cluster.api_server().set_faults(latencies);
                 self.clear_fault("API faults");
             }
             Step::EndDriverFaults => {
-                world.timeline.note("driver", None, "no more faults");
+                world.observer.fault("driver", "no more faults");
                 let loaded = world.array.faults.load(Origin::Admin, Vec::new());
                 loaded.expect("no other origin has rules");
                 self.clear_fault("driver faults");
@@ -252,7 +311,7 @@ impl FaultInjector {
             let after = self.within(0, 4);
             self.plan(after, Step::MovePod);
         }
-        self.world.timeline.note("controllers", None, "start");
+        self.world.observer.fault("controllers", "start");
         self.world.cluster.restart_controllers();
         self.clear_fault("controllers");
     }

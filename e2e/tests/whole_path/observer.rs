@@ -1,67 +1,445 @@
-//! Watches the objects of the attach path, for the timeline and the invariants.
+//! What the contract observes of a history, and the timeline that a failure prints.
+//!
+//! Objects are observed while the API server stores them, calls when they arrive and end, and the array before each of them,
+//! so the order is exact.
 
-use std::collections::BTreeMap;
-use std::fmt::Debug;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use csi_e2e::fixture::OUT_OF_SERVICE;
-use futures::StreamExt;
+use attacher_contract::observation::{Pod as SeenPod, Target};
+use attacher_contract::{Clause, Contract, Observation, Settings};
+use csi_e2e::fixture::{OUT_OF_SERVICE, attacher_finalizer};
+use csi_e2e::observe;
+use csi_mock_driver::driver::Driver;
+use embedded_cluster::apiserver::ApiServer;
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
-use kube::runtime::WatchStreamExt;
-use kube::runtime::utils::Backoff;
-use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Api, Client, Resource, ResourceExt};
-use serde::de::DeserializeOwned;
+use kube::{Resource, ResourceExt};
+use tokio::time::Instant;
 
-use crate::invariant::Invariants;
+use crate::driver::{Mounts, VolumeCall};
 use crate::timeline::Timeline;
+use crate::world::DRIVER;
 
-/// A constant backoff of failed watches, without jitter.
-struct Pause;
+/// The observer of one history. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Observer(Arc<Mutex<State>>);
 
-/// An object in one line.
+struct State {
+    timeline: Timeline,
+    contract: Contract,
+    array: Arc<Driver>,
+    finalizer: String,
+    began: Instant,
+    start: Timestamp,
+    /// Number of calls and lists so far.
+    count: u64,
+    /// Names of the array's volumes by handle, including deleted ones.
+    names: BTreeMap<String, String>,
+    /// Handles of the array's volumes.
+    volumes: BTreeSet<String>,
+    /// What is mounted on the running machines, by node ID.
+    machines: BTreeMap<String, Mounts>,
+    /// Since when nodes are ready and in service.
+    healthy: BTreeMap<String, Instant>,
+    /// Names of the PersistentVolumes of claims.
+    claims: BTreeMap<String, String>,
+    /// The latest line about each object.
+    lines: BTreeMap<(String, String), String>,
+    /// What went wrong that the contract does not know.
+    failure: Option<String>,
+}
+
+/// An object in one line of the timeline.
 struct Line {
     volume: Option<String>,
     text: String,
 }
 
-// === impl Pause ===
+/// How long the controllers may hold a node for unhealthy that is healthy again: longer than their watches lag behind.
+const LAG: Duration = Duration::from_secs(30);
 
-impl Iterator for Pause {
-    type Item = Duration;
+// === impl Observer ===
 
-    fn next(&mut self) -> Option<Duration> {
-        Some(Duration::from_millis(50))
+impl Observer {
+    /// Observes the objects of `server` and the volumes of `array`. `has_faults`: the history is not uneventful.
+    pub(crate) fn new(server: &ApiServer, array: Arc<Driver>, has_faults: bool) -> Self {
+        let mut settings = Settings::exact();
+        if has_faults {
+            settings = settings.without(Clause::Uneventful);
+        }
+        let observer = Self(Arc::new(Mutex::new(State {
+            timeline: Timeline::default(),
+            contract: Contract::new(settings),
+            array,
+            finalizer: attacher_finalizer(DRIVER),
+            began: Instant::now(),
+            start: server.clock().now(),
+            count: 0,
+            names: BTreeMap::new(),
+            volumes: BTreeSet::new(),
+            machines: BTreeMap::new(),
+            healthy: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            lines: BTreeMap::new(),
+            failure: None,
+        })));
+        observer.watch(server, State::node);
+        observer.watch(server, State::csi_node);
+        observer.watch(server, State::attachment);
+        observer.watch(server, State::volume);
+        observer.watch(server, State::claim);
+        observer.watch(server, State::pod);
+        observer.watch(server, State::lease);
+        observer
+    }
+
+    fn watch<K>(&self, server: &ApiServer, observe: impl Fn(&mut State, &K, bool) + Send + 'static)
+    where
+        K: Resource<DynamicType = ()> + serde::de::DeserializeOwned,
+    {
+        let observer = self.clone();
+        server.on_change(move |object: &K, deleted| observe(&mut observer.lock(), object, deleted));
+    }
+
+    /// Adds an event of `component` about the volume with this name, or about all volumes, to the timeline.
+    pub(crate) fn note(&self, component: &str, volume: Option<&str>, text: impl std::fmt::Display) {
+        self.lock().note(component, volume, text);
+    }
+
+    /// A fault, or another disturbance of `component`.
+    pub(crate) fn fault(&self, component: &str, text: impl std::fmt::Display) {
+        let mut state = self.lock();
+        state.note(component, None, &text);
+        state.observe(Observation::Fault(format!("{component} {text}")));
+    }
+
+    pub(crate) fn observe(&self, seen: Observation) {
+        self.lock().observe(seen);
+    }
+
+    /// The history fails for a reason that the contract does not know.
+    pub(crate) fn fail(&self, text: impl std::fmt::Display) {
+        let mut state = self.lock();
+        state.note("HISTORY", None, &text);
+        state.failure.get_or_insert_with(|| text.to_string());
+    }
+
+    /// A machine starts: nothing is mounted.
+    pub(crate) fn machine_on(&self, id: &str) {
+        self.lock().machines.insert(id.to_owned(), Mounts::default());
+    }
+
+    pub(crate) fn machine_off(&self, id: &str) {
+        let mut state = self.lock();
+        state.machines.remove(id);
+        let mounted: Vec<_> = state.contract.world().mounted.keys().cloned().collect();
+        for target in mounted.into_iter().filter(|target| &*target.node == id) {
+            state.observe(Observation::Mounted(target, false));
+        }
+    }
+
+    /// The number of the next call or list.
+    pub(crate) fn next_number(&self) -> u64 {
+        let mut state = self.lock();
+        state.count += 1;
+        state.count
+    }
+
+    /// A call of a driver process succeeded.
+    pub(crate) fn succeeded(&self, process: &str, call: &VolumeCall) {
+        let mut state = self.lock();
+        let Some(mounts) = state.machines.get_mut(process) else {
+            return;
+        };
+        mounts.apply(call);
+        let is_mounted = mounts.has(&call.volume);
+        let target = Target::new(&call.volume, process);
+        if state.contract.world().mounted.contains_key(&target) != is_mounted {
+            state.observe(Observation::Mounted(target, is_mounted));
+        }
+    }
+
+    /// The timeline's name of the volume with this handle: for a provisioned one, the name of its PersistentVolume.
+    pub(crate) fn name_of(&self, handle: &str) -> String {
+        let mut state = self.lock();
+        state.observe_array();
+        state.names.get(handle).map_or(handle, String::as_str).to_owned()
+    }
+
+    /// Names of the array's provisioned volumes.
+    pub(crate) fn provisioned(&self) -> BTreeSet<String> {
+        let mut state = self.lock();
+        state.observe_array();
+        let state = &*state;
+        let names = state.volumes.iter().filter_map(|handle| state.names.get(handle));
+        names.cloned().collect()
+    }
+
+    /// Names of the pods.
+    pub(crate) fn pods(&self) -> BTreeSet<String> {
+        let state = self.lock();
+        let pods = state.contract.world().pods.keys();
+        pods.map(ToString::to_string).collect()
+    }
+
+    /// Makes the observation if the contract allows it, or else returns what is missing.
+    pub(crate) fn observe_in_order(&self, seen: &Observation) -> Result<(), String> {
+        let mut state = self.lock();
+        state.observe_array();
+        let missing = state.contract.preview(state.began.elapsed(), seen);
+        match missing.first() {
+            Some(missing) => Err(missing.to_string()),
+            None => {
+                state.observe(seen.clone());
+                Ok(())
+            }
+        }
+    }
+
+    /// The whole timeline.
+    pub(crate) fn timeline(&self) -> String {
+        self.lock().timeline.of(None)
+    }
+
+    /// Fails with the first violation and the timeline of its volume.
+    pub(crate) fn verify(&self) -> Result<(), String> {
+        let mut state = self.lock();
+        state.observe_array();
+        let Some(violation) = state.contract.violations().first() else {
+            return match &state.failure {
+                Some(failure) => Err(format!("{failure}\n{}", state.timeline.of(None))),
+                None => Ok(()),
+            };
+        };
+        let volume = state.volume_in(&violation.subject);
+        let timeline = state.timeline.of(volume.as_deref());
+        Err(format!("{violation}\n{timeline}"))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Backoff for Pause {
-    fn reset(&mut self) {}
+// === impl State ===
+
+impl State {
+    fn note(&mut self, component: &str, volume: Option<&str>, text: impl std::fmt::Display) {
+        self.timeline.note(self.began.elapsed(), component, volume, text);
+    }
+
+    fn observe(&mut self, seen: Observation) {
+        self.observe_array();
+        self.add(seen);
+    }
+
+    fn add(&mut self, seen: Observation) {
+        let found = self.contract.observe(self.began.elapsed(), seen);
+        let found: Vec<_> = found
+            .iter()
+            .map(|violation| {
+                (
+                    violation.subject.clone(),
+                    format!("{}: {}", violation.clause.rule().name, violation.text),
+                )
+            })
+            .collect();
+        for (subject, text) in found {
+            let volume = self.volume_in(&subject);
+            self.note("CONTRACT", volume.as_deref(), format!("{subject}: {text}"));
+        }
+    }
+
+    /// Observes what has changed in the array.
+    fn observe_array(&mut self) {
+        let handles = self.array.store.peek(|array| {
+            let mut handles = BTreeSet::new();
+            for volume in array.volumes() {
+                let handle = volume.spec.id.to_string();
+                // An initial volume has no name.
+                if !volume.spec.name.is_empty() {
+                    self.names.insert(handle.clone(), volume.spec.name.clone());
+                }
+                handles.insert(handle);
+            }
+            handles
+        });
+        let known = std::mem::replace(&mut self.volumes, handles);
+        let deleted: Vec<_> = known.difference(&self.volumes).cloned().collect();
+        for handle in deleted {
+            self.add(Observation::VolumeDeleted(handle.as_str().into()));
+        }
+        let changes = self
+            .array
+            .store
+            .peek(|array| observe::array_changes(array, self.contract.world()));
+        for seen in changes {
+            self.add(seen);
+        }
+    }
+
+    /// The timeline's name of the volume that the subject of a violation is about.
+    fn volume_in(&self, subject: &str) -> Option<String> {
+        let mut history = self.contract.history().iter().rev();
+        let attachment = history.find_map(|(_, seen)| {
+            let Observation::Attachment(attachment) = seen else {
+                return None;
+            };
+            (&*attachment.name == subject).then_some(&attachment.volume)
+        });
+        let is_named = |name: &str| subject.split(' ').any(|word| word == name);
+        let mut volumes = self.contract.world().volumes.values();
+        let mut named = || volumes.find(|volume| is_named(&volume.name) || is_named(&volume.handle));
+        let name = attachment.or_else(|| named().map(|volume| &volume.name))?;
+        Some(volume_of(name))
+    }
+
+    /// Adds the present state of an object to the timeline, unless the last line says the same.
+    fn line<K: Resource<DynamicType = ()>>(&mut self, object: &K, is_deleted: bool, line: Line) {
+        let (kind, name) = (K::kind(&()), object.meta().name.clone().unwrap_or_default());
+        // The hash in the name of a VolumeAttachment adds no information.
+        let shown = if name.starts_with("csi-") { "" } else { &name };
+        let text = if is_deleted { "deleted" } else { &line.text };
+        let text = format!("{shown} {text}");
+        let key = (kind.to_string(), name.clone());
+        let is_new = self.lines.get(&key) != Some(&text);
+        if is_new {
+            self.note(&kind, line.volume.as_deref(), &text);
+            self.lines.insert(key, text);
+        }
+    }
+
+    fn attachment(&mut self, attachment: &VolumeAttachment, is_deleted: bool) {
+        let line = attachment_line(attachment);
+        self.line(attachment, is_deleted, line);
+        self.observe_health();
+        let seen = observe::attachment(attachment, &self.finalizer, self.start);
+        let name = seen.name.clone();
+        self.observe(match is_deleted {
+            true => Observation::AttachmentGone(name),
+            false => Observation::Attachment(seen),
+        });
+    }
+
+    /// Observes the nodes' health as the controllers may see it.
+    fn observe_health(&mut self) {
+        let nodes = &self.contract.world().nodes;
+        let is_healthy = |node: &str| self.healthy.get(node).is_some_and(|since| since.elapsed() > LAG);
+        let changed = nodes
+            .iter()
+            .map(|(node, known)| (node.clone(), known.healthy, is_healthy(node)))
+            .filter(|(_, known, healthy)| *known != Some(*healthy));
+        for (node, _, healthy) in changed.collect::<Vec<_>>() {
+            self.add(Observation::Node { node, healthy });
+        }
+    }
+
+    fn node(&mut self, node: &Node, is_deleted: bool) {
+        let name = node.name_any();
+        let (line, is_healthy) = node_line(node);
+        self.line(node, is_deleted, line);
+        if is_healthy && !is_deleted {
+            self.healthy.entry(name).or_insert_with(Instant::now);
+        } else {
+            self.healthy.remove(&name);
+        }
+    }
+
+    fn csi_node(&mut self, csi_node: &CSINode, is_deleted: bool) {
+        let ids: Vec<_> = csi_node
+            .spec
+            .drivers
+            .iter()
+            .map(|driver| &driver.node_id)
+            .collect();
+        let text = format!("nodeIDs={ids:?}");
+        self.line(csi_node, is_deleted, Line { volume: None, text });
+        let registration = observe::registration(Some(csi_node).filter(|_| !is_deleted), DRIVER);
+        self.observe(Observation::CsiNode(
+            csi_node.name_any().as_str().into(),
+            registration,
+        ));
+    }
+
+    fn volume(&mut self, volume: &PersistentVolume, is_deleted: bool) {
+        let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
+        let (deleting, finalizers) = (deleting(volume), volume.finalizers());
+        let line = Line {
+            volume: Some(volume_of(&volume.name_any())),
+            text: format!(
+                "{}{deleting} finalizers={finalizers:?}",
+                phase.unwrap_or_default()
+            ),
+        };
+        self.line(volume, is_deleted, line);
+        if is_deleted {
+            self.observe(Observation::VolumeGone(volume.name_any().as_str().into()));
+        } else if let Some(seen) = observe::volume(volume, DRIVER, &self.finalizer) {
+            self.observe(Observation::Volume(Arc::new(seen)));
+        }
+    }
+
+    fn claim(&mut self, claim: &PersistentVolumeClaim, is_deleted: bool) {
+        let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
+        let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
+        let line = Line {
+            volume: volume.map(volume_of),
+            text: format!("{}{}", phase.unwrap_or_default(), deleting(claim)),
+        };
+        self.line(claim, is_deleted, line);
+        let volume = volume.filter(|_| !is_deleted).map(str::to_owned);
+        match volume {
+            Some(volume) => self.claims.insert(claim.name_any(), volume),
+            None => self.claims.remove(&claim.name_any()),
+        };
+    }
+
+    fn pod(&mut self, pod: &Pod, is_deleted: bool) {
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+        let claim = claim_of(pod).unwrap_or_default();
+        // Only static claims (`claim-N`) always have the same volume; a claim from a template gets a new one after each deletion.
+        let number = claim.strip_prefix("claim-");
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        let (deleting, on) = (deleting(pod), node.unwrap_or("no node"));
+        let line = Line {
+            volume: number.map(|number| format!("vol-{number}")),
+            text: format!("{} on {on}{deleting}", phase.unwrap_or_default()),
+        };
+        self.line(pod, is_deleted, line);
+        let name = pod.name_any().as_str().into();
+        if is_deleted {
+            return self.observe(Observation::PodGone(name));
+        }
+        let volume = self.claims.get(claim).map(|volume| volume.as_str().into());
+        self.observe(Observation::Pod(Arc::new(SeenPod {
+            name,
+            node: node.map(Into::into),
+            volume,
+            running: phase == Some("Running") && deleting.is_empty(),
+        })));
+    }
+
+    fn lease(&mut self, lease: &Lease, _: bool) {
+        // Kubelets and controllers have leases in other namespaces.
+        if lease.namespace().as_deref() == Some("default") {
+            let holder = lease
+                .spec
+                .as_ref()
+                .and_then(|spec| spec.holder_identity.as_deref());
+            let holder = holder.filter(|holder| !holder.is_empty()).map(Into::into);
+            let known = self.contract.world().leader.as_ref().map(|(_, holder)| holder);
+            if known != Some(&holder) {
+                self.observe(Observation::Lease(holder));
+            }
+        }
+    }
 }
 
 // === functions ===
-
-/// Observes until dropped.
-pub(crate) async fn run(client: Client, timeline: Timeline, invariants: Invariants) {
-    let attachments = watch(&client, &timeline, |attachment: &VolumeAttachment, deleted| {
-        attachment_line(attachment, deleted, &invariants)
-    });
-    let nodes = watch(&client, &timeline, |node: &Node, deleted| {
-        node_line(node, deleted, &invariants)
-    });
-    let volumes = watch(&client, &timeline, |volume: &PersistentVolume, _| {
-        volume_line(volume, &timeline)
-    });
-    let pods = watch(&client, &timeline, |pod: &Pod, _| pod_line(pod));
-    let claims = watch(&client, &timeline, |claim: &PersistentVolumeClaim, _| {
-        claim_line(claim)
-    });
-    let csi_nodes = watch(&client, &timeline, |csi_node: &CSINode, _| {
-        csi_node_line(csi_node)
-    });
-    futures::join!(nodes, csi_nodes, attachments, volumes, claims, pods);
-}
 
 /// The timeline's name of a PersistentVolume's volume: its handle, which has the same number, or, for a provisioned one, the
 /// PersistentVolume's name.
@@ -73,82 +451,24 @@ pub(crate) fn volume_of(name: &str) -> String {
 }
 
 /// The name of the pod's claim.
-pub(crate) fn claim_of(pod: &Pod) -> Option<&str> {
+fn claim_of(pod: &Pod) -> Option<&str> {
     let mut volumes = pod.spec.as_ref()?.volumes.iter().flatten();
     volumes.find_map(|volume| Some(volume.persistent_volume_claim.as_ref()?.claim_name.as_str()))
 }
 
-async fn watch<K>(client: &Client, timeline: &Timeline, mut line: impl FnMut(&K, bool) -> Line)
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
-{
-    let api = Api::<K>::all(client.clone());
-    let mut events = watcher(api, watcher::Config::default()).backoff(Pause).boxed();
-    let mut known: BTreeMap<String, (K, String)> = BTreeMap::new();
-    let mut listed = Vec::new();
-    while let Some(event) = events.next().await {
-        let (object, deleted) = match event {
-            Ok(Event::Apply(object)) => (object, false),
-            Ok(Event::InitApply(object)) => {
-                listed.push(object.name_any());
-                (object, false)
-            }
-            Ok(Event::Delete(object)) => (object, true),
-            Ok(Event::Init) => {
-                listed.clear();
-                continue;
-            }
-            Ok(Event::InitDone) => {
-                let gone: Vec<_> = known
-                    .keys()
-                    .filter(|name| !listed.contains(name))
-                    .cloned()
-                    .collect();
-                for name in gone {
-                    if let Some((object, _)) = known.remove(&name) {
-                        note(timeline, &object, line(&object, true), true);
-                    }
-                }
-                continue;
-            }
-            Err(_) => continue,
-        };
-        let shown = line(&object, deleted);
-        let name = object.name_any();
-        if deleted {
-            known.remove(&name);
-            note(timeline, &object, shown, true);
-        } else if known.get(&name).is_none_or(|(_, text)| *text != shown.text) {
-            known.insert(name, (object.clone(), shown.text.clone()));
-            note(timeline, &object, shown, false);
-        }
+/// The end of a line about an object that is being deleted; else empty.
+fn deleting(object: &impl ResourceExt) -> &'static str {
+    match object.meta().deletion_timestamp {
+        Some(_) => " deleting",
+        None => "",
     }
 }
 
-fn note<K: Resource<DynamicType = ()>>(timeline: &Timeline, object: &K, line: Line, deleted: bool) {
-    let name = object.meta().name.as_deref().unwrap_or_default();
-    let text = if deleted { "deleted" } else { line.text.as_str() };
-    // The hash in the name of a VolumeAttachment adds no information.
-    let name = if name.starts_with("csi-") { "" } else { name };
-    let text = format!("{name} {text}");
-    timeline.note(K::kind(&()), line.volume.as_deref(), text);
-}
-
-fn attachment_line(attachment: &VolumeAttachment, deleted: bool, invariants: &Invariants) -> Line {
+fn attachment_line(attachment: &VolumeAttachment) -> Line {
     let spec = &attachment.spec;
-    let volume = volume_of(spec.source.persistent_volume_name.as_deref().unwrap_or_default());
-    let deleting = attachment.metadata.deletion_timestamp.is_some();
-    if !deleted {
-        invariants.attachment_changed(&volume, &spec.node_name, deleting);
-    }
     let status = attachment.status.clone().unwrap_or_default();
-    if status.attached && !deleting && !deleted {
-        invariants.reported_as_attached(&volume, &spec.node_name);
-    }
     let mut text = format!("on {}: attached={}", spec.node_name, status.attached);
-    if deleting {
-        text += " deleting";
-    }
+    text += deleting(attachment);
     if attachment.finalizers().is_empty() {
         text += " without finalizer";
     }
@@ -161,102 +481,27 @@ fn attachment_line(attachment: &VolumeAttachment, deleted: bool, invariants: &In
         }
     }
     Line {
-        volume: Some(volume),
+        volume: spec.source.persistent_volume_name.as_deref().map(volume_of),
         text,
     }
 }
 
-fn node_line(node: &Node, deleted: bool, invariants: &Invariants) -> Line {
+/// The line, and whether the node is ready and in service.
+fn node_line(node: &Node) -> (Line, bool) {
     let status = node.status.clone().unwrap_or_default();
-    let conditions = status.conditions.unwrap_or_default();
+    let mut conditions = status.conditions.iter().flatten();
     let ready = conditions
-        .iter()
         .find(|condition| condition.type_ == "Ready")
         .map_or("", |condition| condition.status.as_str());
-    let taints = node
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.taints.clone())
-        .unwrap_or_default();
-    let in_service = !taints.iter().any(|taint| taint.key == OUT_OF_SERVICE);
-    invariants.node_changed(&node.name_any(), !deleted && ready == "True" && in_service);
+    let mut taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    let in_service = !taints.any(|taint| taint.key == OUT_OF_SERVICE);
     let short = |name: &String| name.rsplit('^').next().unwrap_or_default().to_owned();
     let in_use: Vec<_> = status.volumes_in_use.iter().flatten().map(short).collect();
-    let attached = status.volumes_attached.unwrap_or_default();
-    let attached: Vec<_> = attached.iter().map(|volume| short(&volume.name)).collect();
+    let attached = status.volumes_attached.iter().flatten();
+    let attached: Vec<_> = attached.map(|volume| short(&volume.name)).collect();
     let mut text = format!("ready={ready} volumesInUse={in_use:?} volumesAttached={attached:?}");
     if !in_service {
         text += " out of service";
     }
-    Line { volume: None, text }
-}
-
-fn csi_node_line(csi_node: &CSINode) -> Line {
-    let ids: Vec<_> = csi_node
-        .spec
-        .drivers
-        .iter()
-        .map(|driver| &driver.node_id)
-        .collect();
-    Line {
-        volume: None,
-        text: format!("nodeIDs={ids:?}"),
-    }
-}
-
-/// The end of a line about an object that is being deleted; else empty.
-fn deleting(object: &impl ResourceExt) -> &'static str {
-    match object.meta().deletion_timestamp {
-        Some(_) => " deleting",
-        None => "",
-    }
-}
-
-fn volume_line(volume: &PersistentVolume, timeline: &Timeline) -> Line {
-    let name = volume_of(&volume.name_any());
-    let mut finalizers = volume.finalizers().to_vec();
-    let count = finalizers.len();
-    finalizers.sort();
-    finalizers.dedup();
-    if finalizers.len() < count {
-        timeline.violated(
-            Some(&name),
-            format!("a finalizer is there twice: {:?}", volume.finalizers()),
-        );
-    }
-    let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
-    let deleting = deleting(volume);
-    Line {
-        volume: Some(name),
-        text: format!(
-            "{}{deleting} finalizers={finalizers:?}",
-            phase.unwrap_or_default()
-        ),
-    }
-}
-
-fn claim_line(claim: &PersistentVolumeClaim) -> Line {
-    let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
-    let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
-    let deleting = deleting(claim);
-    Line {
-        volume: volume.map(volume_of),
-        text: format!("{}{deleting}", phase.unwrap_or_default()),
-    }
-}
-
-fn pod_line(pod: &Pod) -> Line {
-    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-    // Only static claims (`claim-N`) always have the same volume; a claim from a template gets a new one after each deletion.
-    let number = claim_of(pod).and_then(|claim| claim.strip_prefix("claim-"));
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    let deleting = deleting(pod);
-    Line {
-        volume: number.map(|number| format!("vol-{number}")),
-        text: format!(
-            "{} on {}{deleting}",
-            phase.unwrap_or_default(),
-            node.unwrap_or("no node")
-        ),
-    }
+    (Line { volume: None, text }, ready == "True" && in_service)
 }

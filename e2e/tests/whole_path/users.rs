@@ -12,7 +12,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::timeline::Timeline;
+use crate::observer::Observer;
 use crate::world::is_deleted;
 
 /// Interval of the users' checks.
@@ -22,7 +22,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub(crate) struct Users {
     client: Client,
-    timeline: Timeline,
+    observer: Observer,
     wanted: Arc<Mutex<Wanted>>,
 }
 
@@ -66,14 +66,14 @@ impl Claim {
 impl Users {
     pub(crate) fn new(
         client: Client,
-        timeline: Timeline,
+        observer: Observer,
         pods: impl IntoIterator<Item = (String, Claim)>,
         nodes: &[&str],
         seed: u64,
     ) -> Self {
         Self {
             client,
-            timeline,
+            observer,
             wanted: Arc::new(Mutex::new(Wanted {
                 pods: pods.into_iter().collect(),
                 nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
@@ -112,7 +112,7 @@ impl Users {
             params = params.grace_period(0);
         }
         let how = if force { "force-delete" } else { "delete" };
-        self.timeline.note("users", None, format!("{how} pod {pod}"));
+        self.observer.note("users", None, format!("{how} pod {pod}"));
         is_deleted(self.pods().delete(pod, &params).await)
     }
 
@@ -130,7 +130,7 @@ impl Users {
             if claims.contains_key(&name) {
                 continue;
             }
-            self.timeline.note("users", None, format!("create claim {name}"));
+            self.observer.note("users", None, format!("create claim {name}"));
             let claim = serde_json::from_value(json!({
                 "metadata": {"name": name},
                 "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": class,
@@ -154,7 +154,7 @@ impl Users {
             && let Ok(claim) = self.claims().get(&name).await
             && claim.status.and_then(|status| status.phase).as_deref() == Some("Bound")
         {
-            self.timeline.note("users", None, format!("delete claim {name}"));
+            self.observer.note("users", None, format!("delete claim {name}"));
             let params = DeleteParams::default().preconditions(Preconditions {
                 uid: claim.metadata.uid,
                 resource_version: None,
@@ -229,7 +229,7 @@ impl Users {
             let Some(node) = wanted.random.choice(&nodes) else {
                 continue;
             };
-            self.timeline
+            self.observer
                 .note("users", None, format!("create pod {pod} for {node}"));
             created.push(
                 serde_json::from_value(json!({

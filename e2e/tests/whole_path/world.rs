@@ -25,14 +25,13 @@ use tokio::task::JoinSet;
 
 use crate::attacher::{self, Replica};
 use crate::driver::{DriverProcess, DriverSocket};
+use crate::history::Plan;
 use crate::injected_bug::{Bug, SidecarBug};
-use crate::invariant::Invariants;
-use crate::observer;
-use crate::timeline::Timeline;
+use crate::observer::Observer;
 use crate::users::{Claim, Users};
 
 /// The name of a migration driver, so that volumes may be migrated in-tree ones.
-const DRIVER: &str = EBS_DRIVER;
+pub(crate) const DRIVER: &str = EBS_DRIVER;
 pub(crate) const NODES: [&str; 3] = ["a", "b", "c"];
 /// Volumes by number: access mode, and whether the PersistentVolume is in-tree.
 pub(crate) const VOLUMES: [(&str, bool); 4] = [
@@ -49,7 +48,7 @@ const BINDING_MODES: [&str; 2] = ["Immediate", "WaitForFirstConsumer"];
 
 /// The world of one history.
 pub(crate) struct World {
-    pub timeline: Timeline,
+    pub observer: Observer,
     pub clock: Clock,
     pub cluster: EmbeddedCluster,
     pub array: Arc<Driver>,
@@ -57,7 +56,6 @@ pub(crate) struct World {
     pub replicas: [Replica; 2],
     pub machines: BTreeMap<&'static str, Machine>,
     pub users: Users,
-    pub invariants: Invariants,
     client: Client,
     present_ids: Arc<Mutex<BTreeMap<String, String>>>,
     /// The external-provisioner; empty while it is down.
@@ -75,22 +73,17 @@ pub(crate) struct Machine {
 // === impl World: start ===
 
 impl World {
-    pub(crate) async fn start(seed: u64, bug: Option<Bug>) -> Self {
+    pub(crate) async fn start(seed: u64, plan: Plan) -> Self {
         fastrand::seed(seed);
-        let timeline = Timeline::new();
+        let bug = plan.bug;
         let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().expect("a time"));
         attacher::set_clock(clock.clone());
         let array = mk_array(seed, &clock);
-        let shared = VOLUMES
-            .iter()
-            .enumerate()
-            .filter(|(_, (mode, _))| *mode == "ReadWriteMany");
-        let shared = shared.map(|(number, _)| format!("vol-{number}"));
-        let invariants = Invariants::new(timeline.clone(), array.clone(), shared);
         let cluster = mk_cluster(seed, &clock, bug.and_then(Bug::of_kubernetes));
+        let observer = Observer::new(cluster.api_server(), array.clone(), !plan.faults.is_empty());
         let sidecar_bug = bug.and_then(Bug::of_sidecar);
         let present_ids = Arc::new(Mutex::new(BTreeMap::new()));
-        let mut process = DriverProcess::new("driver", array.clone(), invariants.clone(), timeline.clone());
+        let mut process = DriverProcess::new("driver", array.clone(), observer.clone());
         if sidecar_bug == Some(SidecarBug::UnpublishesFromPresentNodeId) {
             process.present_ids = Some(present_ids.clone());
         }
@@ -101,22 +94,16 @@ impl World {
         };
         let access = access.expect("an in-process server needs no settings");
         let replicas = ["attacher-0", "attacher-1"]
-            .map(|name| Replica::new(name, access.clone(), socket.clone(), timeline.clone()));
-        let client = cluster.api_server().client_of("observer");
+            .map(|name| Replica::new(name, access.clone(), socket.clone(), observer.clone()));
+        let client = cluster.api_server().client_of("users");
         let pods = PODS.into_iter().map(|(pod, volume)| (pod, Claim::bound(volume)));
         let with_template = PODS_WITH_TEMPLATE.map(|(pod, class)| (pod, Claim::from_template(pod, class)));
         let pods = pods
             .chain(with_template)
             .map(|(pod, claim)| (pod.to_owned(), claim));
-        let users = Users::new(client.clone(), timeline.clone(), pods, &NODES, seed ^ 0xA11);
-        let mut tasks = JoinSet::new();
-        tasks.spawn(observer::run(
-            client.clone(),
-            timeline.clone(),
-            invariants.clone(),
-        ));
+        let users = Users::new(client.clone(), observer.clone(), pods, &NODES, seed ^ 0xA11);
         let mut world = Self {
-            timeline,
+            observer,
             clock,
             cluster,
             array,
@@ -124,11 +111,10 @@ impl World {
             replicas,
             machines: BTreeMap::new(),
             users,
-            invariants,
             client,
             present_ids,
             provisioner: JoinSet::new(),
-            tasks,
+            tasks: JoinSet::new(),
         };
         world.create_volumes().await;
         for node in NODES {
@@ -205,14 +191,14 @@ impl World {
 
 impl World {
     pub(crate) fn start_provisioner(&mut self) {
-        self.timeline.note("provisioner", None, "starts");
+        self.observer.fault("provisioner", "starts");
         let driver = DriverConnection::new(self.socket.process());
         self.provisioner.spawn(self.cluster.provisioner(driver));
     }
 
     /// Kills the provisioner, also during a call.
     pub(crate) fn crash_provisioner(&mut self) {
-        self.timeline.note("provisioner", None, "crashes");
+        self.observer.fault("provisioner", "crashes");
         self.provisioner = JoinSet::new();
     }
 }
@@ -224,9 +210,9 @@ impl World {
     pub(crate) fn switch_on(&mut self, node: &'static str, generation: u32) {
         let id = format!("{node}-{generation}");
         let driver = self.array.on_node(&id).expect("an in-process node must start");
-        let process = DriverProcess::new(&id, driver, self.invariants.clone(), self.timeline.clone());
-        self.invariants.machine_on(&id, node);
-        self.timeline.note(node, None, format!("machine {id} is on"));
+        let process = DriverProcess::new(&id, driver, self.observer.clone());
+        self.observer.machine_on(&id);
+        self.observer.fault(node, format_args!("machine {id} is on"));
         self.cluster.add_node(NodeOptions {
             disk: NodeDisk::in_memory(Path::new("/var/lib/kubelet")),
             ..NodeOptions::new(node, Some(DriverConnection::new(process.clone())))
@@ -242,11 +228,11 @@ impl World {
     /// Switches a node's machine off. Returns its generation.
     pub(crate) fn switch_off(&mut self, node: &str) -> u32 {
         let machine = &self.machines[node];
-        self.timeline
-            .note(node, None, format!("machine {} is off", machine.id));
+        self.observer
+            .fault(node, format_args!("machine {} is off", machine.id));
         self.cluster.crash_node(node);
         machine.process.set_down(true);
-        self.invariants.machine_off(&machine.id);
+        self.observer.machine_off(&machine.id);
         machine.generation
     }
 
@@ -272,7 +258,7 @@ impl World {
 
     /// Deletes a Node, and its CSINode as the garbage collector does. Returns false if the API server did not confirm both.
     pub(crate) async fn delete_node(&mut self, node: &str) -> bool {
-        self.timeline.note("admin", None, format!("delete node {node}"));
+        self.observer.fault("admin", format_args!("delete node {node}"));
         self.cluster.remove_node(node);
         let params = DeleteParams::default();
         is_deleted(self.all::<Node>().delete(node, &params).await)
@@ -292,8 +278,8 @@ impl World {
 
     /// Adds or removes the out-of-service taint. Returns false if the API server did not confirm it.
     pub(crate) async fn set_out_of_service(&self, node: &str, out: bool) -> bool {
-        self.timeline
-            .note("admin", None, format!("out-of-service taint of {node}: {out}"));
+        self.observer
+            .fault("admin", format_args!("out-of-service taint of {node}: {out}"));
         let nodes = self.all::<Node>();
         let known = match nodes.get_opt(node).await {
             Ok(Some(known)) => known,

@@ -58,8 +58,6 @@ pub enum Requirement {
     Grpcio,
     /// The caller asked for tests with real components (`CSI_E2E_REAL=1`), and Go builds them.
     RealComponents,
-    /// The caller asked for the injected bugs that take long to find (`INJECTED_BUGS=1`).
-    InjectedBugs,
     /// The caller named an earlier build of the attacher.
     EarlierAttacher,
 }
@@ -100,14 +98,6 @@ impl Requirement {
             Self::Git => missing_program_of(&["git"]).or_else(missing_clone),
             Self::Grpcio => missing_grpcio(),
             Self::RealComponents => missing_real_components(),
-            Self::InjectedBugs => variable("INJECTED_BUGS").is_none().then(|| {
-                let reason = "the search for this injected bug takes a minute or more";
-                Missing::new(
-                    "injected-bugs",
-                    reason,
-                    "INJECTED_BUGS=1 cargo test --release -p csi-e2e --test whole_path finds_",
-                )
-            }),
             Self::EarlierAttacher => variable("CSI_ATTACHER_PREVIOUS_BIN").is_none().then(|| {
                 Missing::new(
                     "earlier-attacher",

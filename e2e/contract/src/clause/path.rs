@@ -75,6 +75,58 @@ fn is_cut_off(now: Now<'_>, target: &Target) -> bool {
     failed.is_some_and(|answer| &*answer.code == "CANCELLED")
 }
 
+/// A node that still writes to it gets errors, or writes to the next volume.
+pub(super) fn kept_while_published(
+    now: Now<'_>,
+    seen: &Observation,
+    _: &mut Deferred,
+    findings: &mut Findings<'_>,
+) {
+    let Observation::VolumeDeleted(volume) = seen else {
+        return;
+    };
+    let published = now.world.published.iter();
+    for (target, since) in published.filter(|(target, _)| target.volume == *volume) {
+        findings.add(target, "the volume was deleted while it is published", [*since]);
+    }
+}
+
+/// A volume that stays attached to another node blocks the pod for ever.
+pub(super) fn pods_run(now: Now<'_>, seen: &Observation, _: &mut Deferred, findings: &mut Findings<'_>) {
+    let (Observation::Settled, Some(healed)) = (seen, now.world.healed) else {
+        return;
+    };
+    for pod in now.world.pods.values().filter(|pod| !pod.running) {
+        findings.add(format!("pod {}", pod.name), "it does not run", [healed]);
+    }
+}
+
+/// Pods on other nodes cannot use it.
+pub(super) fn attached_for_pods(
+    now: Now<'_>,
+    seen: &Observation,
+    _: &mut Deferred,
+    findings: &mut Findings<'_>,
+) {
+    let (Observation::Settled, Some(healed)) = (seen, now.world.healed) else {
+        return;
+    };
+    for state in now.world.attachments.values() {
+        let attachment = &state.version;
+        let mut pods = now.world.pods.values();
+        let is_needed = pods.any(|pod| {
+            pod.node.as_ref() == Some(&attachment.node) && pod.volume.as_ref() == Some(&attachment.volume)
+        });
+        if now.world.used.contains(&attachment.volume) && !is_needed {
+            findings.add(
+                &attachment.name,
+                "no pod of its node uses the volume",
+                [healed, state.seen.1],
+            );
+        }
+    }
+}
+
 /// A panic is a bug, whatever else holds.
 pub(super) fn no_panic(_: Now<'_>, seen: &Observation, _: &mut Deferred, findings: &mut Findings<'_>) {
     if let Observation::Panicked(component) = seen {

@@ -34,11 +34,56 @@ pub(super) fn rows() -> Vec<Row> {
                 .detach("a"),
         ),
         (
+            Clause::KeptWhilePublished,
+            history()
+                .attach("a")
+                .add(Observation::VolumeDeleted("vol".into())),
+            history()
+                .attach("a")
+                .detach("a")
+                .add(Observation::VolumeDeleted("vol".into())),
+        ),
+        (
+            Clause::PodsRun,
+            history()
+                .attach("a")
+                .add(pod("a", false))
+                .add(Observation::Healed)
+                .add(Observation::Settled),
+            history()
+                .attach("a")
+                .add(pod("a", false))
+                .add(Observation::Settled),
+        ),
+        (
+            Clause::AttachedForPods,
+            history()
+                .attach("a")
+                .add(pod("b", true))
+                .add(Observation::Healed)
+                .add(Observation::Settled),
+            history()
+                .attach("a")
+                .add(pod("a", true))
+                .add(Observation::Healed)
+                .add(Observation::Settled),
+        ),
+        (
             Clause::NoPanic,
             history().add(Observation::Panicked("kubelet of a".to_owned())),
             history(),
         ),
     ]
+}
+
+/// A pod that uses the volume on a node.
+fn pod(node: &str, running: bool) -> Observation {
+    Observation::Pod(Arc::new(Pod {
+        name: "db".into(),
+        node: Some(node.into()),
+        volume: Some("pv".into()),
+        running,
+    }))
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 
 use tokio::sync::broadcast;
@@ -22,6 +23,9 @@ pub(crate) struct Store {
     tables: Vec<Table>,
 }
 
+/// A function that is called with each change of a table.
+pub(crate) struct ChangeObserver(pub(crate) Box<dyn Fn(&Change) + Send>);
+
 /// The objects of one kind.
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -33,6 +37,13 @@ pub(crate) struct Table {
     keys: BTreeMap<String, BTreeSet<Key>>,
     /// A window of the changes with each value of that field that has watches.
     parts: BTreeMap<String, WatchCache>,
+    observer: Option<ChangeObserver>,
+}
+
+impl fmt::Debug for ChangeObserver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ChangeObserver")
+    }
 }
 
 // === impl Store ===
@@ -46,6 +57,7 @@ impl Store {
             indexed_field,
             keys: BTreeMap::new(),
             parts: BTreeMap::new(),
+            observer: None,
         };
         Self {
             // etcd's first revision is 1.
@@ -74,6 +86,11 @@ impl Store {
 
     pub(crate) fn table(&self, number: usize) -> &Table {
         self.tables.get(number).expect("a table's number must exist")
+    }
+
+    /// Calls `observer` with each change of a table from now on.
+    pub(crate) fn observe(&mut self, table: usize, observer: ChangeObserver) {
+        self.table_mut(table).observer = Some(observer);
     }
 
     fn table_mut(&mut self, number: usize) -> &mut Table {
@@ -149,6 +166,9 @@ impl Table {
     fn record(&mut self, change: Change) {
         if let Some(field) = self.indexed_field {
             self.index(field, &change);
+        }
+        if let Some(ChangeObserver(observe)) = &self.observer {
+            observe(&change);
         }
         // An object whose last reference the window held has been replaced or deleted, and is dropped.
         if let Some(forgotten) = self.cache.push(change)

@@ -143,7 +143,7 @@ impl TestEnv<'_> {
     }
 
     /// Adds the out-of-service taint, or removes all taints; the node lifecycle controller restores its own.
-    pub(crate) async fn set_out_of_service(&self, node: usize, tainted: bool) -> Result<()> {
+    pub async fn set_out_of_service(&self, node: usize, tainted: bool) -> Result<()> {
         let taint = json!({"key": OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"});
         let taints = if tainted { json!([taint]) } else { Value::Null };
         self.set_taints(node, taints).await

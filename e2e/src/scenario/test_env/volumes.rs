@@ -222,7 +222,7 @@ impl TestEnv<'_> {
     }
 
     /// All volumes, except those of provisioned claims that are still pending.
-    pub(crate) fn all_volumes(&self) -> Vec<TestVolume> {
+    pub fn all_volumes(&self) -> Vec<TestVolume> {
         self.volumes.values().cloned().collect()
     }
 

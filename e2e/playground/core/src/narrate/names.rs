@@ -1,0 +1,136 @@
+//! Short names: without the common prefix, and volumes by their Kubernetes name instead of the driver's id.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::ResourceExt;
+
+use csi_e2e::scenario::TestEnv;
+
+/// Number of printed characters of an attachment's name, a long hash.
+const HASH: usize = 8;
+
+/// The names of one test environment.
+#[derive(Clone, Debug)]
+pub struct Names {
+    prefix: String,
+    /// By the driver's id.
+    nodes: Arc<BTreeMap<String, String>>,
+    volumes: Arc<Mutex<BTreeMap<String, String>>>,
+}
+
+// === impl Names ===
+
+impl Names {
+    /// The names of a test environment.
+    pub(crate) fn of(env: &TestEnv<'_>) -> Self {
+        let names = Self::with_prefix(env.prefix());
+        let nodes = env.nodes().iter();
+        let nodes = nodes.map(|node| (node.node_id().to_owned(), names.short(node.name())));
+        Self {
+            nodes: Arc::new(nodes.collect()),
+            ..names
+        }
+    }
+
+    /// The names of objects with this prefix.
+    pub fn with_prefix(prefix: &str) -> Self {
+        Self {
+            prefix: format!("{prefix}-"),
+            nodes: Arc::default(),
+            volumes: Arc::default(),
+        }
+    }
+
+    /// Records the driver's id of a volume.
+    pub fn learn(&self, volume: &PersistentVolume) {
+        if let Some(csi) = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref()) {
+            let name = self.short(&volume.name_any());
+            let mut volumes = self.volumes.lock().unwrap_or_else(PoisonError::into_inner);
+            volumes.insert(csi.volume_handle.clone(), name);
+        }
+    }
+
+    /// The name of the volume with this id; the id if the name is unknown.
+    pub fn volume(&self, handle: &str) -> String {
+        let volumes = self.volumes.lock().unwrap_or_else(PoisonError::into_inner);
+        volumes
+            .get(handle)
+            .map_or_else(|| handle.to_owned(), Clone::clone)
+    }
+
+    /// The name of the node with this id of the driver; the id if the name is unknown.
+    pub(crate) fn node(&self, id: &str) -> String {
+        self.nodes.get(id).map_or_else(|| id.to_owned(), Clone::clone)
+    }
+
+    /// The names of the volumes that a text mentions.
+    pub fn mentioned(&self, text: &str) -> Vec<String> {
+        let words = text.split(|c: char| !c.is_alphanumeric() && !"-.".contains(c));
+        let words: BTreeSet<_> = words.map(|word| self.short(word)).collect();
+        let volumes = self.volumes.lock().unwrap_or_else(PoisonError::into_inner);
+        let known: BTreeSet<_> = volumes.values().cloned().collect();
+        words.intersection(&known).cloned().collect()
+    }
+
+    /// The name of an object without the test environment's prefix, or the beginning of an attachment's hash.
+    pub fn short(&self, name: &str) -> String {
+        match (name.strip_prefix(&self.prefix), name.strip_prefix("csi-")) {
+            (Some(short), _) => short.to_owned(),
+            (None, Some(hash)) if hash.len() > HASH => {
+                format!("csi-{}…", hash.chars().take(HASH).collect::<String>())
+            }
+            (None, _) => name.to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use csi_e2e::fixture::{Access, VolumeSource, mk_claim, mk_persistent_volume};
+
+    #[test]
+    fn names_are_shortened() {
+        let names = Names::with_prefix("round-1");
+        for (long, short) in [
+            ("round-1-a", "a"),
+            ("csi-0123456789abcdef", "csi-01234567…"),
+            ("csi-1", "csi-1"),
+            ("other", "other"),
+        ] {
+            assert_eq!(names.short(long), short);
+        }
+    }
+
+    #[test]
+    fn volumes_go_by_their_own_name_once_it_is_known() {
+        let names = Names::with_prefix("s");
+        assert_eq!(names.volume("mock-1"), "mock-1");
+        let source = VolumeSource {
+            driver: "d".to_owned(),
+            handle: "mock-1".to_owned(),
+            attributes: BTreeMap::new(),
+            access: Access::OneNode,
+            publish_secret: None,
+        };
+        names.learn(&mk_persistent_volume(
+            "s",
+            "s-data",
+            &source,
+            &mk_claim("s", "data", "s-data", Access::OneNode),
+        ));
+        assert_eq!(names.volume("mock-1"), "data");
+        for (text, expected) in [
+            ("reports in use: data, logs", &["data"][..]),
+            (
+                "AttachVolume.Attach failed for volume \"s-data\" : full",
+                &["data"],
+            ),
+            ("binds pod database to node a", &[]),
+        ] {
+            assert_eq!(names.mentioned(text), expected, "{text}");
+        }
+    }
+}

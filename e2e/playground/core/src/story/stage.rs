@@ -1,0 +1,103 @@
+//! What the commands of a story act on.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result};
+
+use crate::narrate::Narrator;
+use csi_e2e::attacher::AttacherProcess;
+use csi_e2e::driver::fault::FaultRule;
+use csi_e2e::fixture::Access;
+use csi_e2e::scenario::leader::History;
+use csi_e2e::scenario::test_env::{TestEnv, TestVolume};
+
+/// A test environment while a story is played on it, and what the story has changed in it.
+pub(super) struct Stage<'s, 'ctx> {
+    pub(super) env: &'s mut TestEnv<'ctx>,
+    pub(super) narrator: &'s Narrator,
+    /// The driver's fault rules.
+    pub(super) rules: Vec<FaultRule>,
+    pub(super) is_driver_dead: bool,
+    pub(super) is_attacher_dead: bool,
+    pub(super) is_api_server_down: bool,
+    /// The attachers that the story has started in place of the single one, and their Lease.
+    pub(super) replicas: BTreeMap<String, AttacherProcess>,
+    pub(super) lease: Option<History>,
+    /// Number of pods by the name of their group.
+    pub(super) groups: BTreeMap<String, usize>,
+    /// Nodes from which volumes may be detached by force.
+    pub(super) forced: BTreeSet<usize>,
+}
+
+// === impl Stage ===
+
+impl<'s, 'ctx> Stage<'s, 'ctx> {
+    pub(super) fn new(env: &'s mut TestEnv<'ctx>, narrator: &'s Narrator) -> Self {
+        Self {
+            env,
+            narrator,
+            rules: Vec::new(),
+            is_driver_dead: false,
+            is_attacher_dead: false,
+            is_api_server_down: false,
+            replicas: BTreeMap::new(),
+            lease: None,
+            groups: BTreeMap::new(),
+            forced: BTreeSet::new(),
+        }
+    }
+
+    /// The volume of this name, which is created with a claim unless it exists.
+    pub(super) async fn volume(&mut self, name: &str) -> Result<TestVolume> {
+        match self.env.volume_named(name) {
+            Ok(volume) => Ok(volume),
+            Err(_) => self.env.volume(name, Access::OneNode).await,
+        }
+    }
+
+    /// The volume of this name.
+    pub(super) fn existing_volume(&self, name: &str) -> Result<TestVolume> {
+        self.env
+            .volume_named(name)
+            .with_context(|| format!("no command above has created the volume {name}"))
+    }
+
+    /// The pods of a group.
+    pub(super) fn group(&self, name: &str) -> Result<Vec<String>> {
+        let count = self
+            .groups
+            .get(name)
+            .with_context(|| format!("no command above has created the pods {name}"))?;
+        Ok((0..*count).map(|index| format!("{name}-{index}")).collect())
+    }
+
+    /// Expects all volumes to be detached from the node by force, from now on.
+    pub(super) fn allow_force_detach(&mut self, node: usize) {
+        self.forced.insert(node);
+        for volume in self.env.all_volumes() {
+            self.env.allow_force_detach(&volume, node);
+        }
+    }
+
+    /// Ends what the story broke, so that everything can be deleted: the attachers and the driver run, without faults.
+    pub(super) async fn end(&mut self) -> Result<()> {
+        if self.is_api_server_down {
+            self.start_api_server().await?;
+        }
+        self.env.driver.clear_faults().await?;
+        if self.is_driver_dead {
+            self.env.driver.restart().await?;
+        }
+        if let Some(lease) = self.lease.take() {
+            lease.ensure_one_at_a_time(lease.terms())?;
+            for (_, mut replica) in std::mem::take(&mut self.replicas) {
+                replica.stop().await?;
+            }
+            self.is_attacher_dead = true;
+        }
+        if self.is_attacher_dead {
+            self.env.attacher.revive().await?;
+        }
+        Ok(())
+    }
+}

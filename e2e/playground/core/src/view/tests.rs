@@ -1,0 +1,392 @@
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::style::Color;
+
+use super::*;
+use crate::narrate::TimelineRow;
+use crate::snapshot::{ArrayRow, AttachmentRow, LaneRow, NodeRow, PodRow, WorldRow};
+
+fn mk_strings(names: &[&str]) -> Vec<String> {
+    names.iter().map(|&name| name.to_owned()).collect()
+}
+
+/// A cluster in which volume `data` is stuck on the lost node b.
+fn mk_snapshot() -> Snapshot {
+    let pod = |name: &str, node: &str, phase: &str, volume: &str| PodRow {
+        name: name.to_owned(),
+        node: node.to_owned(),
+        phase: phase.to_owned(),
+        volumes: mk_strings(&[volume]),
+        ..PodRow::default()
+    };
+    let line = |at: f64, actor: &str, volumes: &[&str], text: &str| TimelineRow {
+        at,
+        actor: actor.to_owned(),
+        volumes: mk_strings(volumes),
+        text: text.to_owned(),
+    };
+    Snapshot {
+        elapsed: 12.3,
+        kubeconfig: "/run/admin.kubeconfig".to_owned(),
+        broken: mk_strings(&["node b lost"]),
+        volumes: mk_strings(&["cache", "data"]),
+        pods: vec![
+            pod("db-1", "b", "Terminating", "data"),
+            pod("db-2", "", "Pending", "data"),
+            pod("web-1", "a", "Running", "cache"),
+        ],
+        nodes: vec![
+            NodeRow {
+                name: "a".to_owned(),
+                ready: true,
+                in_use: mk_strings(&["cache"]),
+                attached: mk_strings(&["cache"]),
+                ..NodeRow::default()
+            },
+            NodeRow {
+                name: "b".to_owned(),
+                in_use: mk_strings(&["data"]),
+                ..NodeRow::default()
+            },
+        ],
+        attachments: vec![AttachmentRow {
+            name: "csi-1".to_owned(),
+            volume: "data".to_owned(),
+            node: "b".to_owned(),
+            attached: true,
+            deleting: true,
+            error: "the port is locked".to_owned(),
+        }],
+        worlds: Some(vec![WorldRow {
+            volume: "data".to_owned(),
+            node: "b".to_owned(),
+            desired_by: mk_strings(&["db-1"]),
+            actual: Some("attached"),
+            in_use: true,
+            pending: false,
+        }]),
+        lanes: Some(vec![LaneRow {
+            lane: "detach".to_owned(),
+            limit: 10,
+            running: 1,
+            ready: 2,
+            waiting: 3,
+        }]),
+        array: Some(vec![ArrayRow {
+            node: "b".to_owned(),
+            volumes: mk_strings(&["data"]),
+        }]),
+        timeline: vec![
+            line(
+                1.5,
+                "attach/detach controller",
+                &["data"],
+                "deletes VolumeAttachment csi-1",
+            ),
+            line(2.5, "driver", &["cache"], "responds OK after 300 ms"),
+            line(3.5, "you", &[], "stop node b"),
+        ],
+        ..Snapshot::default()
+    }
+}
+
+fn mk_choice(volume: usize) -> Choice {
+    Choice {
+        volume,
+        help: false,
+        can_break: true,
+        page: "http://127.0.0.1:1/".to_owned(),
+    }
+}
+
+fn drawn(width: u16, height: u16, snapshot: &Snapshot, choice: &Choice) -> Terminal<TestBackend> {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| draw(frame, snapshot, choice)).unwrap();
+    terminal
+}
+
+fn text_of(terminal: &Terminal<TestBackend>) -> String {
+    let buffer = terminal.backend().buffer();
+    let row = |y: u16| {
+        (0..buffer.area.width)
+            .map(|x| buffer[(x, y)].symbol())
+            .collect::<String>()
+    };
+    (0..buffer.area.height)
+        .map(|y| row(y).trim_end().to_owned() + "\n")
+        .collect()
+}
+
+/// Checks that the words of each line occur in one line of the screen, in this order.
+#[track_caller]
+fn assert_shows(screen: &str, lines: &[&[&str]]) {
+    for words in lines {
+        let shown = screen.lines().any(|line| {
+            let mut rest = line;
+            words.iter().all(|word| match rest.split_once(word) {
+                Some((_, after)) => {
+                    rest = after;
+                    true
+                }
+                None => false,
+            })
+        });
+        assert!(shown, "no line has {words:?}:\n{screen}");
+    }
+}
+
+#[test]
+fn every_panel_has_its_content_at_both_sizes() {
+    for (width, height) in [(80, 24), (160, 50)] {
+        let screen = text_of(&drawn(width, height, &mk_snapshot(), &mk_choice(1)));
+        assert_shows(
+            &screen,
+            &[
+                &["playground", "12 s", "node b lost", "http://127.0.0.1:1/"],
+                &["Pods", "Nodes"],
+                &["db-1", "b", "Terminating", "data"],
+                &["db-2", "-", "Pending", "data"],
+                &["web-1", "a", "Running", "cache"],
+                &["a", "Ready", "cache", "cache"],
+                &["b", "NotReady", "data", "-"],
+                &["VolumeAttachments", "State of world: desired | actual"],
+                &[
+                    "data",
+                    "b",
+                    "detaching: the",
+                    "data",
+                    "b",
+                    "db-1",
+                    "attached, in use",
+                ],
+                &["Attacher: lanes", "Array: published volumes"],
+                &["detach", "1/10", "2", "3", "b", "data"],
+                &["Timeline of", "cache", "data"],
+                &["1.50", "attach/detach", "deletes VolumeAttachment csi-1"],
+                &["3.50", "you", "stop node b"],
+                &[
+                    "s slow",
+                    "f fail",
+                    "n node",
+                    "o out-of-service",
+                    "k kill",
+                    "a API",
+                    "c controllers",
+                    "?",
+                ],
+            ],
+        );
+        assert!(
+            !screen.contains("responds OK"),
+            "a line about another volume:\n{screen}"
+        );
+    }
+}
+
+#[test]
+fn state_of_world_has_all_columns_at_each_width() {
+    for (width, actual) in [
+        (60, "uncertain"),
+        (80, "uncertain, in use"),
+        (160, "uncertain, in use"),
+    ] {
+        let mut snapshot = mk_snapshot();
+        let world = &mut snapshot.worlds.as_mut().unwrap()[0];
+        (world.actual, world.pending) = (Some("uncertain"), true);
+        let screen = text_of(&drawn(width, 24, &snapshot, &mk_choice(1)));
+        assert_shows(&screen, &[&["data", "b", "data", "b", "db-1", actual, "..."]]);
+    }
+}
+
+#[test]
+fn narrow_view_keeps_help_and_quit_keys() {
+    let mut snapshot = mk_snapshot();
+    let screen = text_of(&drawn(60, 24, &snapshot, &mk_choice(1)));
+    assert_shows(&screen, &[&["s slow", "? q"]]);
+    snapshot.notice = "pod db-1 does not run yet ".repeat(8);
+    let screen = text_of(&drawn(60, 24, &snapshot, &mk_choice(1)));
+    assert_shows(&screen, &[&["pod db-1 does not run yet"], &["s slow", "? q"]]);
+}
+
+#[test]
+fn narrow_help_has_the_whole_kubeconfig_path() {
+    let mut snapshot = mk_snapshot();
+    snapshot.kubeconfig = format!("/tmp/{}/admin.kubeconfig", "x".repeat(60));
+    let choice = Choice {
+        help: true,
+        ..mk_choice(0)
+    };
+    let screen = text_of(&drawn(60, 24, &snapshot, &choice));
+    let whole: String = screen.chars().filter(|c| !"│ \n".contains(*c)).collect();
+    assert!(whole.contains(&snapshot.kubeconfig), "{screen}");
+    assert_shows(&screen, &[&["key removes it."]]);
+}
+
+#[test]
+fn timeline_follows_the_chosen_volume() {
+    let screen = text_of(&drawn(80, 24, &mk_snapshot(), &mk_choice(0)));
+    assert_shows(
+        &screen,
+        &[&["2.50", "driver", "responds OK after 300 ms"], &["stop node b"]],
+    );
+    assert!(!screen.contains("deletes VolumeAttachment"), "{screen}");
+}
+
+#[test]
+fn repeated_lines_of_the_timeline_are_counted() {
+    let mut snapshot = mk_snapshot();
+    let texts = [
+        "created", "call", "refused", "call", "refused", "call", "refused", "call", "done", "done",
+    ];
+    snapshot.timeline = (0..10)
+        .zip(texts)
+        .map(|(at, text)| TimelineRow {
+            at: f64::from(at),
+            actor: "driver".to_owned(),
+            volumes: Vec::new(),
+            text: text.to_owned(),
+        })
+        .collect();
+    let screen = text_of(&drawn(80, 50, &snapshot, &mk_choice(0)));
+    assert_shows(
+        &screen,
+        &[
+            &["0.00", "created"],
+            &["5.00", "call (3 times)"],
+            &["6.00", "refused (3 times)"],
+            &["7.00", "call"],
+            &["9.00", "done (2 times)"],
+        ],
+    );
+    assert_eq!(screen.matches("refused").count(), 1, "{screen}");
+}
+
+#[test]
+fn escape_closes_the_help() {
+    let mut choice = mk_choice(0);
+    for expected in [false, true] {
+        choice.apply(if expected { Command::Help } else { Command::Close }, 2);
+        assert_eq!(choice.help, expected);
+    }
+    choice.apply(Command::Close, 2);
+    assert!(!choice.help);
+}
+
+#[test]
+fn pause_is_shown() {
+    let mut snapshot = mk_snapshot();
+    snapshot.is_paused = true;
+    let screen = text_of(&drawn(160, 50, &snapshot, &mk_choice(0)));
+    assert_shows(&screen, &[&["paused: space steps, Enter goes on"]]);
+}
+
+#[test]
+fn newest_lines_of_a_long_timeline_are_shown() {
+    let mut snapshot = mk_snapshot();
+    snapshot.timeline = (0..100)
+        .map(|index| TimelineRow {
+            at: f64::from(index),
+            actor: "driver".to_owned(),
+            volumes: Vec::new(),
+            text: format!("does step {index} {}", "slowly ".repeat(12)),
+        })
+        .collect();
+    let screen = text_of(&drawn(80, 24, &snapshot, &mk_choice(0)));
+    assert_shows(&screen, &[&["99.00", "driver", "does step 99"]]);
+    assert!(!screen.contains("does step 50 "), "{screen}");
+    // Wrapped, not truncated.
+    assert_eq!(screen.matches("slowly").count() % 12, 0, "{screen}");
+}
+
+#[test]
+fn rows_that_do_not_fit_are_counted() {
+    let mut snapshot = mk_snapshot();
+    let row = snapshot.attachments[0].clone();
+    snapshot.attachments = vec![row; 20];
+    let screen = text_of(&drawn(80, 24, &snapshot, &mk_choice(0)));
+    assert_shows(&screen, &[&["VolumeAttachments (+16)"]]);
+}
+
+#[test]
+fn parties_that_do_not_answer_are_named() {
+    let snapshot = Snapshot {
+        worlds: None,
+        lanes: None,
+        array: None,
+        ..mk_snapshot()
+    };
+    let screen = text_of(&drawn(80, 24, &snapshot, &mk_choice(0)));
+    assert_shows(
+        &screen,
+        &[
+            &["only on the embedded cluster"],
+            &["the attacher does not respond", "the driver does not respond"],
+        ],
+    );
+}
+
+#[test]
+fn chapter_of_a_story_is_shown_whole() {
+    let mut snapshot = mk_snapshot();
+    snapshot.chapter =
+        "2. Node a is lost. Its kubelet can no longer report that data is unmounted, so the attach/detach \
+                        controller must assume that node a still writes to it."
+            .to_owned();
+    let choice = Choice::default();
+    let screen = text_of(&drawn(80, 24, &snapshot, &choice));
+    assert_shows(
+        &screen,
+        &[&["2. Node a is lost."], &["still writes to it."], &["? help"]],
+    );
+    assert!(!screen.contains("k kill"), "{screen}");
+    assert_shows(&screen, &[&["web-1"], &["stop node b"]]);
+}
+
+#[test]
+fn help_lists_every_key_at_both_sizes() {
+    for (width, height) in [(80, 24), (160, 50)] {
+        let choice = Choice {
+            help: true,
+            ..mk_choice(0)
+        };
+        let screen = text_of(&drawn(width, height, &mk_snapshot(), &choice));
+        for binding in BINDINGS {
+            assert_shows(&screen, &[&[&binding.key.to_string(), binding.help]]);
+        }
+        assert_shows(&screen, &[&["/run/admin.kubeconfig"]]);
+    }
+}
+
+#[test]
+fn only_colours_that_suit_every_background_are_used() {
+    let terminal = drawn(160, 50, &mk_snapshot(), &mk_choice(1));
+    for cell in terminal.backend().buffer().content() {
+        assert_eq!(cell.bg, Color::Reset);
+        let readable = [
+            Color::Reset,
+            Color::Red,
+            Color::Green,
+            Color::Magenta,
+            Color::Cyan,
+        ];
+        assert!(readable.contains(&cell.fg), "{:?}", cell.fg);
+    }
+}
+
+#[test]
+fn tiny_terminals_do_not_panic() {
+    for (width, height) in [(1, 1), (10, 3), (40, 10)] {
+        drawn(width, height, &mk_snapshot(), &mk_choice(1));
+    }
+}
+
+#[test]
+fn choice_of_a_volume_wraps_around() {
+    let mut choice = mk_choice(1);
+    choice.apply(Command::NextVolume, 2);
+    assert_eq!(choice.volume, 0);
+    choice.apply(Command::PreviousVolume, 2);
+    assert_eq!(choice.volume, 1);
+    choice.apply(Command::NextVolume, 0);
+    assert_eq!(choice.volume, 0);
+}
