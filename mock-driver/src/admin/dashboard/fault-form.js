@@ -58,9 +58,8 @@ export function faultForm(added) {
     ...["limit", "volumes", "bytes", "per-second", "burst", "age", "for", "device"].map((name) => text(name, name, { placeholder: EXAMPLES[name] })),
     select("data", "Data", same(DATA)), text("id", "Id"));
   fields.message.className = "grow";
-  inputs.code.value = "RESOURCE_EXHAUSTED";
 
-  const yaml = make("textarea", { rows: 4, spellcheck: false, id: "fault-yaml", "aria-describedby": "fault-check", oninput: () => { typed = true; say(sentence, ""); check(); } });
+  const yaml = make("textarea", { rows: 4, spellcheck: false, id: "fault-yaml", "aria-describedby": "fault-check", oninput: () => { typed = true; written = ""; check(); } });
   const sentence = make("p", {});
   const verdict = make("p", { id: "fault-check", role: "status" });
   const add = make("button", { class: "main" }, "Add");
@@ -72,6 +71,8 @@ export function faultForm(added) {
 
   let used;
   let typed = false;
+  // The sentence of what the fields wrote.
+  let written = "";
   const freeId = () => {
     for (let number = 1; ; number += 1) if (!used.includes(`fault-${number}`)) return `fault-${number}`;
   };
@@ -108,8 +109,11 @@ export function faultForm(added) {
     for (const [name, element] of Object.entries(fields)) element.hidden = !["kind", "id", ...shown].includes(name);
     for (const option of inputs.phase.options) option.disabled = !phases.includes(option.value);
     if (!phases.includes(inputs.phase.value)) inputs.phase.value = phases[0];
-    inputs.code.options[0].hidden = !array;
-    if (!array && inputs.code.value === "") inputs.code.value = "RESOURCE_EXHAUSTED";
+    const [unset] = inputs.code.options;
+    if (unset.hidden === array) {
+      unset.hidden = !array;
+      inputs.code.value = array ? "" : "RESOURCE_EXHAUSTED";
+    }
   }
 
   function write() {
@@ -119,7 +123,7 @@ export function faultForm(added) {
     const array = inputs.kind.value === "backend-fault";
     inputs.id.placeholder = now.id;
     yaml.value = array ? `backend-faults:\n${yamlItem(now)}` : yamlItem(now);
-    say(sentence, array ? backendFaultSentence(now) : ruleSentence(now));
+    written = array ? backendFaultSentence(now) : ruleSentence(now);
     check();
   }
 
@@ -142,6 +146,7 @@ export function faultForm(added) {
 
   function show(error) {
     say(verdict, error ? error.message : "Valid.");
+    say(sentence, error ? "" : written);
     dress(verdict, error ? "wrong" : "quiet");
     yaml.setAttribute("aria-invalid", String(Boolean(error)));
     add.disabled = Boolean(error);
