@@ -85,7 +85,9 @@ function numbers({ call, every: step, probability }) {
   return chosen.length && `, ${chosen.join(", ")},`;
 }
 
-/** What a rule does to a call, as verbs. */
+const WORDED = ["code", "message", "pretend", "effect", "delay", "hang", "edit", "response", "drop-connection", "socket-away", "exit", "after-messages", "set-state"];
+
+/** What a rule does to a call, as verbs. An action that has none is shown as in the YAML. */
 function acts(action, phase) {
   const code = action.code ?? action.pretend;
   const verbs = [];
@@ -108,7 +110,8 @@ function acts(action, phase) {
   if (action["socket-away"]) verbs.push(`removes the socket for ${action["socket-away"]}`);
   if (action.exit !== undefined) verbs.push(action.exit === "kill" ? "kills the driver" : `exits the driver with status ${action.exit}`);
   if (action["set-state"]) verbs.push(`sets the state to ${action["set-state"]}`);
-  return verbs;
+  const others = Object.entries(action).filter(([key]) => !WORDED.includes(key));
+  return [...verbs, ...others.map(([key, value]) => `changes ${key}: ${flow(value)}`)];
 }
 
 function time(delay) {
