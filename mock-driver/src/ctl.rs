@@ -15,15 +15,13 @@ use crate::admin_api::Endpoint;
 use crate::admin_api::client::Client;
 use crate::error_chain;
 
-mod array;
 mod calls;
 mod command;
 mod faults;
 mod output;
 mod print;
-mod snapshots;
+mod resources;
 mod state;
-mod storage;
 mod table;
 
 /// Inspects a running csi-mock-driver and injects faults. The name of a resource alone lists it; so does `volumes list`.

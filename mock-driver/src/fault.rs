@@ -175,6 +175,14 @@ impl Faults {
         })
     }
 
+    /// Whether [`Faults::put_all`] would accept these rules now.
+    ///
+    /// # Errors
+    /// Those of [`Faults::put_all`].
+    pub(crate) fn check(&self, rules: &[Rule]) -> Result<(), RuleConflict> {
+        check(&self.rules(), Origin::Admin, rules)
+    }
+
     /// Removes a rule or backend fault; returns whether it existed.
     pub fn remove(&self, kind: RuleKind, id: &str) -> bool {
         self.change_one(kind, id, |rules, index, _| drop(rules.remove(index)))

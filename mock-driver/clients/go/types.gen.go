@@ -382,6 +382,9 @@ type Info struct {
 	// Driver Its name in Kubernetes.
 	Driver string `json:"driver"`
 
+	// HasArray Whether it has an array; a proxy and a process with `--mode=node` have none.
+	HasArray bool `json:"hasArray"`
+
 	// LatencySeconds Duration of attach and detach in seconds.
 	LatencySeconds float64 `json:"latencySeconds"`
 
@@ -897,4 +900,4 @@ type VolumeNew struct {
 	Parameters map[string]string `json:"parameters,omitempty"`
 }
 
-// Schemas: sha256 c85302e17d1f4db492c100c9ed806d53bc67fdafe6ef56f0d8a9ee6458074420
+// Schemas: sha256 a3316c49b0d69cd5afa026fb4b6ce9a56da218dd806992cb23927b9e3ab83c6b

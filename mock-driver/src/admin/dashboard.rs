@@ -24,20 +24,23 @@ macro_rules! asset {
     };
 }
 
-const ASSETS: [(&str, &str, &str); 13] = [
+const ASSETS: [(&str, &str, &str); 16] = [
     asset!("style.css", "text/css; charset=utf-8"),
     asset!("icon.svg", "image/svg+xml"),
     asset!("api.js"),
     asset!("calls.js"),
     asset!("capabilities.js"),
     asset!("dom.js"),
+    asset!("fault-form.js"),
     asset!("faults.js"),
     asset!("main.js"),
     asset!("nodes.js"),
     asset!("pager.js"),
+    asset!("sentence.js"),
     asset!("snapshots.js"),
     asset!("storage.js"),
     asset!("volumes.js"),
+    asset!("words.js"),
 ];
 
 /// The files that depend on neither the driver nor the dashboard's markup.
@@ -73,4 +76,19 @@ where
 
 fn asset(kind: &'static str, text: &'static str) -> impl IntoResponse {
     ([(CONTENT_TYPE, kind)], text)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::rpc::code;
+    use crate::rpc::method::Method;
+
+    #[test]
+    fn form_offers_all_methods_and_codes() {
+        let words = include_str!("dashboard/words.js");
+        let codes = code::names();
+        for word in Method::ALL.map(Method::name).into_iter().chain(codes.split(", ")) {
+            assert!(words.contains(&format!("\"{word}\"")), "{word}");
+        }
+    }
 }

@@ -143,7 +143,7 @@ fn check(guard: &Guard, method: &Method, headers: &HeaderMap) -> Result<(), Refu
     if has_body && !matches!(media_type, "application/json" | "application/yaml") {
         return Err(Refusal::invalid(
             "Content-Type",
-            "Content-Type must be application/json, also of an empty body",
+            "Content-Type must be application/json or application/yaml, also of an empty body",
         )
         .with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
     }

@@ -1,4 +1,6 @@
-//! Pages of lists.
+//! Pages of lists in natural order: `vol-2` precedes `vol-10`.
+
+use std::cmp::Ordering;
 
 use crate::admin_api::resource::Page;
 
@@ -8,45 +10,98 @@ pub(super) fn limit(requested: Option<usize>) -> usize {
 }
 
 /// One page of items sorted by id, after the id `after`.
-pub(super) fn page_by_id<I, T>(
+pub(super) fn page<I, T>(
     items: impl Iterator<Item = I>,
     after: Option<&str>,
     requested: Option<usize>,
     id: impl Fn(&I) -> &str,
     shown: impl Fn(I) -> T,
 ) -> Page<T> {
-    let is_later = |item: &I| after.is_none_or(|after| id(item) > after);
-    page(items, requested, is_later, |item| id(item).to_owned(), shown)
+    let limit = limit(requested);
+    let mut matched = 0;
+    let is_later = |item: &I| after.is_none_or(|after| natural(id(item), after).is_gt());
+    let later: Vec<I> = items.inspect(|_| matched += 1).filter(is_later).collect();
+    let has_more = later.len() > limit;
+    let items = first(later, limit, &id);
+    let next = items.last().filter(|_| has_more).map(|last| id(last).to_owned());
+    Page {
+        items: items.into_iter().map(shown).collect(),
+        matched,
+        next,
+    }
 }
 
-/// One page of sorted items after the cursor. `position` returns an item's cursor.
-pub(super) fn page<I, T>(
-    items: impl Iterator<Item = I>,
-    requested: Option<usize>,
-    is_later: impl Fn(&I) -> bool,
-    position: impl Fn(&I) -> String,
-    shown: impl Fn(I) -> T,
-) -> Page<T> {
-    let limit = limit(requested);
-    let mut page = Page {
-        items: Vec::new(),
-        matched: 0,
-        next: None,
-    };
-    let mut last = None;
-    for item in items {
-        page.matched += 1;
-        if !is_later(&item) {
-            continue;
+/// The first `limit` items, sorted by id.
+pub(super) fn first<I>(mut items: Vec<I>, limit: usize, id: impl Fn(&I) -> &str) -> Vec<I> {
+    let order = |a: &I, b: &I| natural(id(a), id(b));
+    if items.len() > limit {
+        items.select_nth_unstable_by(limit, order);
+        items.truncate(limit);
+    }
+    items.sort_by(order);
+    items
+}
+
+/// Compares texts with the numbers in them by value.
+fn natural(a: &str, b: &str) -> Ordering {
+    parts(a).cmp(parts(b))
+}
+
+/// The parts of a text: numbers by length, digits and leading zeros, and what is between them.
+fn parts(text: &str) -> impl Iterator<Item = (bool, usize, &[u8], usize)> {
+    let parts = text
+        .as_bytes()
+        .chunk_by(|one, next| one.is_ascii_digit() == next.is_ascii_digit());
+    parts.map(|part| {
+        if !part[0].is_ascii_digit() {
+            return (true, 0, part, 0);
         }
-        if page.items.len() < limit {
-            if page.items.len() + 1 == limit {
-                last = Some(position(&item));
+        let zeros = part.iter().take_while(|digit| **digit == b'0').count();
+        (false, part.len() - zeros, &part[zeros..], zeros)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_ids_are_sorted_by_value() {
+        let sorted = [
+            "",
+            "2",
+            "9-a",
+            "10",
+            "node",
+            "node-2",
+            "node-2a",
+            "node-02",
+            "node-10",
+            "node-a",
+            "vol-18446744073709551616",
+            "vol-a\nnode-2",
+            "vol-a\nnode-10",
+            "vol-a-1",
+        ];
+        for (index, id) in sorted.iter().enumerate() {
+            for (other, after) in sorted.iter().enumerate() {
+                assert_eq!(natural(id, after), index.cmp(&other), "{id:?} {after:?}");
             }
-            page.items.push(shown(item));
-        } else if page.next.is_none() {
-            page.next = last.take();
         }
     }
-    page
+
+    #[test]
+    fn pages_follow_each_other_when_the_last_item_is_gone() {
+        let ids: Vec<String> = (0..25).map(|number| format!("vol-{number}")).collect();
+        let next = |after: Option<&str>, gone: Option<&str>| {
+            let there = ids.iter().filter(|id| gone != Some(id.as_str()));
+            page(there, after, Some(10), |id| id.as_str(), Clone::clone)
+        };
+        let first = next(None, None);
+        assert_eq!((first.items.as_slice(), first.matched), (&ids[..10], 25));
+        let second = next(first.next.as_deref(), first.next.as_deref());
+        assert_eq!((second.items.as_slice(), second.matched), (&ids[10..20], 24));
+        let last = next(second.next.as_deref(), None);
+        assert_eq!((last.items.as_slice(), last.next), (&ids[20..], None));
+    }
 }

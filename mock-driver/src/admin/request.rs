@@ -5,9 +5,11 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::response::{IntoResponse, Response};
-use http::StatusCode;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tonic::Code;
 use wildmatch::WildMatch;
 
@@ -17,7 +19,7 @@ use crate::fault::duration;
 /// Maximum long-poll duration.
 const MAX_WAIT: Duration = Duration::from_secs(600);
 
-/// A JSON body of a request or response. An empty one is `{}`.
+/// A body of a request, in JSON or YAML, or of a response. An empty one is `{}`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Json<T>(pub(super) T);
 
@@ -40,7 +42,10 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
-        read(&Bytes::from_request(request, state).await?).map(Self)
+        let media_type = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+        let is_yaml = media_type.is_some_and(|media_type| media_type.starts_with(b"application/yaml"));
+        let body = Bytes::from_request(request, state).await?;
+        if is_yaml { read_yaml(&body) } else { read(&body) }.map(Self)
     }
 }
 
@@ -48,6 +53,15 @@ impl<T: Serialize> IntoResponse for Json<T> {
     fn into_response(self) -> Response {
         json(StatusCode::OK, &self.0)
     }
+}
+
+fn read_yaml<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
+    let value: Option<Value> = serde_saphyr::from_slice(body).map_err(|error: serde_saphyr::Error| {
+        // Without the lines of the text, which may contain secrets.
+        let reason = error.without_snippet();
+        Refusal::new(Code::InvalidArgument, format!("the body is not YAML: {reason}"))
+    })?;
+    read(value.unwrap_or_default().to_string().as_bytes())
 }
 
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {

@@ -64,3 +64,30 @@ pub(super) fn of_array() -> OpenApiRouter<Admin> {
         .routes(routes!(attachment::list))
         .routes(routes!(attachment::attach, attachment::detach))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::admin_api::client::requests::REQUESTS;
+
+    #[test]
+    fn client_has_a_request_for_each_route() {
+        let document = of_process().merge(of_array()).into_openapi();
+        let document = serde_json::to_value(document).unwrap();
+        let routes: BTreeSet<String> = document["paths"]
+            .as_object()
+            .unwrap()
+            .iter()
+            .flat_map(|(path, item)| {
+                let methods = item.as_object().unwrap().keys();
+                methods.map(move |method| format!("{} {path}", method.to_uppercase()))
+            })
+            // They are endless.
+            .filter(|route| !["GET /events", "GET /changes"].contains(&route.as_str()))
+            .collect();
+        let requests = REQUESTS.iter().map(|(method, path)| format!("{method} {path}"));
+        assert_eq!(requests.collect::<BTreeSet<_>>(), routes);
+    }
+}

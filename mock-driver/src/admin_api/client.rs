@@ -25,15 +25,13 @@ use serde::de::DeserializeOwned;
 use tokio::time;
 
 use super::endpoint::Endpoint;
-use super::resource::{Call, Expectation, ExpectationResult, Page};
+use super::resource::Call;
 
 pub use self::error::Error;
 
-mod array;
 mod error;
 mod exchange;
-mod faults;
-mod storage;
+pub(crate) mod requests;
 
 /// Characters that are not escaped in a part of a path or query.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
@@ -144,16 +142,6 @@ impl Client {
         }
     }
 
-    /// Lists the finished calls in memory.
-    pub async fn journal(&self, calls: &Calls) -> Result<Page<Call>, Error> {
-        self.get(&["journal"], &calls.0).await
-    }
-
-    /// Lists the in-flight calls.
-    pub async fn running(&self) -> Result<Vec<Call>, Error> {
-        self.get(&["calls"], &[]).await
-    }
-
     /// Waits until there are `count` calls, at most for a time such as `10s`.
     ///
     /// # Errors
@@ -163,21 +151,7 @@ impl Client {
             .clone()
             .with("timeout", timeout)
             .with("count", &count.to_string());
-        self.get(&["journal", "wait"], &calls.0).await
-    }
-
-    /// Compares the finished calls with the expected ones.
-    ///
-    /// # Errors
-    /// As for every request: [`Error`]. Other calls than expected are no error but a [`ExpectationResult`].
-    pub async fn assert_calls(&self, expectation: &Expectation) -> Result<ExpectationResult, Error> {
-        self.send(Method::POST, &["journal", "assert"], Some(expectation))
-            .await
-    }
-
-    /// Clears the journal in memory.
-    pub async fn clear_journal(&self) -> Result<(), Error> {
-        self.delete(&["journal"]).await
+        self.wait_for(&calls).await
     }
 
     /// Streams call events to `on_event` until it breaks or the driver exits.
@@ -186,7 +160,7 @@ impl Client {
         calls: &Calls,
         mut on_event: impl FnMut(CallEvent) -> ControlFlow<()>,
     ) -> Result<(), Error> {
-        let path = path(&["events"], &calls.0);
+        let path = path("/events", &[], &calls.0);
         exchange::follow(&self.endpoint, &path, |event, data| match happened(event, data) {
             Some(happened) => on_event(happened),
             None => ControlFlow::Continue(()),
@@ -208,28 +182,23 @@ impl Client {
         self.text("/readyz").await.map(drop)
     }
 
-    async fn get<T: DeserializeOwned>(&self, parts: &[&str], query: &[(&str, String)]) -> Result<T, Error> {
-        let body = self.exchange(Method::GET, &path(parts, query), None).await?;
-        self.read(&body)
-    }
-
-    async fn send<T: DeserializeOwned>(
+    async fn request<T: DeserializeOwned>(
         &self,
         method: Method,
+        template: &str,
         parts: &[&str],
-        body: Option<&impl Serialize>,
+        query: &[(&str, String)],
+        body: &(impl Serialize + ?Sized),
     ) -> Result<T, Error> {
-        let body = body.map(|body| {
-            serde_json::to_vec(body).expect("what the API speaks of must be representable as JSON")
-        });
-        let body = self.exchange(method, &path(parts, &[]), body).await?;
-        self.read(&body)
-    }
-
-    async fn delete(&self, parts: &[&str]) -> Result<(), Error> {
-        self.exchange(Method::DELETE, &path(parts, &[]), None)
-            .await
-            .map(drop)
+        let body = match method {
+            Method::GET | Method::DELETE => None,
+            _ => {
+                Some(serde_json::to_vec(body).expect("what the API speaks of must be representable as JSON"))
+            }
+        };
+        let body = self.exchange(method, &path(template, parts, query), body).await?;
+        // A reply without content.
+        self.read(if body.is_empty() { b"null" } else { &body })
     }
 
     async fn exchange(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Vec<u8>, Error> {
@@ -271,13 +240,21 @@ fn happened(event: &str, data: &str) -> Option<CallEvent> {
     }
 }
 
-/// A path below the API's root, with its query.
-fn path(parts: &[&str], query: &[(&str, String)]) -> String {
+/// A path below the API's root, with the parts that its template names, and its query.
+fn path(template: &str, parts: &[&str], query: &[(&str, String)]) -> String {
     let encoded = |text: &str| utf8_percent_encode(text, PLAIN).to_string();
-    let parts = parts.iter().map(|part| format!("/{}", encoded(part)));
+    let mut parts = parts.iter().map(|part| encoded(part));
+    let segments = template
+        .split('/')
+        .skip(1)
+        .map(|segment| match segment.starts_with('{') {
+            true => parts.next().unwrap_or_default(),
+            false => segment.to_owned(),
+        });
+    let path: String = segments.map(|segment| format!("/{segment}")).collect();
     let pairs = query.iter().enumerate().map(|(index, (name, value))| {
         let mark = if index == 0 { '?' } else { '&' };
         format!("{mark}{}={}", encoded(name), encoded(value))
     });
-    format!("/api/v1{}", parts.chain(pairs).collect::<String>())
+    format!("/api/v1{path}{}", pairs.collect::<String>())
 }

@@ -5,16 +5,15 @@ use std::path::PathBuf;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 
-use super::array::{NodeCommand, VolumeCommand};
 use super::calls::JournalArgs;
-use super::faults::{
-    BackendFaultCommand, FaultCommand, ScenarioCommand, backend_faults, capabilities, faults, yaml_file,
-};
+use super::faults::{capabilities, yaml_file};
 use super::output::{Done, Failure, Output};
-use super::print::{done, json, print};
-use super::snapshots::{GroupCommand, SnapshotCommand};
+use super::print::{done, json, print, print_faults};
+use super::resources::{
+    BackendFaultCommand, FaultCommand, GroupCommand, NodeCommand, PoolCommand, ScenarioCommand,
+    SnapshotCommand, StorageCommand, VolumeCommand,
+};
 use super::state::StateCommand;
-use super::storage::{PoolCommand, StorageCommand, storage};
 use crate::admin_api::client::Client;
 use crate::admin_api::resource::Attach;
 use crate::array::quantity;
@@ -78,7 +77,21 @@ pub(super) enum Command {
     /// List attached volumes per node.
     Attachments(AttachmentsArgs),
     /// Attach a volume out of band.
-    Attach(AttachArgs),
+    Attach {
+        /// The volume's id.
+        volume: String,
+        /// The node's id.
+        node: String,
+        /// Read-only.
+        #[arg(long)]
+        readonly: bool,
+        /// As a raw block device.
+        #[arg(long)]
+        block: bool,
+        /// The access mode, as CSI spells it.
+        #[arg(long)]
+        access_mode: Option<String>,
+    },
     /// Detach a volume out of band: the attacher does not see it.
     Detach {
         /// The volume's id.
@@ -144,23 +157,6 @@ pub(super) struct AttachmentsArgs {
 }
 
 #[derive(Args, Clone, Debug)]
-pub(super) struct AttachArgs {
-    /// The volume's id.
-    volume: String,
-    /// The node's id.
-    node: String,
-    /// Read-only.
-    #[arg(long)]
-    readonly: bool,
-    /// As a raw block device.
-    #[arg(long)]
-    block: bool,
-    /// The access mode, as CSI spells it.
-    #[arg(long)]
-    access_mode: Option<String>,
-}
-
-#[derive(Args, Clone, Debug)]
 pub(super) struct ListArgs {
     /// Only items whose id or name contains this text.
     #[arg(long)]
@@ -178,10 +174,27 @@ struct Choice(Query);
 
 type Query = Vec<(&'static str, String)>;
 
+/// Runs the command about one resource, if there is one, and else lists all.
+macro_rules! list_or_run {
+    ($client:ident, $output:ident, $what:expr, $list:ident, $choice:expr) => {{
+        let choice: Choice = $choice;
+        match $what {
+            Some(what) => what.run(choice.of_one($client)?, $output).await,
+            None => print(&$client.$list(&choice.0).await?, $output),
+        }
+    }};
+    ($client:ident, $output:ident, $what:expr, $list:ident) => {
+        match $what {
+            Some(what) => what.run($client, $output).await,
+            None => print(&$client.$list().await?, $output),
+        }
+    };
+}
+
 // === impl Command ===
 
 impl Command {
-    pub(super) async fn run(&self, client: &Client, output: Output) -> Result<Done, Failure> {
+    pub(super) async fn run(self, client: &Client, output: Output) -> Result<Done, Failure> {
         match self {
             Self::Info => print(&client.info().await?, output),
             Self::Ready => {
@@ -189,11 +202,7 @@ impl Command {
                 done("ready".to_owned(), output)
             }
             Self::Volumes { list, node, what } => {
-                let choice = list.choice(&[("node", node)]);
-                match what {
-                    Some(what) => what.run(choice.of_one(client)?, output).await,
-                    None => print(&client.volumes(&choice.0).await?, output),
-                }
+                list_or_run!(client, output, what, volumes, list.choice(&[("node", &node)]))
             }
             Self::Snapshots {
                 list,
@@ -201,54 +210,55 @@ impl Command {
                 group,
                 what,
             } => {
-                let choice = list.choice(&[("source", source), ("group", group)]);
-                match what {
-                    Some(what) => what.run(choice.of_one(client)?, output).await,
-                    None => print(&client.snapshots(&choice.0).await?, output),
-                }
+                list_or_run!(
+                    client,
+                    output,
+                    what,
+                    snapshots,
+                    list.choice(&[("source", &source), ("group", &group)])
+                )
             }
             Self::GroupSnapshots { list, source, what } => {
-                let choice = list.choice(&[("source", source)]);
-                match what {
-                    Some(what) => what.run(choice.of_one(client)?, output).await,
-                    None => print(&client.group_snapshots(&choice.0).await?, output),
-                }
+                list_or_run!(
+                    client,
+                    output,
+                    what,
+                    group_snapshots,
+                    list.choice(&[("source", &source)])
+                )
             }
-            Self::Pools { what: Some(what) } => what.run(client, output).await,
-            Self::Pools { what: None } => print(&client.pools().await?, output),
-            Self::Storage { what } => storage(client, what.as_ref(), output).await,
-            Self::Nodes { list, what } => {
-                let choice = list.choice(&[]);
-                match what {
-                    Some(what) => what.run(choice.of_one(client)?, output).await,
-                    None => print(&client.nodes(&choice.0).await?, output),
-                }
-            }
+            Self::Nodes { list, what } => list_or_run!(client, output, what, nodes, list.choice(&[])),
+            Self::Pools { what } => list_or_run!(client, output, what, pools),
+            Self::Storage { what } => list_or_run!(client, output, what, storage),
             Self::Attachments(which) => print(&client.attachments(&which.query()).await?, output),
-            Self::Attach(attach) => attach.run(client, output).await,
+            Self::Attach {
+                volume,
+                node,
+                readonly,
+                block,
+                access_mode,
+            } => {
+                let attach = Attach {
+                    access_mode,
+                    block,
+                    readonly,
+                };
+                print(&client.attach(&volume, &node, &attach).await?, output)
+            }
             Self::Detach { volume, node } => {
-                client.detach(volume, node).await?;
+                client.detach(&volume, &node).await?;
                 done(format!("detached {volume} from {node}"), output)
             }
-            Self::Capabilities { changes } => capabilities(client, changes, output).await,
-            Self::Faults { what } => faults(client, what.as_ref(), output).await,
-            Self::BackendFaults { what } => backend_faults(client, what.as_ref(), output).await,
-            Self::Scenarios { what } => match what {
-                None => print(&client.scenarios().await?, output),
-                Some(ScenarioCommand::Start { scenario }) => {
-                    let started = client.set_scenario(scenario, true).await?;
-                    done(format!("started {scenario}: {}", started.about), output)
-                }
-                Some(ScenarioCommand::Stop { scenario }) => {
-                    client.set_scenario(scenario, false).await?;
-                    done(format!("stopped {scenario}"), output)
-                }
-            },
+            Self::Capabilities { changes } => capabilities(client, &changes, output).await,
+            Self::Faults { what: Some(what) } => what.run(client, output).await,
+            Self::Faults { what: None } => print_faults(&client.faults().await?, output),
+            Self::BackendFaults { what } => list_or_run!(client, output, what, backend_faults),
+            Self::Scenarios { what } => list_or_run!(client, output, what, scenarios),
             Self::Journal(journal) => journal.run(client, output).await,
             Self::Calls => print(&client.running().await?, output),
             Self::Export => Ok(Done::Text(json(&client.export().await?), true)),
             Self::Import { file } => {
-                client.import(&yaml_file(file)?).await?;
+                client.import(&yaml_file(&file)?).await?;
                 done("imported".to_owned(), output)
             }
             Self::Reset => {
@@ -271,19 +281,6 @@ impl AttachmentsArgs {
             ("after", &self.after),
             ("limit", &limit),
         ])
-    }
-}
-
-// === impl AttachArgs ===
-
-impl AttachArgs {
-    async fn run(&self, client: &Client, output: Output) -> Result<Done, Failure> {
-        let attach = Attach {
-            access_mode: self.access_mode.clone(),
-            block: self.block,
-            readonly: self.readonly,
-        };
-        print(&client.attach(&self.volume, &self.node, &attach).await?, output)
     }
 }
 

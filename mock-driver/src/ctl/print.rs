@@ -7,8 +7,8 @@ use serde::Serialize;
 use super::output::{Done, Failure, Output};
 use super::table::{shown, size, table};
 use crate::admin_api::resource::{
-    Attachment, BackendFault, Call, Capability, FaultRule, GroupSnapshot, Info, Node, Page, Pool, Scenario,
-    Snapshot, Storage, Volume,
+    Attachment, BackendFault, Call, Capability, FaultRule, Faults, GroupSnapshot, Info, Node, Page, Pool,
+    Scenario, Snapshot, Storage, Volume,
 };
 
 /// A printable resource.
@@ -30,6 +30,14 @@ pub(super) fn print(thing: &impl Print, output: Output) -> Result<Done, Failure>
         Output::Json => json(thing),
     };
     Ok(Done::Text(text, true))
+}
+
+/// Prints the fault rules; as JSON with seed and state.
+pub(super) fn print_faults(faults: &Faults, output: Output) -> Result<Done, Failure> {
+    match output {
+        Output::Table => print(&faults.rules, output),
+        Output::Json => Ok(Done::Text(json(faults), true)),
+    }
 }
 
 /// The JSON of the admin API, indented.
@@ -121,223 +129,139 @@ impl Print for Storage {
     }
 }
 
-impl Row for Volume {
-    const HEAD: &[&str] = &["VOLUME", "NAME", "SIZE", "POOL", "ATTACHED TO", "HEALTH"];
+macro_rules! rows {
+    ($($resource:ident($row:ident) { $($head:literal: $cell:expr,)+ })+) => {$(
+        impl Row for $resource {
+            const HEAD: &[&str] = &[$($head),+];
 
-    fn row(&self) -> Vec<String> {
-        let nodes: Vec<&str> = self.attachments.iter().map(|held| held.node.as_str()).collect();
-        vec![
-            self.id.clone(),
-            self.name.clone(),
-            size(self.capacity_bytes),
-            self.pool.clone(),
-            nodes.join(","),
-            health(self.health.iter().map(|issue| issue.status.as_str())),
-        ]
+            fn row(&self) -> Vec<String> {
+                let $row = self;
+                vec![$($cell.to_string()),+]
+            }
+        }
+    )+};
+}
+
+rows! {
+    Volume(volume) {
+        "VOLUME": volume.id,
+        "NAME": volume.name,
+        "SIZE": size(volume.capacity_bytes),
+        "POOL": volume.pool,
+        "ATTACHED TO": joined(volume.attachments.iter().map(|held| held.node.as_str()), ","),
+        "HEALTH": health(volume.health.iter().map(|issue| issue.status.as_str())),
+    }
+    Node(node) {
+        "NODE": node.id,
+        "STATE": if node.registered { "registered" } else { "deregistered" },
+        "TOPOLOGY": topology(&node.topology),
+        "STORAGE": health(node.health.iter().map(|issue| issue.status.as_str())),
+        "ATTACHED": node.attached,
+        "LIMIT": limit(node.limit),
+        "ADVERTISED": limit(node.advertised_limit),
+        "VOLUMES": node.volumes.join(",") + if node.volumes.len() < node.attached { ",..." } else { "" },
+    }
+    Attachment(attachment) {
+        "VOLUME": attachment.volume,
+        "NODE": attachment.node,
+        "NUMBER": attachment.number,
+        "AS": attachment.capability,
+        "READ-ONLY": attachment.readonly,
+    }
+    Capability(capability) {
+        "CAPABILITY": capability.name,
+        "STATE": on(capability.enabled),
+        "BY DEFAULT": on(capability.default),
+    }
+    FaultRule(rule) {
+        "RULE": rule.id,
+        "STATE": on(rule.enabled),
+        "ORIGIN": rule.origin.name(),
+        "SEEN": rule.seen,
+        "FIRED": format!("{}{}", rule.fired, rule.times.map(|times| format!("/{times}")).unwrap_or_default()),
+        "BLOCKED": rule.blocked_calls,
+        "DEFINITION": rule.rule,
+    }
+    BackendFault(fault) {
+        "BACKEND FAULT": fault.id,
+        "STATE": on(fault.enabled),
+        "ORIGIN": fault.origin.name(),
+        "FIRED": fault.fired,
+        "DEFINITION": fault.fault,
+    }
+    Scenario(scenario) {
+        "SCENARIO": scenario.name,
+        "STATE": on(scenario.enabled),
+        "WHAT IT IS": scenario.about,
+    }
+    Call(call) {
+        "SEQUENCE": call.sequence.map(|sequence| sequence.to_string()).unwrap_or_default(),
+        "START": call.start,
+        "METHOD": call.method,
+        "VOLUME": call.volume,
+        "NODE": call.node,
+        "CODE": call.answer.as_ref().map_or("runs", |answer| answer.code.as_str()),
+        "SECONDS": call.answer.as_ref().map(|answer| format!("{:.3}", answer.seconds)).unwrap_or_default(),
+        "FAULT": call.fault.as_deref().unwrap_or_default(),
+        "MESSAGE": call.answer.as_ref().map_or("", |answer| answer.message.as_str()),
+    }
+    Snapshot(snapshot) {
+        "SNAPSHOT": snapshot.id,
+        "NAME": snapshot.name,
+        "OF VOLUME": snapshot.source,
+        "SIZE": size(snapshot.size_bytes),
+        "POOL": snapshot.pool,
+        "READY": yes(snapshot.ready),
+        "TAKEN": snapshot.created,
+        "GROUP": snapshot.group.as_deref().unwrap_or_default(),
+    }
+    GroupSnapshot(group) {
+        "GROUP": group.id,
+        "NAME": group.name,
+        "READY": yes(group.ready),
+        "TAKEN": group.created,
+        "SNAPSHOTS": joined(group.snapshots.iter().map(|member| format!("{} of {}", member.id, member.source)), ", "),
+    }
+    Pool(pool) {
+        "POOL": pool.name,
+        "CAPACITY": size(pool.capacity_bytes),
+        "USED": size(pool.used_bytes),
+        "AVAILABLE": size(pool.available_bytes),
+        "WHERE": topology(&pool.topology),
     }
 }
 
-impl Row for Node {
-    const HEAD: &[&str] = &[
-        "NODE",
-        "STATE",
-        "TOPOLOGY",
-        "STORAGE",
-        "ATTACHED",
-        "LIMIT",
-        "ADVERTISED",
-        "VOLUMES",
-    ];
-
-    fn row(&self) -> Vec<String> {
-        let limit = |limit: Option<usize>| limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string());
-        let has_more = self.volumes.len() < self.attached;
-        vec![
-            self.id.clone(),
-            either(self.registered, "registered", "deregistered"),
-            topology(&self.topology),
-            health(self.health.iter().map(|issue| issue.status.as_str())),
-            self.attached.to_string(),
-            limit(self.limit),
-            limit(self.advertised_limit),
-            self.volumes.join(",") + if has_more { ",..." } else { "" },
-        ]
-    }
-}
-
-impl Row for Attachment {
-    const HEAD: &[&str] = &["VOLUME", "NODE", "NUMBER", "AS", "READ-ONLY"];
-
-    fn row(&self) -> Vec<String> {
-        vec![
-            self.volume.clone(),
-            self.node.clone(),
-            self.number.to_string(),
-            self.capability.clone(),
-            self.readonly.to_string(),
-        ]
-    }
-}
-
-impl Row for Capability {
-    const HEAD: &[&str] = &["CAPABILITY", "STATE", "BY DEFAULT"];
-
-    fn row(&self) -> Vec<String> {
-        vec![self.name.clone(), on(self.enabled), on(self.default)]
-    }
-}
-
-impl Row for FaultRule {
-    const HEAD: &[&str] = &[
-        "RULE",
-        "STATE",
-        "ORIGIN",
-        "SEEN",
-        "FIRED",
-        "BLOCKED",
-        "DEFINITION",
-    ];
-
-    fn row(&self) -> Vec<String> {
-        let times = self.times.map(|times| format!("/{times}")).unwrap_or_default();
-        vec![
-            self.id.clone(),
-            on(self.enabled),
-            self.origin.name().to_owned(),
-            self.seen.to_string(),
-            format!("{}{times}", self.fired),
-            self.blocked_calls.to_string(),
-            self.rule.to_string(),
-        ]
-    }
-}
-
-impl Row for BackendFault {
-    const HEAD: &[&str] = &["BACKEND FAULT", "STATE", "ORIGIN", "FIRED", "DEFINITION"];
-
-    fn row(&self) -> Vec<String> {
-        vec![
-            self.id.clone(),
-            on(self.enabled),
-            self.origin.name().to_owned(),
-            self.fired.to_string(),
-            self.fault.to_string(),
-        ]
-    }
-}
-
-impl Row for Scenario {
-    const HEAD: &[&str] = &["SCENARIO", "STATE", "WHAT IT IS"];
-
-    fn row(&self) -> Vec<String> {
-        vec![self.name.clone(), on(self.enabled), self.about.clone()]
-    }
-}
-
-impl Row for Call {
-    const HEAD: &[&str] = &[
-        "SEQUENCE", "START", "METHOD", "VOLUME", "NODE", "CODE", "SECONDS", "FAULT", "MESSAGE",
-    ];
-
-    fn row(&self) -> Vec<String> {
-        let (code, seconds, message) = match &self.answer {
-            Some(answer) => (
-                answer.code.clone(),
-                format!("{:.3}", answer.seconds),
-                answer.message.clone(),
-            ),
-            None => ("runs".to_owned(), String::new(), String::new()),
-        };
-        vec![
-            self.sequence
-                .map(|sequence| sequence.to_string())
-                .unwrap_or_default(),
-            self.start.clone(),
-            self.method.clone(),
-            self.volume.clone(),
-            self.node.clone(),
-            code,
-            seconds,
-            self.fault.clone().unwrap_or_default(),
-            message,
-        ]
-    }
-}
-
-impl Row for Snapshot {
-    const HEAD: &[&str] = &[
-        "SNAPSHOT",
-        "NAME",
-        "OF VOLUME",
-        "SIZE",
-        "POOL",
-        "READY",
-        "TAKEN",
-        "GROUP",
-    ];
-
-    fn row(&self) -> Vec<String> {
-        vec![
-            self.id.clone(),
-            self.name.clone(),
-            self.source.clone(),
-            size(self.size_bytes),
-            self.pool.clone(),
-            either(self.ready, "yes", "no"),
-            self.created.clone(),
-            self.group.clone().unwrap_or_default(),
-        ]
-    }
-}
-
-impl Row for GroupSnapshot {
-    const HEAD: &[&str] = &["GROUP", "NAME", "READY", "TAKEN", "SNAPSHOTS"];
-
-    fn row(&self) -> Vec<String> {
-        let members = self.snapshots.iter();
-        let members = members.map(|snapshot| format!("{} of {}", snapshot.id, snapshot.source));
-        vec![
-            self.id.clone(),
-            self.name.clone(),
-            either(self.ready, "yes", "no"),
-            self.created.clone(),
-            members.collect::<Vec<_>>().join(", "),
-        ]
-    }
-}
-
-impl Row for Pool {
-    const HEAD: &[&str] = &["POOL", "CAPACITY", "USED", "AVAILABLE", "WHERE"];
-
-    fn row(&self) -> Vec<String> {
-        vec![
-            self.name.clone(),
-            size(self.capacity_bytes),
-            size(self.used_bytes),
-            size(self.available_bytes),
-            topology(&self.topology),
-        ]
-    }
+fn joined<T: AsRef<str>>(texts: impl Iterator<Item = T>, separator: &str) -> String {
+    let texts: Vec<T> = texts.collect();
+    texts
+        .iter()
+        .map(AsRef::as_ref)
+        .collect::<Vec<_>>()
+        .join(separator)
 }
 
 fn topology(segments: &BTreeMap<String, String>) -> String {
-    let segments = segments.iter().map(|(key, value)| format!("{key}={value}"));
-    segments.collect::<Vec<_>>().join(",")
+    joined(segments.iter().map(|(key, value)| format!("{key}={value}")), ",")
 }
 
 /// Health issues as the text of a cell.
 fn health<'a>(issues: impl Iterator<Item = &'a str>) -> String {
-    let issues: Vec<&str> = issues.collect();
+    let issues = joined(issues, ",");
     if issues.is_empty() {
-        return "healthy".to_owned();
+        "healthy".to_owned()
+    } else {
+        issues
     }
-    issues.join(",")
 }
 
-fn on(enabled: bool) -> String {
-    either(enabled, "on", "off")
+fn limit(limit: Option<usize>) -> String {
+    limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string())
 }
 
-fn either(is_so: bool, yes: &str, no: &str) -> String {
-    if is_so { yes } else { no }.to_owned()
+fn on(enabled: bool) -> &'static str {
+    if enabled { "on" } else { "off" }
+}
+
+fn yes(is_so: bool) -> &'static str {
+    if is_so { "yes" } else { "no" }
 }

@@ -195,4 +195,16 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn dashboard_has_a_sentence_for_each_type() {
+        let sentences = include_str!("../admin/dashboard/sentence.js");
+        for (kind, _) in BACKEND_FAULTS {
+            let keys = [
+                format!("  {kind}: {{ fields:"),
+                format!("  \"{kind}\": {{ fields:"),
+            ];
+            assert!(keys.iter().any(|key| sentences.contains(key)), "{kind}");
+        }
+    }
 }

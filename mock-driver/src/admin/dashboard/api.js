@@ -22,21 +22,27 @@ export async function get(path) {
   return answer(await fetch(`/api/v1${path}`));
 }
 
-/** Sends a change and announces its result or error. Returns whether it succeeded. */
+/** Sends a change and announces its result or error. A text is YAML. Returns whether it succeeded. */
 export async function change(method, path, body, done) {
-  const request = { method };
-  if (method !== "DELETE") {
-    request.headers = { "content-type": "application/json" };
-    request.body = typeof body === "string" ? body : JSON.stringify(body ?? {});
-  }
   try {
-    const result = await answer(await fetch(`/api/v1${path}`, request));
+    const result = await send(method, path, body);
     announce("done", done);
     return result ?? true;
   } catch (error) {
     announce("failed", error.message);
     return false;
   }
+}
+
+/** Sends a change. A text is YAML. The error has the refusal's `field`. */
+export async function send(method, path, body) {
+  const request = { method };
+  if (method !== "DELETE") {
+    const isYaml = typeof body === "string";
+    request.headers = { "content-type": isYaml ? "application/yaml" : "application/json" };
+    request.body = isYaml ? body : JSON.stringify(body ?? {});
+  }
+  return answer(await fetch(`/api/v1${path}`, request));
 }
 
 /** Shows a text for a while, where screen readers hear it. */
@@ -90,6 +96,9 @@ async function answer(response) {
   } catch {
     throw new Error(`the response is not JSON (${response.status})`);
   }
-  if (!response.ok) throw new Error(content?.message ?? `the request failed (${response.status})`);
+  if (!response.ok) {
+    const error = new Error(content?.message ?? `the request failed (${response.status})`);
+    throw Object.assign(error, { field: content?.field });
+  }
   return content;
 }

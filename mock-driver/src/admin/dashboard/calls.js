@@ -1,13 +1,11 @@
 // The journal: ended calls, filtered, with their messages.
 
 import { change, get, query } from "./api.js";
-import { dress, field, make, say, span, sync, table, tone } from "./dom.js";
+import { dress, Expanded, field, make, say, span, table, tone } from "./dom.js";
 import { Pager } from "./pager.js";
+import { CODES } from "./words.js";
 
 const PAGE = 50;
-const CODES = ["OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED",
-  "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED"];
-
 export function calls(panel, refresh) {
   const pager = new Pager("calls", () => ask());
   // Without Live the calls on show stay until the user asks for others: rows that move away under the eye cannot be read.
@@ -23,13 +21,13 @@ export function calls(panel, refresh) {
     if (await change("DELETE", "/journal", undefined, "Journal cleared")) again();
   } }, "Clear journal");
   const list = table("Calls, the newest first", "Time", "Method", "Volume", "Node", "Code", ["Took", "number"], "Fault", ["", "acts"]);
-  for (const pattern of [volume, node, fault]) pattern.placeholder = "* and ? allowed";
+  for (const pattern of [volume, node, fault]) pattern.placeholder = "pattern";
   method.placeholder = "whole name";
   panel.append(
-    make("div", { class: "bar" }, field("Method", method, "grow"), field("Code", code), field("Volume", volume), field("Node", node), field("Fault", fault)),
+    make("div", { class: "bar" }, field("Method", method, "grow"), field("Code", code), field("Volume", volume, "short"), field("Node", node, "short"), field("Fault", fault, "short")),
     make("div", { class: "bar" }, make("label", { class: "inline" }, live, "Live"), clear, pager.whole), list.whole);
 
-  const open = new Set();
+  const expanded = new Expanded(8, () => show());
   let shown;
   const load = async () => {
     stale = false;
@@ -42,11 +40,7 @@ export function calls(panel, refresh) {
     }
     pager.update(shown);
   };
-  const flip = (key) => { open.has(key) ? open.delete(key) : open.add(key); show(); };
-  const show = () => {
-    const rows = shown.items.flatMap((call) => open.has(keyOf(call)) ? [{ call }, { call, detail: true }] : [{ call }]);
-    sync(list.body, rows, (row) => `${keyOf(row.call)}${row.detail ? " messages" : ""}`, (row) => row.detail ? detail(row.call) : line(row.call, flip, open));
-  };
+  const show = () => expanded.sync(list.body, shown.items, keyOf, (call) => line(call, list, expanded), detail);
   return async () => {
     if (stale || (live.checked && pager.cursors.length === 0)) await load();
     show();
@@ -56,20 +50,13 @@ export function calls(panel, refresh) {
 /** Identifies a call: the number alone is not unique, since a restarted driver counts from 1. */
 export const keyOf = (call) => `${call.number} ${call.start}`;
 
-function line(call, flip, open) {
-  const key = keyOf(call);
+function line(call, list, expanded) {
   const code = make("span", { class: `badge ${tone(call.answer.code)}`, title: call.answer.message }, call.answer.code);
   const late = make("span", { class: "quiet" });
-  const more = make("button", { type: "button", "aria-label": `Messages of call ${call.number}`, onclick: () => flip(key) });
-  const row = make("tr", {},
-    make("td", { class: "number time", title: call.start }, call.start.slice(11, 23)), make("th", { scope: "row" }, call.method),
-    make("td", { class: "id" }, call.volume), make("td", { class: "id" }, call.node), make("td", {}, code, " ", late),
-    make("td", { class: "number" }, span(call.answer.seconds)), make("td", { class: "id" }, call.fault ?? ""), make("td", { class: "acts" }, more));
-  row.update = ({ call: now }) => {
-    say(late, now.late ? `later ${now.late.code}` : "");
-    more.setAttribute("aria-expanded", String(open.has(key)));
-    say(more, open.has(key) ? "Less" : "More");
-  };
+  const time = make("span", { title: call.start }, call.start.slice(11, 23));
+  const row = list.row(["number time", time], call.method, ["id", call.volume], ["id", call.node], ["", code, " ", late],
+    ["number", span(call.answer.seconds)], ["id", call.fault ?? ""], ["acts", expanded.button(keyOf(call), `More about call ${call.number}`)]);
+  row.update = (now) => say(late, now.late ? `later ${now.late.code}` : "");
   return row;
 }
 
@@ -77,8 +64,8 @@ function detail(call) {
   const text = (value) => make("pre", { tabIndex: 0 }, value === undefined ? "none" : JSON.stringify(value, null, 2));
   const peer = call.peer ? `process ${call.peer.pid ?? "?"} of user ${call.peer.uid}` : "an unknown process";
   const words = `Call ${call.number}, ${call.path}, from ${peer}. ${call.answer.message}`;
-  return make("tr", { class: "detail" }, make("td", { colspan: "8" }, make("p", {}, words),
-    make("div", { class: "pair" }, make("div", {}, make("h2", {}, "Request"), text(call.request)), make("div", {}, make("h2", {}, "Response"), text(call.response)))));
+  return make("div", {}, make("p", {}, words), make("div", { class: "pair" },
+    make("div", {}, make("h2", {}, "Request"), text(call.request)), make("div", {}, make("h2", {}, "Response"), text(call.response))));
 }
 
 /** A call in the list of running ones or of errors. */

@@ -7,7 +7,7 @@ export function make(name, properties = {}, ...children) {
     if (value === undefined || value === false) continue;
     if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
     else if (key === "class") element.className = value;
-    else if (key.includes("-") || ["role", "for", "scope", "colspan"].includes(key)) element.setAttribute(key, value);
+    else if (key.includes("-") || ["role", "for", "scope", "colspan", "list"].includes(key)) element.setAttribute(key, value);
     else element[key] = value;
   }
   element.append(...children.filter((child) => child !== undefined && child !== null));
@@ -51,16 +51,66 @@ export function sync(parent, items, key, create) {
   }
 }
 
-/** A table with a caption and columns; a column is its title or [title, class]. Gives table and body. */
+/**
+ * A table with a caption and columns; a column is its title or [title, class]. Gives table, body, caption and `row`, which makes a
+ * row of cells. A cell is its content or [class, ...content]; the first one that is no control names the row.
+ * Roles keep it a table where the stylesheet shows its rows as cards.
+ */
 export function table(caption, ...columns) {
-  const body = make("tbody");
-  const heads = columns.map((column) => {
-    const [title, style] = [column].flat();
-    return make("th", { scope: "col", class: style ?? "" }, title);
-  });
+  const body = make("tbody", { role: "rowgroup" });
+  const titles = columns.map((column) => [column].flat());
+  const heads = titles.map(([title, style]) => make("th", { scope: "col", role: "columnheader", class: style ?? "" },
+    title || make("span", { class: "hidden" }, "Actions")));
   const title = make("caption", {}, caption);
-  const whole = make("div", { class: "scroll" }, make("table", {}, title, make("thead", {}, make("tr", {}, ...heads)), body));
-  return { whole, body, caption: title };
+  const head = make("thead", { role: "rowgroup" }, make("tr", { role: "row" }, ...heads));
+  const whole = make("div", { class: "scroll" }, make("table", { role: "table" }, title, head, body));
+  const name = titles.findIndex(([title]) => title !== "On" && title !== "Time");
+  const row = (...cells) => make("tr", { role: "row" }, ...cells.map((cell, index) => {
+    const [style, ...content] = Array.isArray(cell) ? cell : ["", cell];
+    const properties = { class: style, "data-label": titles[index][0] || undefined };
+    return index === name ? make("th", { ...properties, scope: "row", role: "rowheader" }, ...content)
+      : make("td", { ...properties, role: "cell" }, ...content);
+  }));
+  return { whole, body, caption: title, row };
+}
+
+/** Which rows of a table show more. `redraw` is called when that changes. */
+export class Expanded {
+  constructor(columns, redraw) {
+    this.columns = columns;
+    this.redraw = redraw;
+    this.keys = new Set();
+  }
+
+  /** The button of a row. */
+  button(key, label, text = "") {
+    const button = make("button", { type: "button", class: "more", "aria-label": label, onclick: () => {
+      this.keys.has(key) ? this.keys.delete(key) : this.keys.add(key);
+      button.update();
+      this.redraw();
+    } }, text);
+    button.update = () => button.setAttribute("aria-expanded", String(this.keys.has(key)));
+    button.update();
+    return button;
+  }
+
+  /** Makes the rows of a table's body: a `line` for each item, and below it `detail`, the content of a row, if it is expanded. */
+  sync(body, items, keyOf, line, detail) {
+    const rows = items.flatMap((item) => this.keys.has(String(keyOf(item))) ? [{ item }, { item, detail: true }] : [{ item }]);
+    sync(body, rows, (row) => `${keyOf(row.item)}${row.detail ? " more" : ""}`, ({ item, detail: isDetail }) => {
+      if (!isDetail) return updated(line(item), (row) => row.item);
+      const content = detail(item);
+      const row = make("tr", { class: "detail", role: "row" }, make("td", { role: "cell", colspan: String(this.columns) }, content));
+      row.update = ({ item: now }) => content.update?.(now);
+      return row;
+    });
+  }
+}
+
+function updated(element, item) {
+  const { update } = element;
+  element.update = update && ((row) => update(item(row)));
+  return element;
 }
 
 /** A switch with its name. `flip` is given the wanted state. */

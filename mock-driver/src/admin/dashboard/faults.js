@@ -1,38 +1,31 @@
 // Fault rules, backend faults, and scenarios.
 
 import { change, get, part } from "./api.js";
-import { field, make, say, sync, table, toggle } from "./dom.js";
-
-const EXAMPLE = `{"id": "no-room", "match": {"method": "ControllerPublishVolume", "node": "node-0"},
- "action": {"code": "RESOURCE_EXHAUSTED", "message": "node-0 is full"}, "times": 3}`;
+import { Expanded, make, say, sync, table, toggle } from "./dom.js";
+import { faultForm } from "./fault-form.js";
+import { backendFaultSentence, ruleSentence, yamlItem } from "./sentence.js";
 
 export function faults(panel, refresh) {
   const scenarios = make("ul", { class: "switches" });
-  const rules = table("Fault rules in evaluation order", "On", "Rule", "Origin", ["Fired", "number"], ["Blocks", "number"], "Definition", ["", "acts"]);
-  const backendFaults = table("Backend faults", "On", "Backend fault", "Origin", ["Fired", "number"], "Definition", ["", "acts"]);
-  const text = make("textarea", { rows: 4, spellcheck: false, placeholder: EXAMPLE });
-  const add = async (path) => {
-    if (await change("POST", path, text.value, "Added")) { text.value = ""; refresh(); }
-  };
+  const rules = table("Fault rules in evaluation order", "On", "Rule", "Effect", "Origin", ["Fired", "number"], ["", "acts"]);
+  const backendFaults = table("Backend faults", "On", "Backend fault", "Effect", "Origin", ["Fired", "number"], ["", "acts"]);
+  const expanded = [new Expanded(6, refresh), new Expanded(6, refresh)];
+  const form = faultForm(refresh);
   const reset = make("button", { type: "button", onclick: async () => {
     if (await change("POST", "/faults/reset", {}, "Counters reset")) refresh();
   } }, "Reset counters");
   const seed = make("span", { class: "quiet push" });
-  panel.append(
-    make("h2", {}, "Rules"), rules.whole,
-    make("div", { class: "bar" }, reset, seed),
+  panel.append(form,
+    make("h2", {}, "Rules"), rules.whole, make("div", { class: "bar" }, reset, seed),
     make("h2", {}, "Backend faults"), backendFaults.whole,
-    make("h2", {}, "Scenarios"), scenarios,
-    make("h2", {}, "Add a fault"),
-    field("A rule or backend fault, as in the fault file but in JSON", text),
-    make("div", { class: "bar" }, make("button", { type: "button", class: "main", onclick: () => add("/faults") }, "Add as rule"),
-      make("button", { type: "button", onclick: () => add("/backend-faults") }, "Add as backend fault")));
+    make("h2", {}, "Scenarios"), scenarios);
 
   return async () => {
     const [known, fault, active] = await Promise.all([get("/scenarios"), get("/faults"), get("/backend-faults")]);
+    form.update([...fault.rules, ...active].map((one) => one.id));
     sync(scenarios, known, (scenario) => scenario.name, (scenario) => play(scenario, refresh));
-    sync(rules.body, fault.rules, (rule) => rule.id, (rule) => ruleRow(rule, refresh));
-    sync(backendFaults.body, active, (one) => one.id, (one) => backendFaultRow(one, refresh));
+    expanded[0].sync(rules.body, fault.rules, (rule) => rule.id, (rule) => ruleRow(rule, rules, expanded[0], refresh), (rule) => yaml((now) => now.rule));
+    expanded[1].sync(backendFaults.body, active, (one) => one.id, (one) => backendFaultRow(one, backendFaults, expanded[1], refresh), () => yaml((now) => now.fault));
     say(rules.caption, fault.rules.length ? "Fault rules in evaluation order" : "No fault rule is active.");
     say(backendFaults.caption, active.length ? "Backend faults" : "No backend fault is active.");
     say(seed, `seed ${fault.seed}, state ${fault.state}`);
@@ -49,57 +42,51 @@ function play(scenario, refresh) {
   return line;
 }
 
-function common(kind, path, thing, refresh) {
-  const button = toggle(`${kind} ${thing.id}`, async (enabled) => {
-    if (await change("PATCH", path, { enabled }, `${thing.id} is ${enabled ? "on" : "off"}`)) refresh();
+/** The YAML behind a sentence. */
+function yaml(definition) {
+  const text = make("pre", { tabIndex: 0 });
+  text.update = (now) => say(text, yamlItem(definition(now)));
+  return text;
+}
+
+function common(kind, path, { id }, expanded, refresh) {
+  const button = toggle(`${kind} ${id}`, async (enabled) => {
+    if (await change("PATCH", path, { enabled }, `${id} is ${enabled ? "on" : "off"}`)) refresh();
   });
-  const remove = make("button", { type: "button", class: "danger", "aria-label": `Remove ${thing.id}`, onclick: async () => {
-    if (await change("DELETE", path, undefined, `Removed ${thing.id}`)) refresh();
+  const remove = make("button", { type: "button", class: "danger", "aria-label": `Remove ${id}`, onclick: async () => {
+    if (await change("DELETE", path, undefined, `Removed ${id}`)) refresh();
   } }, "Remove");
-  return { button, remove };
+  return { button, remove, more: expanded.button(id, `YAML of ${id}`, "YAML "), effect: make("span"), origin: make("span"), fired: make("span") };
 }
 
-function written(value) {
-  const { id, enabled, ...rest } = value;
-  return JSON.stringify(rest);
-}
-
-function ruleRow(rule, refresh) {
+function ruleRow(rule, list, expanded, refresh) {
   const path = `/faults/${part(rule.id)}`;
-  const { button, remove } = common("Rule", path, rule, refresh);
-  const fired = make("td", { class: "number" });
-  const blocked = make("td", { class: "number" });
-  const origin = make("td");
-  const text = make("code");
-  const release = make("button", { type: "button", "aria-label": `Release the calls that ${rule.id} blocks`, onclick: async () => {
+  const { button, remove, more, effect, origin, fired } = common("Rule", path, rule, expanded, refresh);
+  const release = make("button", { type: "button", onclick: async () => {
     if (await change("POST", `${path}/release`, {}, `${rule.id} released its calls`)) refresh();
-  } }, "Release");
-  const line = make("tr", {}, make("td", {}, button), make("th", { scope: "row", class: "id" }, rule.id), origin, fired, blocked,
-    make("td", { class: "wide" }, text), make("td", { class: "acts" }, release, " ", remove));
+  } });
+  const line = list.row(button, ["id", rule.id], ["sentence", effect], origin, ["number", fired], ["acts", release, " ", more, " ", remove]);
   line.update = (now) => {
     button.set(now.enabled);
+    say(effect, ruleSentence(now.rule));
     say(origin, now.origin);
     say(fired, `${now.fired}${now.times === undefined ? "" : ` / ${now.times}`}`);
     fired.title = `${now.seen} calls came to it`;
-    say(blocked, now.blockedCalls);
-    release.disabled = now.blockedCalls === 0;
-    say(text, written(now.rule));
+    say(release, `Release ${now.blockedCalls}`);
+    release.setAttribute("aria-label", `Release ${now.blockedCalls} calls that ${now.id} blocks`);
+    release.hidden = now.blockedCalls === 0;
   };
   return line;
 }
 
-function backendFaultRow(fault, refresh) {
-  const { button, remove } = common("Backend fault", `/backend-faults/${part(fault.id)}`, fault, refresh);
-  const fired = make("td", { class: "number" });
-  const origin = make("td");
-  const text = make("code");
-  const line = make("tr", {}, make("td", {}, button), make("th", { scope: "row", class: "id" }, fault.id), origin, fired,
-    make("td", { class: "wide" }, text), make("td", { class: "acts" }, remove));
+function backendFaultRow(fault, list, expanded, refresh) {
+  const { button, remove, more, effect, origin, fired } = common("Backend fault", `/backend-faults/${part(fault.id)}`, fault, expanded, refresh);
+  const line = list.row(button, ["id", fault.id], ["sentence", effect], origin, ["number", fired], ["acts", more, " ", remove]);
   line.update = (now) => {
     button.set(now.enabled);
+    say(effect, backendFaultSentence(now.fault));
     say(origin, now.origin);
     say(fired, now.fired);
-    say(text, written(now.fault));
   };
   return line;
 }

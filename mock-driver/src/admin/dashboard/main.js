@@ -21,14 +21,19 @@ for (const [name, build] of Object.entries({ nodes, volumes, snapshots, storage,
   panels[name] = build(byId(`panel-${name}`), draw);
 }
 
-let current = "nodes";
+// What a process without an array has.
+const OF_PROCESS = ["calls", "faults", "capabilities"];
+const OF_ARRAY = ["volumes", "nodes", "attachments", "snapshots"];
+
+let current;
+let hasArray = true;
 let drawing = false;
 let wanted = false;
 
 /** Draws what is shown; once at a time, and once more if something changed meanwhile. */
 async function draw() {
   wanted = true;
-  if (drawing) return;
+  if (drawing || !current) return;
   drawing = true;
   while (wanted) {
     wanted = false;
@@ -55,7 +60,7 @@ async function beside() {
 }
 
 function count(counts) {
-  const shown = COUNTS.map(([key, label]) => ({ key, label, number: counts[key] }));
+  const shown = COUNTS.filter(([key]) => hasArray || !OF_ARRAY.includes(key)).map(([key, label]) => ({ key, label, number: counts[key] }));
   sync(byId("counts"), shown, ({ key }) => key, ({ label }) => {
     const value = make("dd");
     const box = make("div", {}, make("dt", {}, label), value);
@@ -70,9 +75,11 @@ function count(counts) {
 // === tabs ===
 
 const tabs = [...document.querySelectorAll('[role="tab"]')];
+const nameOf = (tab) => tab.id.slice(4);
 
 function show(name, focus = false) {
-  if (!Object.hasOwn(panels, name)) name = "nodes";
+  const offered = tabs.filter((tab) => !tab.hidden).map(nameOf);
+  if (!offered.includes(name)) [name] = offered;
   current = name;
   for (const tab of tabs) {
     const chosen = tab.id === `tab-${name}`;
@@ -85,13 +92,15 @@ function show(name, focus = false) {
   draw();
 }
 
-for (const [index, tab] of tabs.entries()) {
-  tab.addEventListener("click", () => show(tab.id.slice(4)));
+for (const tab of tabs) {
+  tab.addEventListener("click", () => show(nameOf(tab)));
   tab.addEventListener("keydown", (event) => {
-    const to = { ArrowRight: index + 1, ArrowLeft: index - 1, Home: 0, End: tabs.length - 1 }[event.key];
+    const offered = tabs.filter((other) => !other.hidden);
+    const index = offered.indexOf(tab);
+    const to = { ArrowRight: index + 1, ArrowLeft: index - 1, Home: 0, End: offered.length - 1 }[event.key];
     if (to === undefined) return;
     event.preventDefault();
-    show(tabs.at(to % tabs.length).id.slice(4), true);
+    show(nameOf(offered.at(to % offered.length)), true);
   });
 }
 addEventListener("hashchange", () => show(location.hash.slice(1)));
@@ -116,10 +125,13 @@ async function introduce() {
     document.title = `${info.driver} – CSI mock driver`;
     say(byId("driver"), info.driver);
     say(byId("about"), `CSI mock driver ${info.version}${info.node ? ` on ${info.node}` : ""}, up since ${info.started.slice(0, 19).replace("T", " ")} UTC`);
+    ({ hasArray } = info);
+    for (const tab of tabs) tab.hidden = !hasArray && !OF_PROCESS.includes(nameOf(tab));
     count(info.counts);
   } catch (error) {
     announce("failed", error.message);
   }
+  show(current ?? location.hash.slice(1));
 }
 
 const changes = new EventSource("/api/v1/changes");
@@ -133,5 +145,3 @@ changes.addEventListener("changed", (event) => {
 setInterval(() => {
   for (const call of byId("running").children) tick(call);
 }, 250);
-
-show(location.hash.slice(1));

@@ -12,13 +12,13 @@ export function nodes(panel, refresh) {
   const held = make("select", { onchange: () => { pager.reset(); refresh(); } },
     make("option", { value: "" }, "all"), make("option", { value: "true" }, "with volumes"), make("option", { value: "false" }, "without"));
   const add = make("button", { type: "button", onclick: () => register(refresh) }, "Register a node…");
-  const list = table("Nodes and the volumes on them", "Node", "State", "Topology", "Attached", "Volumes", ["", "acts"]);
+  const list = table("Nodes and the volumes on them", "Node", "State", "Zone", "Attached", "Volumes", ["", "acts"]);
   panel.append(make("div", { class: "bar" }, field("Search", search, "grow"), field("Show", held), add, pager.whole), list.whole);
 
   return async () => {
     const page = await get(`/nodes${query({ search: search.value, attached: held.value, after: pager.after, limit: PAGE })}`);
     pager.update(page);
-    sync(list.body, page.items, (node) => node.id, (node) => row(node.id, refresh));
+    sync(list.body, page.items, (node) => node.id, (node) => row(node.id, list, refresh));
   };
 }
 
@@ -27,20 +27,23 @@ async function register(refresh) {
   if (id && await change("POST", "/nodes", { id }, `Registered ${id}`)) refresh();
 }
 
-function row(id, refresh) {
+/** The places that a topology allows, such as a zone. */
+export const zone = (topology) => Object.values(topology ?? {}).join(", ");
+
+/** A topology with its keys. */
+export const segments = (topology) => Object.entries(topology ?? {}).map((pair) => pair.join("=")).join(", ");
+
+function row(id, list, refresh) {
   const state = make("span");
-  const where = make("td", { class: "quiet" });
+  const where = make("span");
   const meter = make("meter", { min: 0, "aria-hidden": "true" });
   const count = make("span", { class: "number" });
-  const chips = make("div", { class: "chips" });
+  const chips = make("div", { class: "chips strip" });
   const more = make("span", { class: "quiet" });
   const lose = make("button", { type: "button" });
   const limit = make("button", { type: "button", "aria-label": `Change the limit of ${id}` }, "Limit…");
-  const line = make("tr", {},
-    make("th", { scope: "row", class: "id" }, id), make("td", {}, state), where,
-    make("td", {}, make("div", { class: "fill" }, meter, count)),
-    make("td", { class: "wide" }, make("div", { class: "chips" }, chips, more)),
-    make("td", { class: "acts" }, limit, " ", lose));
+  const line = list.row(["id", id], state, ["quiet", where], make("div", { class: "fill" }, meter, count),
+    ["wide", make("div", { class: "fill" }, chips, more)], ["acts", limit, " ", lose]);
 
   line.update = (node) => {
     const over = node.limit !== undefined && node.attached > node.limit;
@@ -50,9 +53,8 @@ function row(id, refresh) {
     say(state, word);
     dress(state, `badge ${style}`);
     state.title = issues;
-    const topology = Object.entries(node.topology ?? {});
-    say(where, topology.map(([key, value]) => `${key.split("/").pop()}=${value}`).join(", "));
-    where.title = topology.map(([key, value]) => `${key}=${value}`).join(", ");
+    say(where, zone(node.topology) || "–");
+    where.title = segments(node.topology);
     meter.hidden = node.limit === undefined;
     meter.max = node.limit || 1;
     meter.optimum = 0;

@@ -28,8 +28,8 @@ export function snapshots(panel, refresh) {
     ]);
     pager.update(one);
     groupPager.update(several);
-    sync(list.body, one.items, keyOf, (snapshot) => row(snapshot, refresh));
-    sync(groups.body, several.items, keyOf, (group) => groupRow(group, refresh));
+    sync(list.body, one.items, keyOf, (snapshot) => row(snapshot, list, refresh));
+    sync(groups.body, several.items, keyOf, (group) => groupRow(group, groups, refresh));
   };
 }
 
@@ -63,7 +63,7 @@ const keyOf = ({ id, created }) => `${id} ${created}`;
 
 const time = (text) => text.slice(0, 19).replace("T", " ");
 
-function row(snapshot, refresh) {
+function row(snapshot, list, refresh) {
   const { id } = snapshot;
   const state = readiness();
   const remove = make("button", { type: "button", class: "danger", "aria-label": `Delete snapshot ${id}`, onclick: async () => {
@@ -72,15 +72,14 @@ function row(snapshot, refresh) {
   } }, "Delete");
   // Snapshots of a group go with it.
   remove.disabled = snapshot.group !== undefined;
-  const line = make("tr", {},
-    make("th", { scope: "row", class: "id" }, id), make("td", { class: "id" }, snapshot.name), make("td", { class: "id" }, snapshot.source),
-    make("td", { class: "number" }, size(snapshot.sizeBytes)), make("td", {}, state), make("td", { class: "number time" }, time(snapshot.created)),
-    make("td", { class: "id" }, snapshot.pool), make("td", { class: "id" }, snapshot.group ?? ""), make("td", { class: "acts" }, remove));
+  const name = make("span", { title: snapshot.name }, snapshot.name);
+  const line = list.row(["id", id], ["id", name], ["id", snapshot.source], ["number", size(snapshot.sizeBytes)], state,
+    ["number time", time(snapshot.created)], ["id", snapshot.pool], ["id", snapshot.group ?? ""], ["acts", remove]);
   line.update = (now) => state.set(now.ready);
   return line;
 }
 
-function groupRow(group, refresh) {
+function groupRow(group, list, refresh) {
   const { id } = group;
   const state = readiness();
   const members = group.snapshots.map((snapshot) => make("span", { class: "badge id" }, `${snapshot.id} of ${snapshot.source}`));
@@ -88,10 +87,9 @@ function groupRow(group, refresh) {
     if (!await ask(`Delete ${id}?`, `Its ${group.snapshots.length} snapshots go with it.`, "Delete")) return;
     if (await change("DELETE", `/group-snapshots/${part(id)}`, undefined, `Deleted ${id} with its snapshots`)) refresh();
   } }, "Delete");
-  const line = make("tr", {},
-    make("th", { scope: "row", class: "id" }, id), make("td", { class: "id" }, group.name), make("td", {}, state),
-    make("td", { class: "number time" }, time(group.created)), make("td", { class: "wide" }, make("div", { class: "chips" }, ...members)),
-    make("td", { class: "acts" }, remove));
+  const name = make("span", { title: group.name }, group.name);
+  const line = list.row(["id", id], ["id", name], state, ["number time", time(group.created)],
+    ["wide", make("div", { class: "chips strip" }, ...members)], ["acts", remove]);
   line.update = (now) => state.set(now.ready);
   return line;
 }

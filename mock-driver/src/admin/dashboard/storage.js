@@ -2,6 +2,7 @@
 
 import { ask, change, get, part } from "./api.js";
 import { dress, make, say, size, sync, table } from "./dom.js";
+import { segments } from "./nodes.js";
 
 export function storage(panel, refresh) {
   const pools = table("Storage pools", "Pool", "Used", ["Capacity", "number"], ["Available", "number"], "Where", ["", "acts"]);
@@ -15,9 +16,9 @@ export function storage(panel, refresh) {
 
   return async () => {
     const [known, health, backendFaults] = await Promise.all([get("/pools"), get("/storage"), get("/backend-faults")]);
-    sync(pools.body, known, (pool) => pool.name, (pool) => poolRow(pool, refresh));
+    sync(pools.body, known, (pool) => pool.name, (pool) => poolRow(pool, pools, refresh));
     const unhealthy = [{ node: undefined, health: health.health }, ...health.nodes].filter((one) => one.health.length > 0);
-    sync(issues.body, unhealthy, (one) => one.node ?? "", (one) => unhealthyRow(one.node, refresh));
+    sync(issues.body, unhealthy, (one) => one.node ?? "", (one) => unhealthyRow(one.node, issues, refresh));
     say(issues.caption, unhealthy.length ? "Storage health issues" : "No storage health issues.");
     follow(deltas, backendFaults.filter((one) => one.fault.type === "tracking-off"), refresh);
   };
@@ -41,17 +42,13 @@ function follow(button, faults, refresh) {
   };
 }
 
-function poolRow(pool, refresh) {
+function poolRow(pool, list, refresh) {
   const { name } = pool;
   const meter = make("meter", { min: 0, "aria-hidden": "true" });
-  const used = make("span", { class: "number" });
-  const capacity = make("td", { class: "number" });
-  const available = make("td", { class: "number" });
-  const topology = Object.entries(pool.topology ?? {}).map(([key, value]) => `${key}=${value}`).join(", ");
+  const [used, capacity, available] = [make("span", { class: "number" }), make("span"), make("span")];
   const resize = make("button", { type: "button", "aria-label": `Resize pool ${name}` }, "Resize…");
-  const line = make("tr", {},
-    make("th", { scope: "row", class: "id" }, name), make("td", {}, make("div", { class: "fill" }, meter, used)), capacity, available,
-    make("td", { class: "id" }, topology || "everywhere"), make("td", { class: "acts" }, resize));
+  const line = list.row(["id", name], make("div", { class: "fill" }, meter, used), ["number", capacity], ["number", available],
+    ["id", segments(pool.topology) || "everywhere"], ["acts", resize]);
   line.update = (now) => {
     meter.max = now.capacityBytes || 1;
     meter.value = now.usedBytes;
@@ -84,13 +81,13 @@ async function setStorageHealth(refresh) {
   if (await change("PATCH", pathOf(behind), { health }, `Storage of ${behind ?? "all nodes"} is degraded`)) refresh();
 }
 
-function unhealthyRow(node, refresh) {
+function unhealthyRow(node, list, refresh) {
   const name = node ?? "all nodes";
-  const [status, reason, use, message] = [make("span", { class: "badge bad" }), make("td"), make("td", { class: "id" }), make("td", { class: "wide" })];
+  const [status, reason, use, message] = [make("span", { class: "badge bad" }), make("span"), make("span"), make("span")];
   const clear = make("button", { type: "button", "aria-label": `Clear storage health of ${name}`, onclick: async () => {
     if (await change("PATCH", pathOf(node), { health: [] }, `Storage of ${name} is healthy`)) refresh();
   } }, "Clear");
-  const line = make("tr", {}, make("th", { scope: "row", class: "id" }, name), make("td", {}, status), reason, use, message, make("td", { class: "acts" }, clear));
+  const line = list.row(["id", name], status, reason, ["id", use], ["wide", message], ["acts", clear]);
   line.update = (now) => {
     const all = (field, none) => now.health.map((issue) => issue[field] ?? none).join("; ");
     say(status, all("status"));

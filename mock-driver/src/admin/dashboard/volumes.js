@@ -1,11 +1,14 @@
-// Volumes, their attachments and health issues.
+// Volumes, their attachments, health issues and device faults.
 
 import { ask, change, get, part, query } from "./api.js";
-import { dress, field, make, say, size, sync, table } from "./dom.js";
-import { chip } from "./nodes.js";
+import { dress, Expanded, field, make, say, size, sync, table, toggle } from "./dom.js";
+import { chip, zone } from "./nodes.js";
 import { Pager } from "./pager.js";
 
 const PAGE = 50;
+
+/** The backend faults of a volume's device, with the labels of their switches. */
+const DEVICE_FAULTS = { "device-absent": "no device", "wrong-device": "wrong device", "damaged-filesystem": "damaged filesystem", "foreign-data": "foreign data" };
 
 export function volumes(panel, refresh) {
   const pager = new Pager("volumes", refresh);
@@ -14,13 +17,19 @@ export function volumes(panel, refresh) {
   const held = make("select", { onchange: again },
     make("option", { value: "" }, "all"), make("option", { value: "true" }, "attached"), make("option", { value: "false" }, "not attached"));
   const add = make("button", { type: "button", onclick: () => create(refresh) }, "Create volume…");
-  const list = table("Volumes and their attachments", "Volume", "Name", ["Size", "number"], "Attached to", "Health", ["", "acts"]);
+  const list = table("Volumes and their attachments", "Volume", "Name", ["Size", "number"], "Pool", "Attached to", "Health", ["", "acts"]);
+  const expanded = new Expanded(7, refresh);
   panel.append(make("div", { class: "bar" }, field("Search", search, "grow"), field("Show", held), add, pager.whole), list.whole);
 
   return async () => {
-    const page = await get(`/volumes${query({ search: search.value, attached: held.value, after: pager.after, limit: PAGE })}`);
+    const [page, pools, faults] = await Promise.all([
+      get(`/volumes${query({ search: search.value, attached: held.value, after: pager.after, limit: PAGE })}`), get("/pools"), get("/backend-faults"),
+    ]);
     pager.update(page);
-    sync(list.body, page.items, (volume) => volume.id, (volume) => row(volume.id, refresh));
+    const poolOf = new Map(pools.map((pool) => [pool.name, pool]));
+    const known = page.items.map((volume) => ({ ...volume, pool: poolOf.get(volume.pool) ?? { name: volume.pool },
+      faults: faults.filter(({ fault }) => fault.volume === volume.id && fault.type in DEVICE_FAULTS) }));
+    expanded.sync(list.body, known, (volume) => volume.id, ({ id }) => row(id, list, expanded, refresh), ({ id }) => detail(id, refresh));
   };
 }
 
@@ -29,39 +38,79 @@ async function create(refresh) {
   if (name && await change("POST", "/volumes", { name }, `Created ${name}`)) refresh();
 }
 
-function row(id, refresh) {
-  const name = make("td", { class: "id" });
-  const bytes = make("td", { class: "number" });
+function row(id, list, expanded, refresh) {
+  const [name, bytes, where, health] = [make("span"), make("span"), make("span"), make("span")];
   const chips = make("div", { class: "chips" });
   const none = make("span", { class: "quiet" });
-  const health = make("span");
   const attach = make("button", { type: "button", "aria-label": `Attach ${id}` }, "Attach…");
-  const setHealth = make("button", { type: "button" });
   const remove = make("button", { type: "button", class: "danger", "aria-label": `Delete ${id}`, onclick: () => destroy(id, refresh) }, "Delete");
-  const line = make("tr", {},
-    make("th", { scope: "row", class: "id" }, id), name, bytes, make("td", {}, make("div", { class: "chips" }, chips, none)),
-    make("td", {}, health), make("td", { class: "acts" }, attach, " ", setHealth, " ", remove));
+  const line = list.row(["id", id], ["id", name], ["number", bytes], ["id", where], ["wide", make("div", { class: "chips" }, chips, none)], health,
+    ["acts", expanded.button(id, `More about ${id}`), " ", attach, " ", remove]);
 
   line.update = (volume) => {
     say(name, volume.name);
+    name.title = volume.name;
     say(bytes, size(volume.capacityBytes));
+    const there = zone(volume.pool.topology);
+    say(where, there ? `${volume.pool.name} (${there})` : volume.pool.name);
     sync(chips, volume.attachments, (held) => held.node, (held) => chip(id, held.node, held.readonly ? `${held.node} (read-only)` : held.node, refresh));
     say(none, volume.attachments.length ? "" : "none");
     const issues = volume.health ?? [];
-    say(health, issues.length ? issues.map((issue) => issue.status).join(", ") : "healthy");
-    dress(health, issues.length ? "badge bad" : "quiet");
+    const broken = volume.faults.filter((fault) => fault.enabled).map(({ fault }) => fault.type);
+    say(health, [...issues.map((issue) => issue.status), ...broken].join(", ") || "healthy");
+    dress(health, issues.length || broken.length ? "badge bad" : "quiet");
     health.title = issues.map((issue) => `${issue.reason} ${issue.message}`).join("; ");
-    say(setHealth, issues.length ? "Clear health" : "Set DEGRADED");
-    setHealth.setAttribute("aria-label", issues.length ? `Clear the health issues of ${id}` : `Set ${id} DEGRADED`);
-    setHealth.onclick = async () => {
-      const issue = { status: "DEGRADED", reason: "SetByHand", message: "set on the dashboard" };
-      const done = issues.length ? `${id} is healthy` : `${id} is degraded`;
-      if (await change("PATCH", `/volumes/${part(id)}`, { health: issues.length ? [] : [issue] }, done)) refresh();
-    };
     attach.onclick = () => attachTo(volume, refresh);
     remove.disabled = volume.attachments.length > 0;
   };
   return line;
+}
+
+/** What a volume is made of, and switches that break it. */
+function detail(id, refresh) {
+  const facts = make("dl", { class: "facts" });
+  const degraded = toggle(`${id} DEGRADED`, async (on) => {
+    const health = on ? [{ status: "DEGRADED", reason: "SetByHand", message: "set on the dashboard" }] : [];
+    if (await change("PATCH", `/volumes/${part(id)}`, { health }, `${id} is ${on ? "degraded" : "healthy"}`)) refresh();
+  });
+  const switches = Object.entries(DEVICE_FAULTS).map(([type, label]) => {
+    let faults = [];
+    const button = toggle(`${label} of ${id}`, (on) => breakDevice(id, type, on, faults, refresh));
+    button.update = (volume) => {
+      faults = volume.faults.filter(({ fault }) => fault.type === type);
+      button.set(faults.some((fault) => fault.enabled));
+    };
+    return [button, label];
+  });
+  degraded.update = (volume) => degraded.set((volume.health ?? []).length > 0);
+  const items = [[degraded, "degraded health"], ...switches].map(([button, label]) => make("li", {}, button, make("span", {}, label)));
+  const whole = make("div", {}, facts, make("ul", { class: "switches" }, ...items));
+  whole.update = (volume) => {
+    const pairs = Object.entries({ ...volume.parameters, ...volume.mutableParameters });
+    const known = [["Name", volume.name], ["Made for", volume.capabilities.join(", ") || "every use"], ["Parameters", pairs.map((pair) => pair.join("=")).join(", ")],
+      ["Source", volume.source], ["Health", (volume.health ?? []).map((issue) => `${issue.status} ${issue.reason} ${issue.message}`).join("; ")]];
+    sync(facts, known.filter(([, text]) => text), ([title]) => title, ([title]) => {
+      const value = make("dd", { class: "id" });
+      const fact = make("div", {}, make("dt", {}, title), value);
+      fact.update = ([, text]) => say(value, text);
+      return fact;
+    });
+    for (const [button] of [[degraded], ...switches]) button.update(volume);
+  };
+  return whole;
+}
+
+/** Switches a backend fault of a volume's device, of whatever origin. */
+async function breakDevice(id, type, on, faults, refresh) {
+  const done = `${id}: ${type} ${on ? "on" : "off"}`;
+  if (on && faults.length === 0) {
+    if (await change("POST", "/backend-faults", { id: `${type}-${id}`, type, volume: id }, done)) refresh();
+    return;
+  }
+  for (const fault of on ? faults.slice(0, 1) : faults.filter((fault) => fault.enabled)) {
+    if (!await change("PATCH", `/backend-faults/${part(fault.id)}`, { enabled: on }, done)) break;
+  }
+  refresh();
 }
 
 async function attachTo({ id, capabilities }, refresh) {

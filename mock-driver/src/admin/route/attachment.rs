@@ -40,26 +40,23 @@ pub(super) async fn list(
         Some(volume) => Some(admin.id_of(Named::Volume, volume).await?),
         None => None,
     };
-    // Ids contain no newline, so the cursor is unambiguous.
-    let cursor = |attachment: &Attachment| format!("{}\n{}", attachment.volume, attachment.node);
-    let after = query.after.as_deref().map(|after| {
-        after
-            .split_once('\n')
-            .map_or((after, None), |(volume, node)| (volume, Some(node)))
+    // Ids contain no newline, so the cursor is unambiguous. One without a node is behind all of its volume.
+    let after = query.after.map(|after| match after.contains('\n') {
+        true => after,
+        false => format!("{after}\n{}", char::MAX),
     });
     let list = |array: &Array| {
         let is = |wanted: &Option<String>, id: &String| wanted.as_ref().is_none_or(|wanted| wanted == id);
         let meant = |held: &Attachment| is(&wanted, &held.volume) && is(&query.node, &held.node);
         let attachments = array.volumes().flat_map(volume::attachments).filter(meant);
-        let is_later = |attachment: &Attachment| {
-            after.is_none_or(|(volume, node)| {
-                let is_later_node = node.is_some_and(|node| attachment.node.as_str() > node);
-                attachment.volume.as_str() > volume || (attachment.volume == volume && is_later_node)
-            })
-        };
-        Ok(page(attachments, query.limit, is_later, cursor, |attachment| {
-            attachment
-        }))
+        let with_cursor = attachments.map(|held| (format!("{}\n{}", held.volume, held.node), held));
+        Ok(page(
+            with_cursor,
+            after.as_deref(),
+            query.limit,
+            |(cursor, _)| cursor.as_str(),
+            |(_, held)| held,
+        ))
     };
     admin.read(list).await
 }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::snapshot;
-use crate::admin::page::page_by_id;
+use crate::admin::page::page;
 use crate::admin::request::{Created, Deleted, Json, Path, Query, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{GroupSnapshot, GroupSnapshotNew, Page, Problem};
@@ -39,7 +39,7 @@ pub(super) async fn list(
     let (after, limit) = (query.after.as_deref(), query.limit);
     let list = |array: &Array| {
         let groups = array.groups().filter(|group| query.covers(group));
-        Ok(page_by_id(
+        Ok(page(
             groups,
             after,
             limit,

@@ -19,6 +19,7 @@ pub(super) async fn info(State(admin): State<Admin>) -> Reply<Info> {
         driver: driver.name.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         node: driver.node.as_ref().map(|node| node.info().id),
+        has_array: driver.has_array(),
         array: array.map_err(|error| Refusal::new(Code::Internal, error_chain(&error)))?,
         started: journal::text(admin.started),
         latency_seconds: driver.latency.as_secs_f64(),

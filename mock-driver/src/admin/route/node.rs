@@ -8,7 +8,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::storage;
-use crate::admin::page::page_by_id;
+use crate::admin::page::{first, page};
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Created, Deleted, Json, Path, Query, Reply};
 use crate::admin::state::Admin;
@@ -42,7 +42,7 @@ pub(super) async fn list(State(admin): State<Admin>, Query(query): Query<NodeQue
     let list = |array: &Array| {
         let nodes = array.nodes().filter(|node| query.covers(node));
         let shown = |node| shown(array, node, SOME_VOLUMES);
-        Ok(page_by_id(nodes, after, limit, |node| node.id.as_str(), shown))
+        Ok(page(nodes, after, limit, |node| node.id.as_str(), shown))
     };
     admin.read(list).await
 }
@@ -182,10 +182,8 @@ fn shown(array: &Array, node: array::Node, volumes: usize) -> Node {
         limit: node.limit,
         advertised_limit: node.advertised,
         topology: node.segments.as_map().clone(),
-        volumes: node
-            .attached
-            .iter()
-            .take(volumes)
+        volumes: first(node.attached.iter().collect(), volumes, |volume| volume.as_str())
+            .into_iter()
             .map(ToString::to_string)
             .collect(),
     }

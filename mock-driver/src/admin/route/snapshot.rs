@@ -6,7 +6,7 @@ use http::StatusCode;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::admin::page::page_by_id;
+use crate::admin::page::page;
 use crate::admin::request::{Created, Deleted, Json, Path, Query, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{Page, Problem, Snapshot, SnapshotNew};
@@ -44,7 +44,7 @@ pub(super) async fn list(
     let (after, limit) = (query.after.as_deref(), query.limit);
     let list = |array: &Array| {
         let snapshots = array.snapshots().filter(|snapshot| query.covers(snapshot));
-        Ok(page_by_id(
+        Ok(page(
             snapshots,
             after,
             limit,

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::storage;
-use crate::admin::page::page_by_id;
+use crate::admin::page::page;
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Created, Deleted, Json, Path, Query, Reply};
 use crate::admin::state::Admin;
@@ -52,7 +52,7 @@ pub(super) async fn list(
     let list = |array: &Array| {
         let volumes = array.volumes().filter(|volume| query.covers(volume));
         let shown = |volume| shown(array, volume);
-        Ok(page_by_id(
+        Ok(page(
             volumes,
             after,
             limit,

@@ -14,6 +14,8 @@ pub struct Info {
     /// Id of its node, if it has a Node service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
+    /// Whether it has an array; a proxy and a process with `--mode=node` have none.
+    pub(crate) has_array: bool,
     /// Identity of the array in `media.json` of its media directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) array: Option<String>,

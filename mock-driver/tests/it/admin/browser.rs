@@ -86,7 +86,11 @@ async fn browser_switches_faults_and_capabilities_and_shows_journal() {
         browser
             .until("document.querySelector('#running').innerText.includes('blocked by hold')")
             .await;
-        browser.until("!document.querySelector('#panel-faults tr[data-key=\"hold\"] [aria-label^=Release]').disabled").await;
+        browser
+            .until(
+                "document.querySelector('#panel-faults tr[data-key=\"hold\"] [aria-label^=Release]')?.checkVisibility()",
+            )
+            .await;
         browser
             .click("#panel-faults tr[data-key='hold'] [aria-label^=Release]")
             .await;
@@ -95,6 +99,8 @@ async fn browser_switches_faults_and_capabilities_and_shows_journal() {
             .await;
     });
     deleted.unwrap();
+    let release = "document.querySelector('#panel-faults tr[data-key=\"hold\"] [aria-label^=Release]')";
+    browser.until(&format!("!{release}.checkVisibility()")).await;
     browser
         .click("#panel-faults tr[data-key='hold'] [role=switch]")
         .await;
@@ -679,7 +685,17 @@ async fn page_adapts_to_narrow_screens_and_color_scheme() {
     browser
         .until("document.documentElement.scrollWidth <= innerWidth")
         .await;
-    for panel in ["snapshots", "storage"] {
+    browser
+        .until("getComputedStyle(document.querySelector('#panel-nodes td')).display === 'flex'")
+        .await;
+    for panel in [
+        "volumes",
+        "snapshots",
+        "storage",
+        "calls",
+        "faults",
+        "capabilities",
+    ] {
         browser.click(&format!("#tab-{panel}")).await;
         browser
             .until(&format!(
@@ -688,5 +704,169 @@ async fn page_adapts_to_narrow_screens_and_color_scheme() {
             .await;
         assert_eq!(browser.run(CONTRAST).await, json!([]), "{panel}");
     }
+    browser.close().await;
+}
+
+/// Enters a value in a field of the form that adds a fault.
+async fn fill(browser: &Browser, label: &str, value: &str) {
+    let field = format!(
+        "[...document.querySelectorAll('.fault label')].find((l) => l.checkVisibility() && l.firstChild.textContent === '{label}').lastChild"
+    );
+    browser
+        .run(&format!(
+            "const field = {field}; field.value = '{value}'; \
+             for (const type of ['input', 'change']) field.dispatchEvent(new Event(type, {{bubbles: true}}))"
+        ))
+        .await;
+}
+
+#[tokio::test]
+async fn form_adds_faults_that_the_driver_has_checked() {
+    let (server, client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 2).await;
+    let Some(browser) = Browser::open(&url(&server, "faults")).await else {
+        return;
+    };
+    let check = "document.querySelector('#fault-check').textContent";
+    let add = "document.querySelector('.fault button.main')";
+    let valid = format!("{check} === 'Valid.' && !{add}.disabled");
+    browser.until(&valid).await;
+
+    // A condition that can never hold is refused while the user types.
+    fill(&browser, "Method", "CreateVolume").await;
+    fill(&browser, "Node", "node-1").await;
+    browser
+        .until(&format!("{check}.includes('match.node') && {add}.disabled"))
+        .await;
+    fill(&browser, "Method", "ControllerPublishVolume").await;
+    fill(&browser, "At most", "3").await;
+    browser.until(&valid).await;
+    assert_eq!(
+        client.faults().await.unwrap().rules,
+        [],
+        "a check changes nothing"
+    );
+    let row = "document.querySelector('#panel-faults tr[data-key=\"fault-1\"]')";
+    let sentence = "ControllerPublishVolume for node node-1 fails with RESOURCE_EXHAUSTED, at most 3 times.";
+    browser.click(".fault button.main").await;
+    browser
+        .until(&format!("{row}?.innerText.includes('{sentence}')"))
+        .await;
+    let rule = json!({"id": "fault-1", "match": {"method": "ControllerPublishVolume", "node": "node-1"},
+        "action": {"code": "RESOURCE_EXHAUSTED"}, "times": 3});
+    assert_eq!(client.faults().await.unwrap().rules[0].rule, rule);
+    browser.click("[aria-label='YAML of fault-1']").await;
+    let yaml = "document.querySelector('#panel-faults tr.detail pre').textContent";
+    browser
+        .until(&format!(
+            "{yaml}.includes('match: {{method: ControllerPublishVolume, node: node-1}}')"
+        ))
+        .await;
+
+    fill(&browser, "Fault of", "backend-fault").await;
+    fill(&browser, "Type", "node-limit").await;
+    browser.until(&format!("{check}.includes('limit')")).await;
+    fill(&browser, "limit", "3").await;
+    browser.until(&valid).await;
+    browser.click(".fault button.main").await;
+    browser
+        .until(
+            "document.querySelector('#panel-faults').innerText.includes('at most 3 volumes to node node-1')",
+        )
+        .await;
+    assert!(client.backend_faults().await.unwrap()[0].enabled);
+
+    // Text that was typed stays when the list changes.
+    browser
+        .run("document.querySelector('#fault-yaml').select()")
+        .await;
+    browser.run("document.querySelector('#fault-yaml').focus()").await;
+    browser
+        .press("- {id: typed, match: {method: Probe}, action: {pretend: NOT_FOUND")
+        .await;
+    browser.until(&format!("{check}.includes('YAML')")).await;
+    client
+        .put_fault(&json!({"id": "fault-3", "match": {"method": "Probe"}, "action": {"delay": "1ms"}}))
+        .await
+        .unwrap();
+    browser
+        .until("document.querySelector('#panel-faults tr[data-key=\"fault-3\"]')")
+        .await;
+    browser.run("document.querySelector('#fault-yaml').focus()").await;
+    browser.press("}}").await;
+    browser.until(&valid).await;
+    browser.click(".fault button.main").await;
+    browser
+        .until("document.querySelector('#panel-faults tr[data-key=\"typed\"]')")
+        .await;
+    // The browser logs the refusals.
+    let complaints = browser.complaints().await;
+    assert!(
+        complaints.iter().all(|text| text.contains("400")),
+        "{complaints:?}"
+    );
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn volumes_are_in_natural_order_and_their_devices_can_be_broken() {
+    let (server, client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 12).await;
+    let Some(browser) = Browser::open(&url(&server, "volumes")).await else {
+        return;
+    };
+    browser
+        .until("document.querySelectorAll('#panel-volumes tbody tr').length === 12")
+        .await;
+    let order = browser
+        .run("return [...document.querySelectorAll('#panel-volumes tbody tr')].map((row) => row.dataset.key)")
+        .await;
+    let expected: Vec<String> = (0..12).map(|number| format!("vol-{number}")).collect();
+    assert_eq!(order, json!(expected));
+
+    let row = "document.querySelector('#panel-volumes tr[data-key=\"vol-2\"]')";
+    browser.click("[aria-label='More about vol-2']").await;
+    browser
+        .until("document.querySelector('[aria-label=\"no device of vol-2\"]')")
+        .await;
+    for (enabled, health) in [
+        (true, "device-absent"),
+        (false, "healthy"),
+        (true, "device-absent"),
+    ] {
+        browser.click("[aria-label='no device of vol-2']").await;
+        browser
+            .until(&format!("{row}.innerText.includes('{health}')"))
+            .await;
+        let faults = client.backend_faults().await.unwrap();
+        assert_eq!((faults.len(), faults[0].enabled), (1, enabled));
+    }
+    browser.click("[aria-label='vol-2 DEGRADED']").await;
+    browser
+        .until(&format!("{row}.innerText.includes('DEGRADED')"))
+        .await;
+    assert_eq!(client.volume("vol-2").await.unwrap().health[0].status, "DEGRADED");
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn dashboard_of_a_proxy_opens_on_its_calls() {
+    let behind = Server::start().await;
+    let (server, _client) =
+        Server::start_on_tcp(|_, settings| settings.proxy_to = Some(behind.path("csi.sock"))).await;
+    let Some(browser) = Browser::open(&format!("http://{}/", server.admin_address())).await else {
+        return;
+    };
+    browser
+        .until("location.hash === '#calls' && document.querySelector('#panel-calls').innerText.includes('0 calls')")
+        .await;
+    let offered = browser
+        .run("return [...document.querySelectorAll('[role=tab]')].filter((tab) => tab.checkVisibility()).map((tab) => tab.textContent)")
+        .await;
+    assert_eq!(offered, json!(["Calls", "Faults", "Capabilities"]));
+    assert_eq!(
+        browser
+            .run("return document.querySelector('#failed').textContent")
+            .await,
+        ""
+    );
     browser.close().await;
 }
