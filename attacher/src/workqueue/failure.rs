@@ -222,7 +222,8 @@ impl Queue {
 impl Failures {
     /// Whether an outage of the driver may be the reason of the last failure.
     pub(crate) fn waits_for_driver(&self) -> bool {
-        self.last.code.is_some_and(is_transient)
+        let is_pending = self.executes && self.last.code == Some(ABORTED);
+        !is_pending && self.last.code.is_some_and(is_transient)
     }
 }
 

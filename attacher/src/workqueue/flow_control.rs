@@ -230,8 +230,14 @@ impl FlowControl {
                 Ended::Other
             }
             Outcome::Success => {
-                limits.limiter.succeeded(id, now);
-                self.driver.succeeded(id, now);
+                // The end of an operation that an earlier call began teaches nothing.
+                if failures.is_some_and(|failures| failures.executes) {
+                    limits.limiter.forget(id);
+                    self.driver.forget(id);
+                } else {
+                    limits.limiter.succeeded(id, now);
+                    self.driver.succeeded(id, now);
+                }
                 let node_recovered = std::mem::take(&mut limits.fails);
                 let failing = self.failing.take();
                 if failing.is_some_and(|failing| failing.times >= DOWN_AFTER) {

@@ -206,6 +206,7 @@ impl Simulation {
         }
         if let Some((executes, pending)) = model.executes {
             let is_first = !self.executed.contains_key(key);
+            let executes = executes + model.varies.mul_f64(self.random.f64());
             let executed = *self.executed.entry(key.clone()).or_insert(now + executes);
             let rest = executed.saturating_duration_since(now).max(REFUSAL);
             return match pending.filter(|_| !is_first && rest > REFUSAL) {
@@ -420,14 +421,16 @@ fn calls_that_outlast_their_timeout_are_sent_by_all_workers() {
         for (workers, nodes) in [(10, 10), (10, 4), (100, 10)] {
             let took = |adaptive| {
                 let model = Model {
-                    executes: Some((40 * SECOND, pending)),
+                    executes: Some((20 * SECOND, pending)),
+                    varies: 20 * SECOND,
                     ..Model::default()
                 };
                 let mut simulation = Simulation::new(model, workers, adaptive);
                 simulation.spread("a", 10 * nodes, nodes, Lane::Attach);
                 let took = simulation.run(1000 * SECOND);
-                let name =
-                    format!("operations of 40 s, {pending:?}, {workers} workers, {nodes} nodes, {adaptive}");
+                let name = format!(
+                    "operations of 20 to 40 s, {pending:?}, {workers} workers, {nodes} nodes, {adaptive}"
+                );
                 row(&name, &simulation, took, 40 * SECOND);
                 assert_eq!(simulation.done.len(), 10 * nodes);
                 took.as_secs_f64()
