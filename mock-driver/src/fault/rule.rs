@@ -20,6 +20,7 @@ use super::pattern::Pattern;
 use super::random::DelayDistribution;
 use super::response::Response;
 use super::value_match::ValueMatch;
+use crate::rpc::capabilities::Capability;
 use crate::rpc::method::{self, Method};
 
 /// A fault rule or a backend fault.
@@ -171,6 +172,8 @@ pub(crate) enum CallEnd {
         message: Option<String>,
     },
     Edit(Edits),
+    /// The driver has these capabilities, or not, from now on. The call continues.
+    Capabilities(Vec<(Capability, bool)>),
     /// The call succeeds with this reply, without the array.
     Respond(Response),
     /// The call's connection is closed.

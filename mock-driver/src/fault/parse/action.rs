@@ -3,6 +3,8 @@
 //! [`FIELDS`] is the table of actions, from which the errors about phases and combinations follow. The cookbook has a row for
 //! each.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tonic::Code;
@@ -14,6 +16,7 @@ use crate::fault::edit::Edits;
 use crate::fault::random::DelayDistribution;
 use crate::fault::response::Response;
 use crate::fault::rule::{Action, CallEnd, Exit, Hang, Methods, Phase, State};
+use crate::rpc::capabilities::Capability;
 use crate::rpc::method::Method;
 
 /// A field of `action`.
@@ -39,7 +42,7 @@ enum Role {
 const ALL: &[Phase] = &[Phase::Before, Phase::After, Phase::Background];
 
 /// All fields, in the order of the cookbook.
-pub(in crate::fault) const FIELDS: [Field; 13] = [
+pub(in crate::fault) const FIELDS: [Field; 14] = [
     field("delay", Role::Wait, ALL),
     field("hang", Role::Wait, ALL),
     field("code", Role::End, ALL),
@@ -51,6 +54,7 @@ pub(in crate::fault) const FIELDS: [Field; 13] = [
     field("drop-connection", Role::End, &[Phase::Before, Phase::After]),
     field("socket-away", Role::End, &[Phase::Before, Phase::After]),
     field("exit", Role::End, &[Phase::Before, Phase::After]),
+    field("capabilities", Role::End, &[Phase::After]),
     field("after-messages", Role::Detail, &[Phase::After]),
     field("set-state", Role::State, ALL),
 ];
@@ -69,6 +73,7 @@ pub(super) struct RawAction {
     socket_away: Option<Time>,
     exit: Option<Exit>,
     edit: Option<Map<String, Value>>,
+    capabilities: Option<BTreeMap<String, bool>>,
     response: Option<Value>,
     set_state: Option<State>,
     after_messages: Option<u64>,
@@ -144,6 +149,7 @@ impl RawAction {
             check_streams(method)?;
         }
         let edits = self.edit.as_ref().map(|edit| read_edit(edit, method));
+        let capabilities = self.capabilities.as_ref().map(read_capabilities);
         let response = self
             .response
             .clone()
@@ -158,15 +164,27 @@ impl RawAction {
             hang: self.hang,
             set_state: self.set_state.clone(),
             after_messages: self.after_messages,
-            end: self.end(code, edits.transpose()?, response.transpose()?),
+            end: self.end(
+                code,
+                edits.transpose()?,
+                capabilities.transpose()?,
+                response.transpose()?,
+            ),
         })
     }
 
     /// The end, of which there is at most one.
-    fn end(self, code: Option<Code>, edits: Option<Edits>, response: Option<Response>) -> Option<CallEnd> {
+    fn end(
+        self,
+        code: Option<Code>,
+        edits: Option<Edits>,
+        capabilities: Option<Vec<(Capability, bool)>>,
+        response: Option<Response>,
+    ) -> Option<CallEnd> {
         let message = self.message;
         code.map(|code| CallEnd::Status { code, message })
             .or_else(|| edits.map(CallEnd::Edit))
+            .or_else(|| capabilities.map(CallEnd::Capabilities))
             .or_else(|| response.map(CallEnd::Respond))
             .or_else(|| self.drop_connection.then_some(CallEnd::DropConnection))
             .or_else(|| self.socket_away.map(|time| CallEnd::SocketAway(time.into())))
@@ -248,6 +266,17 @@ fn read_edit(edit: &Map<String, Value>, method: Option<&Methods>) -> Result<Edit
     }
     Edits::read(edit, &rpc.reply())
         .map_err(|(path, reason)| FieldError(format!("action.edit.{path}"), reason))
+}
+
+fn read_capabilities(changes: &BTreeMap<String, bool>) -> Result<Vec<(Capability, bool)>, FieldError> {
+    let read = |(name, enabled): (&String, &bool)| match name.parse::<Capability>() {
+        Ok(capability) => Ok((capability, *enabled)),
+        Err(error) => Err(FieldError(
+            format!("action.capabilities.{name}"),
+            error.to_string(),
+        )),
+    };
+    changes.iter().map(read).collect()
 }
 
 fn read_response(response: Value, method: Option<&Methods>) -> Result<Response, FieldError> {

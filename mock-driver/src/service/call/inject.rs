@@ -56,6 +56,12 @@ impl Driver {
         match &active.rule().action.end {
             None | Some(CallEnd::Edit(_)) => Injection::Continue,
             Some(CallEnd::Status { .. }) => active.status().map_or(Injection::Continue, Injection::of),
+            Some(CallEnd::Capabilities(changes)) => {
+                for (capability, enabled) in changes {
+                    self.capabilities.write().set(*capability, *enabled);
+                }
+                Injection::Continue
+            }
             Some(CallEnd::Respond(_)) => match &active.response {
                 Ok(messages) => Injection::Respond(messages.clone()),
                 Err(reason) => Injection::of((

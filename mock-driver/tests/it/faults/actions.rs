@@ -113,6 +113,25 @@ async fn edit_changes_the_response_and_not_the_array() {
 }
 
 #[tokio::test]
+async fn capabilities_are_lost_after_the_chosen_call() {
+    let (_server, mut client) = with_rules(&[
+        "{id: downgrade, match: {method: ControllerPublishVolume, call: 2}, phase: after, \
+          action: {capabilities: {LIST_VOLUMES: false, PUBLISH_UNPUBLISH_VOLUME: false}}}",
+    ])
+    .await;
+    assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Ok);
+    assert_eq!(nodes_of(&mut client, "vol-0").await, ["node-0"]);
+    assert_eq!(
+        publish(&mut client, "vol-1", "node-0").await,
+        Code::Ok,
+        "it has its effect"
+    );
+    assert_eq!(publish(&mut client, "vol-2", "node-0").await, Code::Unimplemented);
+    let refused = client.list_volumes(v1::ListVolumesRequest::default()).await;
+    assert_eq!(refused.unwrap_err().code(), Code::Unimplemented);
+}
+
+#[tokio::test]
 async fn dropped_connection_disconnects_only_its_caller() {
     for (phase, attached) in [("before", false), ("after", true)] {
         let (server, mut other) = with_rules(&[&format!(
