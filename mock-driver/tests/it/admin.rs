@@ -21,6 +21,7 @@ use crate::server::{Server, cancel_after, mk_create, mk_map, mk_publish, mk_unpu
 
 mod browser;
 mod ctl;
+mod fault_file;
 mod openapi;
 mod page;
 mod storage;
