@@ -812,7 +812,7 @@ async fn rows_have_one_line_and_titles_where_text_is_cut_off() {
             .run(&format!(
                 "const [row, cell] = [{row}, {row}.querySelector('{cell}')]; \
                  (cell.firstElementChild ?? cell).dispatchEvent(new Event('mouseover', {{bubbles: true}})); \
-                 const button = row.querySelector('td.acts button').offsetHeight; \
+                 const button = row.querySelector('td.acts button:last-child').offsetHeight; \
                  return [cell.textContent, row.offsetHeight < 1.6 * button, cell.scrollWidth <= cell.clientWidth || cell.title === cell.textContent]"
             ))
             .await;
