@@ -42,23 +42,42 @@ pub(super) fn first<I>(mut items: Vec<I>, limit: usize, id: impl Fn(&I) -> &str)
     items
 }
 
-/// Compares texts with the numbers in them by value.
+/// Compares texts line by line, with the numbers in them by value: a cursor has a line for each id.
 fn natural(a: &str, b: &str) -> Ordering {
     parts(a).cmp(parts(b))
 }
 
-/// The parts of a text: numbers by length, digits and leading zeros, and what is between them.
-fn parts(text: &str) -> impl Iterator<Item = (bool, usize, &[u8], usize)> {
+/// The parts of a text, in their order: ends of lines, numbers by length, digits and leading zeros, and what is between them.
+fn parts(text: &str) -> impl Iterator<Item = (Kind, usize, &[u8], usize)> {
     let parts = text
         .as_bytes()
-        .chunk_by(|one, next| one.is_ascii_digit() == next.is_ascii_digit());
-    parts.map(|part| {
-        if !part[0].is_ascii_digit() {
-            return (true, 0, part, 0);
+        .chunk_by(|one, next| Kind::of(*one) == Kind::of(*next));
+    parts.map(|part| match Kind::of(part[0]) {
+        Kind::Number => {
+            let zeros = part.iter().take_while(|digit| **digit == b'0').count();
+            (Kind::Number, part.len() - zeros, &part[zeros..], zeros)
         }
-        let zeros = part.iter().take_while(|digit| **digit == b'0').count();
-        (false, part.len() - zeros, &part[zeros..], zeros)
+        kind @ (Kind::LineEnd | Kind::Text) => (kind, 0, part, 0),
     })
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    LineEnd,
+    Number,
+    Text,
+}
+
+// === impl Kind ===
+
+impl Kind {
+    fn of(byte: u8) -> Self {
+        match byte {
+            b'\n' => Self::LineEnd,
+            b'0'..=b'9' => Self::Number,
+            _ => Self::Text,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -66,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_in_ids_are_sorted_by_value() {
+    fn ids_are_sorted_line_by_line_with_numbers_by_value() {
         let sorted = [
             "",
             "2",
@@ -78,6 +97,12 @@ mod tests {
             "node-02",
             "node-10",
             "node-a",
+            "vol-\nnode-1",
+            "vol-1\nnode-2",
+            "vol-1\nnode-10",
+            "vol-1-a\nnode-1",
+            "vol-2\nnode-1",
+            "vol-10\nnode-1",
             "vol-18446744073709551616",
             "vol-a\nnode-2",
             "vol-a\nnode-10",

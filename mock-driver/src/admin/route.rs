@@ -84,7 +84,7 @@ mod tests {
                 let methods = item.as_object().unwrap().keys();
                 methods.map(move |method| format!("{} {path}", method.to_uppercase()))
             })
-            // They are endless.
+            // These are streams.
             .filter(|route| !["GET /events", "GET /changes"].contains(&route.as_str()))
             .collect();
         let requests = REQUESTS.iter().map(|(method, path)| format!("{method} {path}"));

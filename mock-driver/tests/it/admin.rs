@@ -6,8 +6,9 @@ use std::ops::ControlFlow;
 use csi_mock_driver::admin_api::client::{CallEvent, Calls, Client, Error};
 use csi_mock_driver::admin_api::resource::{
     Attach, Expectation, ExpectationStatus, Expected, ExpectedCount, HealthIssue, NodeChange, NodeNew,
-    VolumeChange, VolumeNew,
+    StorageHealthIssue, VolumeChange, VolumeNew,
 };
+use csi_mock_driver::array::{Pool, PoolName, Segments, Settings};
 use csi_mock_driver::fault::Origin;
 use csi_mock_driver::journal::clock::Clock;
 use csi_proto::v1;
@@ -20,6 +21,7 @@ use crate::server::{Server, cancel_after, mk_create, mk_map, mk_publish, mk_unpu
 
 mod browser;
 mod ctl;
+mod fault_file;
 mod openapi;
 mod page;
 mod storage;
@@ -105,6 +107,87 @@ async fn list_pages_together_are_complete() {
     );
     let found = client.volumes(&[("search", "vol-2".to_owned())]).await.unwrap();
     assert_eq!(found.matched, 6, "vol-2 and vol-20 to vol-24");
+}
+
+#[tokio::test]
+async fn attachments_pools_and_unhealthy_nodes_are_in_natural_order() {
+    let (_server, client) = Server::start_administered(|_, settings| {
+        settings.array.nodes = Settings::numbered_nodes(12);
+        let mk_pool = |name: &str| Pool {
+            name: PoolName::from(name),
+            segments: Segments::default(),
+            capacity: 1 << 40,
+        };
+        settings.array.pools = ["pool-10", "pool-2"].map(mk_pool).to_vec();
+    })
+    .await;
+    let mut volumes = Vec::new();
+    for name in ["a", "b"] {
+        let new = VolumeNew {
+            name: name.to_owned(),
+            access_mode: Some("MULTI_NODE_MULTI_WRITER".to_owned()),
+            ..VolumeNew::default()
+        };
+        volumes.push(client.create_volume(&new).await.unwrap().id);
+    }
+    volumes.sort();
+    let attach = Attach {
+        access_mode: Some("MULTI_NODE_MULTI_WRITER".to_owned()),
+        ..Attach::default()
+    };
+    let change = NodeChange {
+        health: Some(vec![StorageHealthIssue {
+            status: "DEGRADED".to_owned(),
+            reason: "Cable".to_owned(),
+            message: "a cable is loose".to_owned(),
+            capability: None,
+        }]),
+        ..NodeChange::default()
+    };
+    for node in ["node-10", "node-1", "node-2"] {
+        for volume in &volumes {
+            client.attach(volume, node, &attach).await.unwrap();
+        }
+        client.change_node(node, &change).await.unwrap();
+    }
+
+    let sorted = ["node-1", "node-2", "node-10"];
+    let volume = client.volume(&volumes[0]).await.unwrap();
+    let nodes: Vec<_> = volume.attachments.iter().map(|held| held.node.as_str()).collect();
+    assert_eq!(nodes, sorted);
+    let storage = client.storage().await.unwrap();
+    let nodes: Vec<_> = storage
+        .nodes
+        .iter()
+        .map(|storage| storage.node.as_str())
+        .collect();
+    assert_eq!(nodes, sorted);
+    let pools = client.pools().await.unwrap();
+    let names: Vec<_> = pools.iter().map(|pool| pool.name.as_str()).collect();
+    assert_eq!(names, ["pool-2", "pool-10"]);
+
+    let (mut listed, mut after) = (Vec::new(), None::<String>);
+    loop {
+        let mut query = vec![("limit", "2".to_owned())];
+        query.extend(after.map(|after| ("after", after)));
+        let page = client.attachments(&query).await.unwrap();
+        listed.extend(page.items.into_iter().map(|held| (held.volume, held.node)));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    let on = |volume: &String| sorted.map(|node| (volume.clone(), node.to_owned()));
+    assert_eq!(listed, volumes.iter().flat_map(on).collect::<Vec<_>>());
+    let behind = client
+        .attachments(&[("after", volumes[0].clone())])
+        .await
+        .unwrap();
+    assert_eq!(
+        behind.items.len(),
+        3,
+        "a volume as cursor follows its attachments"
+    );
 }
 
 #[tokio::test]

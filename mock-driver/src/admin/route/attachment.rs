@@ -40,7 +40,7 @@ pub(super) async fn list(
         Some(volume) => Some(admin.id_of(Named::Volume, volume).await?),
         None => None,
     };
-    // Ids contain no newline, so the cursor is unambiguous. One without a node is behind all of its volume.
+    // Ids contain no newline, so the cursor is unambiguous. A cursor without a node follows all attachments of its volume.
     let after = query.after.map(|after| match after.contains('\n') {
         true => after,
         false => format!("{after}\n{}", char::MAX),

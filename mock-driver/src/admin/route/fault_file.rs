@@ -23,7 +23,8 @@ pub(super) struct FileQuery {
 /// Applies a fault file atomically: creates or replaces its rules and backend faults.
 /// ALREADY_EXISTS if an id belongs to `--faults` or a scenario.
 #[utoipa::path(post, path = "/scripts", tag = "faults", params(FileQuery),
-    request_body(content = Object, description = "A fault file in JSON or YAML: a list of rules, or lists of `rules` and `backend-faults`."),
+    request_body(content((Object = "application/json"), (Object = "application/yaml")),
+        description = "A fault file: a list of rules, or lists of `rules` and `backend-faults`."),
     responses((status = 200, body = Faults), (status = "default", body = Problem)))]
 pub(super) async fn put(
     State(admin): State<Admin>,

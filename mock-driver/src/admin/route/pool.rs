@@ -2,16 +2,21 @@
 
 use axum::extract::State;
 
+use crate::admin::page::first;
 use crate::admin::request::{Json, Path, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{Pool, PoolChange, Problem};
-use crate::array::PoolUsage;
+use crate::array::{Array, PoolUsage};
 
-/// Lists the storage pools with their usage.
+/// Lists the storage pools with their usage, sorted by name.
 #[utoipa::path(get, path = "/pools", tag = "storage",
     responses((status = 200, body = Vec<Pool>), (status = "default", body = Problem)))]
 pub(super) async fn list(State(admin): State<Admin>) -> Reply<Vec<Pool>> {
-    admin.read(|array| Ok(array.pools().map(shown).collect())).await
+    let list = |array: &Array| {
+        let pools = array.pools().map(shown).collect();
+        Ok(first(pools, usize::MAX, |pool| pool.name.as_str()))
+    };
+    admin.read(list).await
 }
 
 /// Reads a pool.

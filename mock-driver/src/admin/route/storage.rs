@@ -4,13 +4,14 @@ use axum::extract::State;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::admin::page::first;
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Json, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{NodeStorage, Problem, Storage, StorageChange, StorageHealthIssue};
 use crate::array::{self, Array, Capability};
 
-/// Lists the health issues of the storage of all nodes and of single nodes.
+/// Lists the health issues of the storage of all nodes, and of single nodes, sorted by id.
 #[utoipa::path(get, path = "/storage", tag = "storage",
     responses((status = 200, body = Storage), (status = "default", body = Problem)))]
 pub(super) async fn get(State(admin): State<Admin>) -> Reply<Storage> {
@@ -23,7 +24,7 @@ pub(super) async fn get(State(admin): State<Admin>) -> Reply<Storage> {
         });
         Ok(Storage {
             health: of(array, None),
-            nodes: nodes.collect(),
+            nodes: first(nodes.collect(), usize::MAX, |storage| storage.node.as_str()),
         })
     };
     admin.read(list).await

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::storage;
-use crate::admin::page::page;
+use crate::admin::page::{first, page};
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Created, Deleted, Json, Path, Query, Reply};
 use crate::admin::state::Admin;
@@ -237,7 +237,9 @@ fn shown(array: &Array, volume: &array::Volume) -> Volume {
         pool: spec.pool.to_string(),
         mutable_parameters: volume.qos.clone(),
         health: array.issues(spec.id.as_str()).iter().map(issue).collect(),
-        attachments: attachments(volume).collect(),
+        attachments: first(attachments(volume).collect(), usize::MAX, |held| {
+            held.node.as_str()
+        }),
     }
 }
 

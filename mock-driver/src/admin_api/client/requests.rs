@@ -41,7 +41,7 @@ requests! {
     /// Reads the driver information.
     pub GET "/info" info() -> Info;
 
-    /// Lists volumes; the query has the parameters of the path.
+    /// Lists volumes; the query has the query parameters of the route.
     pub GET "/volumes" volumes() -> Page<Volume>, query query: &[(&str, String)];
     /// Reads a volume.
     pub GET "/volumes/{volume}" volume(volume) -> Volume;
@@ -52,7 +52,7 @@ requests! {
     /// Deletes a volume.
     pub DELETE "/volumes/{volume}" delete_volume(volume) -> ();
 
-    /// Lists nodes; the query has the parameters of the path.
+    /// Lists nodes; the query has the query parameters of the route.
     pub GET "/nodes" nodes() -> Page<Node>, query query: &[(&str, String)];
     /// Reads a node.
     pub GET "/nodes/{node}" node(node) -> Node;
@@ -63,14 +63,14 @@ requests! {
     /// Deregisters a node. Its volumes stay attached.
     pub DELETE "/nodes/{node}" remove_node(node) -> ();
 
-    /// Lists attachments; the query has the parameters of the path.
+    /// Lists attachments; the query has the query parameters of the route.
     pub GET "/attachments" attachments() -> Page<Attachment>, query query: &[(&str, String)];
     /// Attaches a volume out of band.
     pub PUT "/attachments/{volume}/{node}" attach(volume, node) -> Attachment, body attach: &Attach;
     /// Detaches a volume out of band: the attacher does not see it.
     pub DELETE "/attachments/{volume}/{node}" detach(volume, node) -> ();
 
-    /// Lists snapshots; the query has the parameters of the path.
+    /// Lists snapshots; the query has the query parameters of the route.
     pub GET "/snapshots" snapshots() -> Page<Snapshot>, query query: &[(&str, String)];
     /// Reads a snapshot.
     pub GET "/snapshots/{snapshot}" snapshot(snapshot) -> Snapshot;
@@ -79,7 +79,7 @@ requests! {
     /// Deletes a snapshot.
     pub DELETE "/snapshots/{snapshot}" delete_snapshot(snapshot) -> ();
 
-    /// Lists group snapshots; the query has the parameters of the path.
+    /// Lists group snapshots; the query has the query parameters of the route.
     pub GET "/group-snapshots" group_snapshots() -> Page<GroupSnapshot>, query query: &[(&str, String)];
     /// Reads a group snapshot.
     pub GET "/group-snapshots/{group}" group_snapshot(group) -> GroupSnapshot;
