@@ -272,9 +272,7 @@ impl World {
                 self.used.extend(pod.volume.clone());
                 self.pods.insert(pod.name.clone(), pod.clone());
             }
-            Observation::PodGone(name) => {
-                self.pods.remove(name);
-            }
+            Observation::PodGone(name) => drop(self.pods.remove(name)),
             Observation::VolumeDeleted(_)
             | Observation::Write(_)
             | Observation::Panicked(_)

@@ -172,7 +172,8 @@ impl FaultInjector {
         self.plan(after, Step::EndApiFaults);
     }
 
-    pub(crate) async fn driver_faults(&mut self) {
+    /// `method`: of the calls that fail; by default a random one.
+    pub(crate) async fn driver_faults(&mut self, method: Option<&'static str>) {
         if !self.mark_faulty("driver faults") {
             return;
         }
@@ -187,8 +188,9 @@ impl FaultInjector {
             "DeleteVolume",
         ];
         // Sometimes all unmounts fail for longer than the attach/detach controller's timeout.
-        let outlasts = self.random.u32(..8) == 0;
-        let method = methods[self.random.usize(if outlasts { 4..6 } else { 0..methods.len() })];
+        let outlasts = method.is_none() && self.random.u32(..8) == 0;
+        let range = if outlasts { 4..6 } else { 0..methods.len() };
+        let method = method.unwrap_or_else(|| methods[self.random.usize(range)]);
         let end = match self.random.u32(..7) {
             _ if outlasts => "action: {code: UNAVAILABLE}",
             0 => "action: {code: UNAVAILABLE}",

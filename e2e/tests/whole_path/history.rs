@@ -35,7 +35,10 @@ pub(crate) enum FaultKind {
     Api,
     /// Only writes of the attacher that are executed late.
     LateWrites,
+    /// Faults of calls of any method.
     Driver,
+    /// Only failing detaches.
+    FailingDetach,
     LoseNode,
     LoseMachine,
     EndWatches,
@@ -216,7 +219,8 @@ impl FaultInjector {
             FaultKind::ApiServerDown => self.api_server_down(),
             FaultKind::Api => self.api_faults(None),
             FaultKind::LateWrites => self.api_faults(Some(ApiFault::LateExecution)),
-            FaultKind::Driver => self.driver_faults().await,
+            FaultKind::Driver => self.driver_faults(None).await,
+            FaultKind::FailingDetach => self.driver_faults(Some("ControllerUnpublishVolume")).await,
             FaultKind::LoseNode => self.lose_node(),
             FaultKind::LoseMachine => self.lose_machine(),
             FaultKind::EndWatches => self.end_watches(),

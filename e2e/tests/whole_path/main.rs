@@ -22,7 +22,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use attacher_contract::Clause;
 use embedded_cluster::injected_bug::InjectedBug;
 
-use history::FaultKind::{Api, CrashControllers, Driver, EndWatches, LateWrites, LoseMachine, MovePod};
+use history::FaultKind::{
+    Api, CrashControllers, Driver, EndWatches, FailingDetach, LateWrites, LoseMachine, MovePod,
+};
 use history::{ALL, FaultKind, Plan};
 use injected_bug::{Bug, SidecarBug};
 
@@ -160,14 +162,14 @@ macro_rules! injected_bugs {
 
 injected_bugs! {
     finds_kubernetes_101791: Bug::Kubernetes(InjectedBug::FailedReconstruction), with ALL, by 2, breaks MountedIsPublished;
-    finds_kubernetes_115297: Bug::Kubernetes(InjectedBug::MigratedVolumeNotRecognized), with ALL, by 2, breaks MountedIsPublished;
+    finds_kubernetes_115297: Bug::Kubernetes(InjectedBug::MigratedVolumeNotRecognized), with ALL, by 0, breaks MountedIsPublished;
     finds_kubernetes_81078: Bug::Kubernetes(InjectedBug::DeletedPodStaysDesired),
         with &[MovePod, CrashControllers, EndWatches, Api], by 0, breaks PodsRun;
     finds_kubernetes_106710: Bug::Kubernetes(InjectedBug::ForcedDetachFromHealthyNode),
-        with &[MovePod, Driver], by 0, breaks MountedIsPublished;
+        with &[MovePod, Driver], by 2, breaks MountedIsPublished;
     finds_kubernetes_120571: Bug::Kubernetes(InjectedBug::AttachedAfterFailedDetach),
-        with &[MovePod, Driver], by 0, breaks PodsRun;
-    finds_sidecar_issue_3: Bug::Sidecar(SidecarBug::WritesWithoutUid), with &[MovePod, LateWrites], by 0, breaks AttachedWhilePublished;
+        with &[MovePod, MovePod, FailingDetach], by 0, breaks PodsRun;
+    finds_sidecar_issue_3: Bug::Sidecar(SidecarBug::WritesWithoutUid), with &[MovePod, LateWrites], by 0, breaks FinalizerWithProof;
     finds_sidecar_issue_4: Bug::Sidecar(SidecarBug::PvFinalizerAppended), with ALL, by 0, breaks FinalizerOnce;
     finds_sidecar_issue_12: Bug::Sidecar(SidecarBug::UnpublishesFromPresentNodeId),
         with &[MovePod, LoseMachine], by 1, breaks FinalizerWithProof;

@@ -297,9 +297,11 @@ impl State {
     /// The timeline's name of the volume that the subject of a violation is about.
     fn volume_in(&self, subject: &str) -> Option<String> {
         let mut history = self.contract.history().iter().rev();
-        let attachment = history.find_map(|(_, seen)| match seen {
-            Observation::Attachment(attachment) if &*attachment.name == subject => Some(&attachment.volume),
-            _ => None,
+        let attachment = history.find_map(|(_, seen)| {
+            let Observation::Attachment(attachment) = seen else {
+                return None;
+            };
+            (&*attachment.name == subject).then_some(&attachment.volume)
         });
         let is_named = |name: &str| subject.split(' ').any(|word| word == name);
         let mut volumes = self.contract.world().volumes.values();
