@@ -30,6 +30,8 @@ use injected_bug::{Bug, SidecarBug};
 
 /// Seeds of the histories in CI.
 const SEEDS: Range<u64> = 0..40;
+/// How many seeds may be tried for an injected bug, from the one that found it last.
+const SEEDS_FOR_BUG: u64 = 40;
 /// Environment variable with the seeds, such as `7` or `0..1000`.
 const SEEDS_VARIABLE: &str = "WHOLE_PATH_SEEDS";
 
@@ -136,7 +138,7 @@ fn assert_equal(seed: u64, first: &str, second: &str) {
 fn is_found(bug: Bug, faults: &'static [FaultKind], seed: u64, clause: Clause) {
     let (bug, without_bug) = (Some(bug), Plan { faults, bug: None });
     let plan = Plan { faults, bug };
-    let found = first_failure(seeds(seed..seed + 1), plan);
+    let found = first_failure(seeds(seed..seed + SEEDS_FOR_BUG), plan);
     let (seed, failure) = found.expect("the bug must be found");
     let broken = failure.lines().next().unwrap_or_default();
     println!("{bug:?} is found by seed {seed}: {broken}");
