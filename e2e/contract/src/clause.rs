@@ -15,9 +15,9 @@ mod write;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::observation::{Method, Name, Observation, Target};
+use crate::observation::{Attachment, Method, Name, Observation, Target};
 use crate::world::World;
-use crate::{Order, Settings};
+use crate::{Environment, Order, Settings};
 
 /// Who must keep a clause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +133,7 @@ clauses! {
         "No unpublish of the target of an attached VolumeAttachment that is not being deleted.",
         "Kubernetes API, VolumeAttachment; CSI spec, ControllerUnpublishVolume";
     AttachedWhilePublished, "attached-while-published", Contract, status::attached_while_published,
-        "`attached: true` is stored only after the driver confirmed the publish.",
+        "`attached: true` is stored only after the driver confirmed the publish; with an honest driver, only while the array has it published.",
         "Kubernetes API, VolumeAttachmentStatus.attached";
     ContextReported, "context-reported", Contract, status::context_reported,
         "`attachmentMetadata` is the `publish_context` of the publish.",
@@ -189,11 +189,14 @@ clauses! {
     AttachedForPods, "attached-for-pods", Path, path::attached_for_pods,
         "Once the faults have ended, every VolumeAttachment is for a pod of its node.",
         "kube-controller-manager, attach/detach controller: desired state of world";
+    PodsAttached, "pods-attached", Path, path::pods_attached,
+        "Once the faults have ended, each running pod's volume has a VolumeAttachment to the pod's node.",
+        "kube-controller-manager, attach/detach controller: desired state of world";
     NoPanic, "no-panic", Path, path::no_panic,
         "No controller and no kubelet panics.",
         "the harness";
     RecordComplete, "record-complete", Harness, outcome::record_complete,
-        "The observations have no gap without a list after it.",
+        "The observations have no gap without a list after it, and no fault after the end of all faults.",
         "the harness";
 }
 
@@ -211,6 +214,17 @@ impl Clause {
 impl Now<'_> {
     pub(crate) fn is_exact(&self) -> bool {
         self.settings.order == Order::Exact
+    }
+
+    pub(crate) fn is_honest(&self) -> bool {
+        self.settings.environment == Environment::Honest
+    }
+
+    /// Whether something that may outlast the faults excuses that the attachment is not as it should be.
+    pub(crate) fn has_excuse(&self, attachment: &Attachment) -> bool {
+        !self.is_honest()
+            && self.world.healed.is_some()
+            && (self.world.has_obstacle(attachment) || self.world.is_refused(attachment))
     }
 }
 

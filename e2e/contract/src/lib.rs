@@ -27,6 +27,8 @@ pub struct Settings {
     pub order: Order,
     /// What the attacher stores before it publishes.
     pub record: Record,
+    /// What may happen besides faults that end.
+    pub environment: Environment,
     /// The attacher's flag `--assume-unpublished-after`; `None`: never.
     pub assume_unpublished_after: Option<Duration>,
     /// Bounds of an uneventful attach and detach.
@@ -45,6 +47,15 @@ pub enum Order {
     /// States of objects come from a watch, after they were stored. Clauses that would need the exact time accept what may have
     /// been right.
     Watched,
+}
+
+/// What may happen besides faults that end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Environment {
+    /// The driver's OK is true, only calls change the array, and nothing outlasts the faults.
+    Honest,
+    /// The driver may answer OK without an effect, the array may change out of band, and obstacles may outlast the faults.
+    Adverse,
 }
 
 /// What an attacher stores on the VolumeAttachment before it publishes, besides its finalizer.
@@ -104,10 +115,19 @@ impl Settings {
         Self {
             order: Order::Exact,
             record: Record::Target,
+            environment: Environment::Adverse,
             assume_unpublished_after: None,
             bounds: Bounds::OURS,
             secrets: Vec::new(),
             off: BTreeSet::new(),
+        }
+    }
+
+    /// The whole path, in which the driver's OK is true and nothing outlasts the faults.
+    pub fn honest() -> Self {
+        Self {
+            environment: Environment::Honest,
+            ..Self::exact()
         }
     }
 

@@ -230,6 +230,11 @@ impl History {
     }
 }
 
+/// Changes the settings to those of an honest environment.
+fn honest(settings: &mut Settings) {
+    settings.environment = Environment::Honest;
+}
+
 fn write(by: Option<&str>, empty: bool, changed: bool) -> Observation {
     Observation::Write(Write {
         by: by.map(Name::from),

@@ -50,6 +50,8 @@ pub struct World {
     pub last_fault: Option<usize>,
     /// When all faults ended.
     pub healed: Option<usize>,
+    /// The first fault after that.
+    pub relapsed: Option<usize>,
     lists: BTreeMap<u64, usize>,
     operator: Option<Duration>,
 }
@@ -103,6 +105,7 @@ impl World {
             taken_targets: BTreeSet::new(),
             last_fault: None,
             healed: None,
+            relapsed: None,
             lists: BTreeMap::new(),
             operator,
         }
@@ -172,6 +175,24 @@ impl World {
             .map(|(_, &since)| since)
     }
 
+    /// The attachment's volume on its node, under the node ID that the driver registers now.
+    pub fn present_target_of(&self, attachment: &Attachment) -> Option<Target> {
+        let (registration, _) = self.nodes.get(&attachment.node)?.registration.as_ref()?;
+        match registration {
+            Registration::Id(id) => Some(Target {
+                volume: self.handle(attachment)?,
+                node: id.clone(),
+            }),
+            Registration::NoDriver | Registration::NoCsiNode => None,
+        }
+    }
+
+    /// Whether the node with this node ID is known to be ready and in service.
+    pub fn is_healthy(&self, target: &Target) -> bool {
+        let mut nodes = self.nodes.values();
+        nodes.any(|node| node.ids.contains(&target.node) && node.healthy == Some(true))
+    }
+
     /// Whether an attacher process that is known to run without the lease sent this.
     pub(crate) fn lacks_lease(&self, by: Option<&Name>) -> Option<usize> {
         let (since, holder) = self.leader.as_ref()?;
@@ -230,9 +251,9 @@ impl World {
             Observation::ProcessEnded(process) => self.end_process(number, process),
             Observation::Fault(_) => {
                 self.last_fault = Some(number);
-                self.healed = None;
+                self.relapsed = self.relapsed.or(self.healed.take().and(Some(number)));
             }
-            Observation::Healed => self.healed = Some(number),
+            Observation::Healed => (self.healed, self.relapsed) = (Some(number), None),
             Observation::GapBegan(what) => {
                 self.last_fault = Some(number);
                 self.gaps.insert(what.clone(), number);

@@ -76,10 +76,11 @@ impl Replica {
                 };
                 let args = Args::read(FLAGS.map(Into::into)).expect("the flags must be valid");
                 match manager::serve(args, environment, stop.clone()).await {
-                    Ok(()) => observer.fault(name, "ended"),
-                    Err(error @ manager::Error::StoppedLeading(_)) => observer.fault(name, error),
+                    Ok(()) => observer.note(name, None, "ended"),
+                    Err(error @ manager::Error::StoppedLeading(_)) => observer.note(name, None, error),
                     Err(error) => observer.fail(format_args!("{name} failed: {error}")),
                 }
+                observer.observe(Observation::ProcessEnded(name.into()));
                 sleep(RESTART).await;
             }
         });

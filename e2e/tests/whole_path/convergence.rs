@@ -71,7 +71,7 @@ impl World {
                 return Ok(());
             }
             if begun.elapsed() > TIMEOUT {
-                // What the contract misses is a violation.
+                // Unsatisfied clauses become violations.
                 self.observer.observe(seen.clone());
                 self.verify()?;
                 self.observer

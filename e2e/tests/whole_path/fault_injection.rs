@@ -11,8 +11,32 @@ use jiff::SignedDuration;
 use crate::history::{FaultInjector, REPLICAS, Step};
 use crate::world::NODES;
 
-/// Number of the API server's fault that executes writes late.
-pub(crate) const LATE_WRITES: u32 = 7;
+/// A fault of the API server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ApiFault {
+    Latency,
+    StorageTimeout,
+    TooManyRequests,
+    Conflict,
+    LostResponse,
+    LostRequest,
+    DroppedWatch,
+    /// Writes of the attacher are executed late.
+    LateExecution,
+    StaleWatch,
+}
+
+const API_FAULTS: [ApiFault; 9] = [
+    ApiFault::Latency,
+    ApiFault::StorageTimeout,
+    ApiFault::TooManyRequests,
+    ApiFault::Conflict,
+    ApiFault::LostResponse,
+    ApiFault::LostRequest,
+    ApiFault::DroppedWatch,
+    ApiFault::LateExecution,
+    ApiFault::StaleWatch,
+];
 const ATTACHER: &str = "csi-attacher";
 /// The clients of the API server, for faults of a single one.
 const CLIENTS: [&str; 4] = [ATTACHER, CONTROLLERS, KUBELETS, PROVISIONERS];
@@ -99,7 +123,7 @@ impl FaultInjector {
     }
 
     /// `kind`: of all rules; by default a random one each.
-    pub(crate) fn api_faults(&mut self, kind: Option<u32>) {
+    pub(crate) fn api_faults(&mut self, kind: Option<ApiFault>) {
         if !self.mark_faulty("API faults") {
             return;
         }
@@ -109,26 +133,27 @@ impl FaultInjector {
             let (any, watches): (&[&'static str], &[&'static str]) = (&[], &["watch"]);
             let writes: &[&'static str] = &["create", "update", "patch", "delete"];
             let updates: &[&'static str] = &["update", "patch"];
-            let (verbs, fault) = match kind.unwrap_or_else(|| self.random.u32(..9)) {
-                0 => (any, Fault::Latency(self.within(0, 3))),
-                1 => (writes, Fault::Error(Status::storage_timeout())),
-                2 => (any, Fault::Error(Status::too_many_requests(1))),
-                3 => (updates, Fault::Conflict),
-                4 => (writes, Fault::LostResponse),
-                5 => (any, Fault::LostRequest),
-                6 => (watches, Fault::DroppedWatch(self.within(0, 10))),
-                LATE_WRITES => {
-                    // The attach/detach controller detects unexpected VolumeAttachments only at its start.
-                    client = ATTACHER;
-                    // A late write may reach the next VolumeAttachment of the same name.
-                    for _ in 0..2 {
-                        let after = self.within(0, 30);
-                        self.plan(after, Step::MovePod);
+            let (verbs, fault) =
+                match kind.unwrap_or_else(|| API_FAULTS[self.random.usize(..API_FAULTS.len())]) {
+                    ApiFault::Latency => (any, Fault::Latency(self.within(0, 3))),
+                    ApiFault::StorageTimeout => (writes, Fault::Error(Status::storage_timeout())),
+                    ApiFault::TooManyRequests => (any, Fault::Error(Status::too_many_requests(1))),
+                    ApiFault::Conflict => (updates, Fault::Conflict),
+                    ApiFault::LostResponse => (writes, Fault::LostResponse),
+                    ApiFault::LostRequest => (any, Fault::LostRequest),
+                    ApiFault::DroppedWatch => (watches, Fault::DroppedWatch(self.within(0, 10))),
+                    ApiFault::LateExecution => {
+                        // The attach/detach controller detects unexpected VolumeAttachments only at its start.
+                        client = ATTACHER;
+                        // A late write may reach the next VolumeAttachment of the same name.
+                        for _ in 0..2 {
+                            let after = self.within(0, 30);
+                            self.plan(after, Step::MovePod);
+                        }
+                        (updates, Fault::LateExecution(self.within(5, 60)))
                     }
-                    (updates, Fault::LateExecution(self.within(5, 60)))
-                }
-                _ => (watches, Fault::StaleWatch(self.within(0, 20))),
-            };
+                    ApiFault::StaleWatch => (watches, Fault::StaleWatch(self.within(0, 20))),
+                };
             let probability = 0.1 + 0.5 * self.random.f64();
             self.world
                 .observer

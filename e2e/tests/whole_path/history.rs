@@ -8,7 +8,7 @@ use csi_mock_driver::fault::Origin;
 use fastrand::Rng;
 use tokio::time::{Instant, sleep_until};
 
-use crate::fault_injection::{LATE_WRITES, latencies};
+use crate::fault_injection::{ApiFault, latencies};
 use crate::injected_bug::Bug;
 use crate::world::World;
 
@@ -218,7 +218,7 @@ impl FaultInjector {
             FaultKind::EndDriver => self.end_driver(),
             FaultKind::ApiServerDown => self.api_server_down(),
             FaultKind::Api => self.api_faults(None),
-            FaultKind::LateWrites => self.api_faults(Some(LATE_WRITES)),
+            FaultKind::LateWrites => self.api_faults(Some(ApiFault::LateExecution)),
             FaultKind::Driver => self.driver_faults(None).await,
             FaultKind::FailingDetach => self.driver_faults(Some("ControllerUnpublishVolume")).await,
             FaultKind::LoseNode => self.lose_node(),

@@ -1,22 +1,18 @@
 //! Injected bugs, to test that the simulation finds them (mutation testing).
 
-use csi_attacher::leader_election::Fenced;
-use embedded_cluster::apiserver::{ApiServer, ResponseBody};
 use embedded_cluster::injected_bug::InjectedBug;
-use futures::future::BoxFuture;
-use http::{Method, Request, Response};
-use http_body_util::{BodyExt as _, Full};
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use http::{HeaderValue, Method};
 use hyper::body::Bytes;
-use kube::client::Body;
 use serde_json::{Value, json};
-use tower::{BoxError, Service, ServiceExt as _, service_fn};
 
 /// A bug to inject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
     /// In the controllers or kubelets.
     Kubernetes(InjectedBug),
-    /// In the attacher, by a wrapper around its API server.
+    /// In the attacher, by a change of its requests.
     Sidecar(SidecarBug),
 }
 
@@ -52,36 +48,17 @@ impl Bug {
 // === impl SidecarBug ===
 
 impl SidecarBug {
-    /// Wraps the API server so that the attacher behaves as with this bug.
-    pub(crate) fn inject_into(
-        self,
-        server: ApiServer,
-    ) -> impl Service<
-        Request<Fenced<Body>>,
-        Response = Response<ResponseBody>,
-        Error = BoxError,
-        Future = BoxFuture<'static, Result<Response<ResponseBody>, BoxError>>,
-    > + Clone
-    + Send
-    + Sync
-    + 'static {
-        service_fn(move |request: Request<Fenced<Body>>| -> BoxFuture<'static, _> {
-            let server = server.clone();
-            Box::pin(async move {
-                let (mut parts, body) = request.into_parts();
-                let mut bytes = body.collect().await?.to_bytes();
-                if parts.method == Method::PATCH
-                    && let Some((changed, content_type)) = self.changed(parts.uri.path(), &bytes)
-                {
-                    bytes = changed;
-                    if let Some(content_type) = content_type {
-                        let value = http::HeaderValue::from_static(content_type);
-                        parts.headers.insert(http::header::CONTENT_TYPE, value);
-                    }
-                }
-                server.oneshot(Request::from_parts(parts, Full::new(bytes))).await
-            })
-        })
+    /// Changes the request to that of an attacher with this bug.
+    pub(crate) fn inject_into(self, parts: &mut Parts, body: Bytes) -> Bytes {
+        let changed = (parts.method == Method::PATCH).then(|| self.changed(parts.uri.path(), &body));
+        let Some((changed, content_type)) = changed.flatten() else {
+            return body;
+        };
+        if let Some(content_type) = content_type {
+            let value = HeaderValue::from_static(content_type);
+            parts.headers.insert(CONTENT_TYPE, value);
+        }
+        changed
     }
 
     /// The patch of an attacher with this bug, and its content type if it differs.

@@ -5,6 +5,7 @@
 //! volume's timeline, and the same seed reproduces it. See e2e/README.md.
 
 mod attacher;
+mod attacher_api;
 mod convergence;
 mod driver;
 mod fault_injection;
@@ -18,6 +19,7 @@ mod world;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use attacher_contract::Clause;
 use embedded_cluster::injected_bug::InjectedBug;
 
 use history::FaultKind::{
@@ -130,38 +132,47 @@ fn assert_equal(seed: u64, first: &str, second: &str) {
     assert!(first == second, "seed {seed} ends differently");
 }
 
-/// Runs the history of a seed with an injected bug, which violates the contract, and fails identically again, byte for byte.
+/// Runs the history of a seed with an injected bug, which first breaks this clause, and fails identically again, byte for byte.
 /// Without the bug nothing is violated. `faults` are those that lead to the bug, because few histories with all kinds do.
 #[expect(clippy::print_stdout, reason = "the violation is the test's result")]
-fn is_found(bug: Bug, faults: &'static [FaultKind], seed: u64) {
+fn is_found(bug: Bug, faults: &'static [FaultKind], seed: u64, clause: Clause) {
     let (bug, without_bug) = (Some(bug), Plan { faults, bug: None });
     let plan = Plan { faults, bug };
     let found = first_failure(seeds(seed..seed + SEEDS_FOR_BUG), plan);
     let (seed, failure) = found.expect("the bug must be found");
+    let broken = failure.lines().next().unwrap_or_default();
+    println!("{bug:?} is found by seed {seed}: {broken}");
+    let expected = format!("{}: ", clause.rule().name);
+    assert!(
+        broken.starts_with(&expected),
+        "seed {seed} breaks {broken}, not {expected}"
+    );
     let again = play(seed, plan).expect_err("the history must fail again");
     assert_equal(seed, &failure, &again);
     let passed = play(seed, without_bug);
     assert!(passed.is_ok(), "history {seed} fails without the bug, too");
-    let broken = failure.lines().next().unwrap_or_default();
-    println!("{bug:?} is found by seed {seed}: {broken}");
 }
 
 macro_rules! injected_bugs {
-    ($($test:ident: $bug:expr, with $faults:expr, by $seed:literal;)+) => {$(
+    ($($test:ident: $bug:expr, with $faults:expr, by $seed:literal, breaks $clause:ident;)+) => {$(
         #[test]
         fn $test() {
-            is_found($bug, $faults, $seed);
+            is_found($bug, $faults, $seed, Clause::$clause);
         }
     )+};
 }
 
 injected_bugs! {
-    finds_kubernetes_101791: Bug::Kubernetes(InjectedBug::FailedReconstruction), with ALL, by 2;
-    finds_kubernetes_115297: Bug::Kubernetes(InjectedBug::MigratedVolumeNotRecognized), with ALL, by 7;
-    finds_kubernetes_81078: Bug::Kubernetes(InjectedBug::DeletedPodStaysDesired), with &[MovePod, CrashControllers, EndWatches, Api], by 4;
-    finds_kubernetes_106710: Bug::Kubernetes(InjectedBug::ForcedDetachFromHealthyNode), with &[MovePod, Driver], by 2;
-    finds_kubernetes_120571: Bug::Kubernetes(InjectedBug::AttachedAfterFailedDetach), with &[MovePod, MovePod, FailingDetach], by 0;
-    finds_sidecar_issue_3: Bug::Sidecar(SidecarBug::WritesWithoutUid), with &[MovePod, LateWrites], by 0;
-    finds_sidecar_issue_4: Bug::Sidecar(SidecarBug::PvFinalizerAppended), with ALL, by 1;
-    finds_sidecar_issue_12: Bug::Sidecar(SidecarBug::UnpublishesFromPresentNodeId), with &[MovePod, LoseMachine], by 1;
+    finds_kubernetes_101791: Bug::Kubernetes(InjectedBug::FailedReconstruction), with ALL, by 2, breaks MountedIsPublished;
+    finds_kubernetes_115297: Bug::Kubernetes(InjectedBug::MigratedVolumeNotRecognized), with ALL, by 0, breaks MountedIsPublished;
+    finds_kubernetes_81078: Bug::Kubernetes(InjectedBug::DeletedPodStaysDesired),
+        with &[MovePod, CrashControllers, EndWatches, Api], by 0, breaks PodsRun;
+    finds_kubernetes_106710: Bug::Kubernetes(InjectedBug::ForcedDetachFromHealthyNode),
+        with &[MovePod, Driver], by 2, breaks MountedIsPublished;
+    finds_kubernetes_120571: Bug::Kubernetes(InjectedBug::AttachedAfterFailedDetach),
+        with &[MovePod, MovePod, FailingDetach], by 0, breaks PodsRun;
+    finds_sidecar_issue_3: Bug::Sidecar(SidecarBug::WritesWithoutUid), with &[MovePod, LateWrites], by 0, breaks FinalizerWithProof;
+    finds_sidecar_issue_4: Bug::Sidecar(SidecarBug::PvFinalizerAppended), with ALL, by 0, breaks FinalizerOnce;
+    finds_sidecar_issue_12: Bug::Sidecar(SidecarBug::UnpublishesFromPresentNodeId),
+        with &[MovePod, LoseMachine], by 1, breaks FinalizerWithProof;
 }

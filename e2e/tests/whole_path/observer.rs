@@ -32,6 +32,7 @@ struct State {
     timeline: Timeline,
     contract: Contract,
     array: Arc<Driver>,
+    has_faults: bool,
     finalizer: String,
     began: Instant,
     start: Timestamp,
@@ -49,7 +50,7 @@ struct State {
     claims: BTreeMap<String, String>,
     /// The latest line about each object.
     lines: BTreeMap<(String, String), String>,
-    /// What went wrong that the contract does not know.
+    /// A failure that no clause covers.
     failure: Option<String>,
 }
 
@@ -67,7 +68,8 @@ const LAG: Duration = Duration::from_secs(30);
 impl Observer {
     /// Observes the objects of `server` and the volumes of `array`. `has_faults`: the history is not uneventful.
     pub(crate) fn new(server: &ApiServer, array: Arc<Driver>, has_faults: bool) -> Self {
-        let mut settings = Settings::exact();
+        // No volume has a Secret.
+        let mut settings = Settings::honest().without(Clause::NoSecretShown);
         if has_faults {
             settings = settings.without(Clause::Uneventful);
         }
@@ -75,6 +77,7 @@ impl Observer {
             timeline: Timeline::default(),
             contract: Contract::new(settings),
             array,
+            has_faults,
             finalizer: attacher_finalizer(DRIVER),
             began: Instant::now(),
             start: server.clock().now(),
@@ -121,11 +124,9 @@ impl Observer {
         self.lock().observe(seen);
     }
 
-    /// The history fails for a reason that the contract does not know.
+    /// A failure that no clause covers.
     pub(crate) fn fail(&self, text: impl std::fmt::Display) {
-        let mut state = self.lock();
-        state.note("HISTORY", None, &text);
-        state.failure.get_or_insert_with(|| text.to_string());
+        self.lock().fail(text);
     }
 
     /// A machine starts: nothing is mounted.
@@ -140,6 +141,11 @@ impl Observer {
         for target in mounted.into_iter().filter(|target| &*target.node == id) {
             state.observe(Observation::Mounted(target, false));
         }
+    }
+
+    /// Whether the history is not uneventful.
+    pub(crate) fn has_faults(&self) -> bool {
+        self.lock().has_faults
     }
 
     /// The number of the next call or list.
@@ -190,6 +196,7 @@ impl Observer {
     pub(crate) fn observe_in_order(&self, seen: &Observation) -> Result<(), String> {
         let mut state = self.lock();
         state.observe_array();
+        state.observe_health();
         let missing = state.contract.preview(state.began.elapsed(), seen);
         match missing.first() {
             Some(missing) => Err(missing.to_string()),
@@ -230,6 +237,11 @@ impl Observer {
 impl State {
     fn note(&mut self, component: &str, volume: Option<&str>, text: impl std::fmt::Display) {
         self.timeline.note(self.began.elapsed(), component, volume, text);
+    }
+
+    fn fail(&mut self, text: impl std::fmt::Display) {
+        self.note("HISTORY", None, &text);
+        self.failure.get_or_insert_with(|| text.to_string());
     }
 
     fn observe(&mut self, seen: Observation) {
@@ -368,6 +380,16 @@ impl State {
     fn volume(&mut self, volume: &PersistentVolume, is_deleted: bool) {
         let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
         let (deleting, finalizers) = (deleting(volume), volume.finalizers());
+        // The contract knows the attacher's only.
+        let distinct: BTreeSet<_> = finalizers.iter().collect();
+        if distinct.len() < finalizers.len()
+            && finalizers.iter().filter(|held| **held == self.finalizer).count() < 2
+        {
+            self.fail(format_args!(
+                "{} has a finalizer twice: {finalizers:?}",
+                volume.name_any()
+            ));
+        }
         let line = Line {
             volume: Some(volume_of(&volume.name_any())),
             text: format!(

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use csi_attacher::kube_api::Access;
 use csi_e2e::fixture::{EBS_DRIVER, OUT_OF_SERVICE};
 use csi_mock_driver::array::{self, NodeId, NodeSettings};
 use csi_mock_driver::driver::{Driver, Settings};
@@ -24,8 +23,9 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::attacher::{self, Replica};
+use crate::attacher_api;
 use crate::driver::{DriverProcess, DriverSocket};
-use crate::history::Plan;
+use crate::history::{Plan, REPLICAS};
 use crate::injected_bug::{Bug, SidecarBug};
 use crate::observer::Observer;
 use crate::users::{Claim, Users};
@@ -88,13 +88,10 @@ impl World {
             process.present_ids = Some(present_ids.clone());
         }
         let socket = DriverSocket::new(process);
-        let access = match sidecar_bug {
-            Some(bug) => Access::in_process(bug.inject_into(cluster.api_server().clone())),
-            None => Access::in_process(cluster.api_server().clone()),
-        };
-        let access = access.expect("an in-process server needs no settings");
-        let replicas = ["attacher-0", "attacher-1"]
-            .map(|name| Replica::new(name, access.clone(), socket.clone(), observer.clone()));
+        let replicas = REPLICAS.map(|name| {
+            let access = attacher_api::access(cluster.api_server(), &observer, name, sidecar_bug);
+            Replica::new(name, access, socket.clone(), observer.clone())
+        });
         let client = cluster.api_server().client_of("users");
         let pods = PODS.into_iter().map(|(pod, volume)| (pod, Claim::bound(volume)));
         let with_template = PODS_WITH_TEMPLATE.map(|(pod, class)| (pod, Claim::from_template(pod, class)));

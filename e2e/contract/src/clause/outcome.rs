@@ -83,7 +83,7 @@ pub(super) fn recovers(now: Now<'_>, seen: &Observation, _: &mut Deferred, findi
             (false, false) if now.world.publishes => "it is attached, and nothing guards its publish",
             (true | false, _) => continue,
         };
-        if !now.world.has_obstacle(attachment) && !now.world.is_refused(attachment) {
+        if !now.has_excuse(attachment) {
             let error = match attachment.deleting {
                 Some(_) => &attachment.detach_error,
                 None => &attachment.attach_error,
@@ -103,23 +103,35 @@ pub(super) fn array_agrees(now: Now<'_>, seen: &Observation, _: &mut Deferred, f
     }
     for state in now.world.attachments.values() {
         let attachment = &state.version;
-        let is_published = now
-            .world
-            .targets_of(attachment)
-            .iter()
-            .any(|target| now.world.published.contains_key(target));
+        let is_published = match now.is_honest() {
+            true => now
+                .world
+                .present_target_of(attachment)
+                .is_some_and(|target| now.world.published.contains_key(&target)),
+            false => now
+                .world
+                .targets_of(attachment)
+                .iter()
+                .any(|target| now.world.published.contains_key(target)),
+        };
         let is_known = now.world.handle(attachment).is_some();
-        let is_excused = now.world.has_obstacle(attachment)
-            || now.world.healed.is_some() && now.world.is_refused(attachment);
+        let is_excused = !now.is_honest() && now.world.has_obstacle(attachment) || now.has_excuse(attachment);
         if is_known && attachment.attached && attachment.deleting.is_none() && !is_published && !is_excused {
             let text = "it says attached, and the array has not published its volume";
             findings.add(&attachment.name, text, [state.seen.1]);
         }
     }
     for (target, since) in &now.world.published {
-        let is_wanted = now.world.attachments_of(target).next().is_some();
-        let is_known = now.world.volume_of(&target.volume).is_some();
-        if is_known && !is_wanted && !now.world.is_denied(target) {
+        let is_wanted = match now.is_honest() {
+            true => {
+                let mut attachments = now.world.attachments.values();
+                attachments.any(|state| now.world.present_target_of(&state.version).as_ref() == Some(target))
+            }
+            false => now.world.attachments_of(target).next().is_some(),
+        };
+        let is_excused = !now.is_honest()
+            && (now.world.volume_of(&target.volume).is_none() || now.world.is_denied(target));
+        if !is_wanted && !is_excused {
             findings.add(target, "it is published without a VolumeAttachment", [*since]);
         }
     }
@@ -132,13 +144,13 @@ pub(super) fn nothing_left(now: Now<'_>, seen: &Observation, _: &mut Deferred, f
         findings.add(&state.version.name, "it is left", [state.seen.1]);
     }
     for (target, since) in &now.world.published {
-        if !now.world.is_denied(target) {
+        if now.is_honest() || !now.world.is_denied(target) {
             findings.add(target, "it is still published", [*since]);
         }
     }
     for (target, since) in &now.world.mounted {
         // The node is gone or cannot unmount.
-        if now.world.forced(target).is_none() {
+        if now.world.forced(target).is_none() || now.world.is_healthy(target) {
             findings.add(format!("mount of {target}"), "it is left", [*since]);
         }
     }
@@ -160,6 +172,9 @@ pub(super) fn record_complete(
 ) {
     if !matches!(seen, Observation::Settled | Observation::CleanedUp) {
         return;
+    }
+    if let (None, Some(fault)) = (now.world.healed, now.world.relapsed) {
+        findings.add("all faults", "a fault followed their end", [fault]);
     }
     for (what, since) in &now.world.gaps {
         findings.add(what, "states are missing, and no list followed", [*since]);

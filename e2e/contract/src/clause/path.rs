@@ -51,8 +51,8 @@ pub(super) fn no_detach_while_mounted(
             let mounted = mounted.filter(|(mount, _)| call.target.includes(mount));
             mounted.map(|(mount, &since)| (mount, since)).collect()
         }
-        // The effect of a call that the client has cancelled. Other changes are made out of band.
-        Observation::Array(target, false) if is_cut_off(now, target) => {
+        // In an adverse environment, others than the effect of a call that the client has cancelled may be made out of band.
+        Observation::Array(target, false) if now.is_honest() || is_cut_off(now, target) => {
             let mounted = now.world.mounted.get_key_value(target);
             mounted
                 .map(|(mount, &since)| (mount, since))
@@ -122,6 +122,28 @@ pub(super) fn attached_for_pods(
                 &attachment.name,
                 "no pod of its node uses the volume",
                 [healed, state.seen.1],
+            );
+        }
+    }
+}
+
+/// A pod that runs without its VolumeAttachment loses the volume to a pod on another node.
+pub(super) fn pods_attached(now: Now<'_>, seen: &Observation, _: &mut Deferred, findings: &mut Findings<'_>) {
+    let (Observation::Settled, Some(healed), true) = (seen, now.world.healed, now.is_honest()) else {
+        return;
+    };
+    for pod in now.world.pods.values().filter(|pod| pod.running) {
+        let mut attachments = now.world.attachments.values().map(|state| &state.version);
+        let is_attached = attachments.any(|attachment| {
+            let is_of_pod = pod.node.as_ref() == Some(&attachment.node)
+                && pod.volume.as_ref() == Some(&attachment.volume);
+            is_of_pod && attachment.attached && attachment.deleting.is_none()
+        });
+        if pod.volume.is_some() && !is_attached {
+            findings.add(
+                format!("pod {}", pod.name),
+                "it runs, and its volume is not attached to its node",
+                [healed],
             );
         }
     }

@@ -21,6 +21,19 @@ pub(super) fn attached_while_published(
     _: &mut Deferred,
     findings: &mut Findings<'_>,
 ) {
+    if let Observation::Attachment(attachment) = seen
+        && now.is_honest()
+        && now.world.publishes
+        && attachment.attached
+        && attachment.deleting.is_none()
+    {
+        let mut published = now.world.published.keys();
+        if !published.any(|target| now.world.is_target_of(attachment, target)) {
+            let text = "it says attached, and the array has not published its volume";
+            findings.add(&attachment.name, text, []);
+        }
+        return;
+    }
     let Some(attachment) = becomes_attached(now, seen) else {
         return;
     };
@@ -100,7 +113,7 @@ pub(super) fn error_reported(
         // A repeated publish may fail under an attachment that stays attached.
         let is_open = is_deleting || !attachment.attached;
         // Another error may have followed, which no call precedes.
-        let is_excused = now.world.healed.is_some() && now.world.has_obstacle(attachment);
+        let is_excused = !now.is_honest() && now.world.healed.is_some() && now.world.has_obstacle(attachment);
         if !is_open || is_excused || error.is_none() {
             continue;
         }
@@ -137,8 +150,7 @@ pub(super) fn error_cleared(now: Now<'_>, seen: &Observation, _: &mut Deferred, 
     for state in now.world.attachments.values() {
         let attachment = &state.version;
         // A publish that ListVolumes lost may fail again.
-        let lasts = now.world.healed.is_some()
-            && (now.world.has_obstacle(attachment) || now.world.is_refused(attachment));
+        let lasts = now.has_excuse(attachment);
         let is_attached = attachment.attached && attachment.deleting.is_none();
         if is_attached && attachment.attach_error.is_some() && !lasts {
             let text = "it is attached and still has an attachError";

@@ -73,3 +73,57 @@ pub(super) fn rows() -> Vec<Row> {
         ),
     ]
 }
+
+#[test]
+fn nothing_outlasts_the_faults_of_an_honest_environment() {
+    let settled = |history: History| history.add(Observation::Settled).broken();
+    let agrees = BTreeSet::from([Clause::ArrayAgrees]);
+    // A refusal after the end of the faults.
+    let refused = || {
+        let history = history().va(guarded("a")).add(Observation::Healed);
+        let history = history.publish("a", "ABORTED");
+        history.va(failed("a", "the port is locked"))
+    };
+    assert_eq!(settled(refused()), BTreeSet::new());
+    assert_eq!(
+        settled(refused().with(honest)),
+        BTreeSet::from([Clause::Recovers])
+    );
+    // The driver denied what the array still has published.
+    let denied = || {
+        let history = history()
+            .attach("a")
+            .delete("a")
+            .begin(Method::Unpublish, "a", |_| {});
+        history.end(OK).gone("a").add(volume(0))
+    };
+    assert_eq!(settled(denied()), BTreeSet::new());
+    assert_eq!(settled(denied().with(honest)), agrees);
+    assert_eq!(denied().add(Observation::CleanedUp).broken(), BTreeSet::new());
+    let left = denied().with(honest).add(Observation::CleanedUp).broken();
+    assert_eq!(left, BTreeSet::from([Clause::NothingLeft]));
+    // The node registers another ID now.
+    let moved = || {
+        let history = history().attach("a");
+        history.add(Observation::CsiNode("a".into(), Registration::Id("id-2".into())))
+    };
+    assert_eq!(settled(moved()), BTreeSet::new());
+    assert_eq!(settled(moved().with(honest)), agrees);
+}
+
+#[test]
+fn a_mount_may_stay_only_on_an_unhealthy_node() {
+    let left = history()
+        .attach("a")
+        .add(mounted("a", true))
+        .add(unhealthy("a"))
+        .detach("a")
+        .add(volume(0));
+    assert_eq!(left.clone().add(Observation::CleanedUp).broken(), BTreeSet::new());
+    let back = left.add(Observation::Node {
+        node: "a".into(),
+        healthy: true,
+    });
+    let found = back.add(Observation::CleanedUp).broken();
+    assert_eq!(found, BTreeSet::from([Clause::NothingLeft]));
+}

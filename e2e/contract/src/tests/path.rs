@@ -69,6 +69,20 @@ pub(super) fn rows() -> Vec<Row> {
                 .add(Observation::Settled),
         ),
         (
+            Clause::PodsAttached,
+            history()
+                .with(honest)
+                .add(pod("a", true))
+                .add(Observation::Healed)
+                .add(Observation::Settled),
+            history()
+                .with(honest)
+                .attach("a")
+                .add(pod("a", true))
+                .add(Observation::Healed)
+                .add(Observation::Settled),
+        ),
+        (
             Clause::NoPanic,
             history().add(Observation::Panicked("kubelet of a".to_owned())),
             history(),
@@ -84,6 +98,64 @@ fn pod(node: &str, running: bool) -> Observation {
         volume: Some("pv".into()),
         running,
     }))
+}
+
+#[test]
+fn a_fault_after_the_end_of_all_faults_hides_nothing() {
+    let waits = || {
+        history()
+            .attach("a")
+            .add(pod("a", false))
+            .add(Observation::Healed)
+    };
+    let settled = |history: History| history.add(Observation::Settled).broken();
+    let fault = || Observation::Fault("late".to_owned());
+    let runs_not = BTreeSet::from([Clause::PodsRun]);
+    assert_eq!(
+        settled(waits().add(Observation::ProcessEnded("one".into()))),
+        runs_not
+    );
+    assert_eq!(settled(waits().add(fault()).add(Observation::Healed)), runs_not);
+    assert_eq!(
+        settled(waits().add(fault())),
+        BTreeSet::from([Clause::RecordComplete])
+    );
+}
+
+#[test]
+fn a_running_pod_needs_an_attachment_that_stays() {
+    let settled = |attachment| {
+        let history = history().with(honest).attach("a").add(pod("a", true));
+        let healed = history.va(attachment).add(Observation::Healed);
+        healed.add(Observation::Settled).broken()
+    };
+    let leaving = deleting(attached("a"), 9);
+    assert!(settled(leaving).contains(&Clause::PodsAttached));
+    assert!(settled(guarded("a")).contains(&Clause::PodsAttached));
+    let elsewhere = history().with(honest).attach("a").add(pod("b", true));
+    let elsewhere = elsewhere.add(Observation::Healed).add(Observation::Settled);
+    let both = BTreeSet::from([Clause::PodsAttached, Clause::AttachedForPods]);
+    assert_eq!(elsewhere.broken(), both);
+}
+
+#[test]
+fn only_a_call_changes_an_honest_array_under_a_mount() {
+    let lost = || history().attach("a").add(mounted("a", true)).array("a", false);
+    assert_eq!(lost().broken(), BTreeSet::new());
+    let found = BTreeSet::from([Clause::MountedIsPublished]);
+    let honest_array = history().with(honest).attach("a").add(mounted("a", true));
+    assert_eq!(honest_array.clone().array("a", false).broken(), found);
+    // The volume was mounted during the call.
+    let during = history()
+        .with(honest)
+        .attach("a")
+        .delete("a")
+        .begin(Method::Unpublish, "a", |_| {})
+        .add(mounted("a", true))
+        .array("a", false);
+    assert_eq!(during.broken(), found);
+    let forced = honest_array.add(unhealthy("a")).delete("a").array("a", false);
+    assert_eq!(forced.broken(), BTreeSet::new());
 }
 
 #[test]

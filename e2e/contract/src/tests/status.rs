@@ -59,3 +59,18 @@ pub(super) fn rows() -> Vec<Row> {
         ),
     ]
 }
+
+#[test]
+fn each_version_that_says_attached_needs_an_honest_array() {
+    let lost = || {
+        history().attach("a").array("a", false).va(Attachment {
+            metadata: BTreeMap::from([("again".to_owned(), String::new())]),
+            ..attached("a")
+        })
+    };
+    assert_eq!(lost().broken(), BTreeSet::new());
+    assert_eq!(
+        lost().with(honest).broken(),
+        BTreeSet::from([Clause::AttachedWhilePublished])
+    );
+}
