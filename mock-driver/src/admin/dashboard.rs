@@ -87,8 +87,11 @@ mod tests {
     fn form_offers_all_methods_and_codes() {
         let words = include_str!("dashboard/words.js");
         let codes = code::names();
-        for word in Method::ALL.map(Method::name).into_iter().chain(codes.split(", ")) {
+        let codes = codes.split(", ").chain(["OK"]);
+        let known = Method::ALL.map(Method::name).into_iter().chain(codes);
+        for word in known.clone() {
             assert!(words.contains(&format!("\"{word}\"")), "{word}");
         }
+        assert_eq!(words.matches('"').count(), 2 * known.count(), "no other word");
     }
 }

@@ -177,6 +177,8 @@ fn publish_and_unpublish() -> Option<Methods> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -196,6 +198,24 @@ mod tests {
         }
     }
 
+    /// A backend fault of this type with the fields that the type requires.
+    fn mk_smallest(kind: &str) -> Rule {
+        let required = [
+            json!({}),
+            json!({"node": "node-9"}),
+            json!({"limit": 3}),
+            json!({"time": "1s"}),
+            json!({"per-second": 5}),
+            json!({"volumes": 10}),
+        ];
+        let with = |mut item: Value| {
+            item["id"] = kind.into();
+            item["type"] = kind.into();
+            Rule::backend_fault_from_value(item).ok()
+        };
+        required.into_iter().find_map(with).expect(kind)
+    }
+
     #[test]
     fn dashboard_has_a_sentence_for_each_type() {
         let sentences = include_str!("../admin/dashboard/sentence.js");
@@ -204,7 +224,17 @@ mod tests {
                 format!("  {kind}: {{ fields:"),
                 format!("  \"{kind}\": {{ fields:"),
             ];
-            assert!(keys.iter().any(|key| sentences.contains(key)), "{kind}");
+            let mut lines = sentences.lines();
+            let line = lines.find(|line| keys.iter().any(|key| line.starts_with(key)));
+            // The proxy has no volumes to count, and leaves overlays out.
+            let is_of_array = *kind == quota::Quota::TYPE || mk_smallest(kind).overlay.is_some();
+            assert_eq!(
+                line.map(|line| line.contains("ofArray: true")),
+                Some(is_of_array),
+                "{kind}"
+            );
         }
+        let count = sentences.matches("{ fields:").count();
+        assert_eq!(count, BACKEND_FAULTS.len(), "no other type");
     }
 }

@@ -45,10 +45,14 @@ export function sync(parent, items, key, create) {
     child.update?.(item);
   }
   for (const gone of old.values()) {
-    // Keyboard users continue here, not at the top of the page.
-    if (gone.contains(document.activeElement)) (gone.closest('[role="tabpanel"]') ?? document.body).focus({ preventScroll: true });
+    leave(gone);
     gone.remove();
   }
+}
+
+/** Moves the focus from an element that goes away to its panel, so that keyboard users continue there, not at the top of the page. */
+export function leave(element) {
+  if (element.contains(document.activeElement)) (element.closest('[role="tabpanel"]') ?? document.body).focus({ preventScroll: true });
 }
 
 /**
@@ -57,7 +61,7 @@ export function sync(parent, items, key, create) {
  * Roles keep it a table where the stylesheet shows its rows as cards.
  */
 export function table(caption, ...columns) {
-  const body = make("tbody", { role: "rowgroup" });
+  const body = make("tbody", { role: "rowgroup", onmouseover: ({ target }) => showWhole(target.closest("td, th")) });
   const titles = columns.map((column) => [column].flat());
   const heads = titles.map(([title, style]) => make("th", { scope: "col", role: "columnheader", class: style ?? "" },
     title || make("span", { class: "hidden" }, "Actions")));
@@ -72,6 +76,11 @@ export function table(caption, ...columns) {
       : make("td", { ...properties, role: "cell" }, ...content);
   }));
   return { whole, body, caption: title, row };
+}
+
+/** Gives a cell whose text is cut off the whole text as its title. */
+function showWhole(cell) {
+  if (cell) cell.title = cell.scrollWidth > cell.clientWidth ? cell.textContent : "";
 }
 
 /** Which rows of a table show more. `redraw` is called when that changes. */

@@ -2,7 +2,7 @@
 
 import { change, send } from "./api.js";
 import { dress, field, make, say } from "./dom.js";
-import { BACKEND_FAULTS, backendFaultSentence, ruleSentence, yamlItem } from "./sentence.js";
+import { BACKEND_FAULTS, backendFaultSentence, backendFaultYaml, ruleSentence, ruleYaml } from "./sentence.js";
 import { CODES, METHODS } from "./words.js";
 
 const PAUSE = 150;
@@ -28,7 +28,10 @@ const options = (names) => names.map(([value, text]) => make("option", { value }
 const same = (names) => names.map((name) => [name, name]);
 const given = (entries) => Object.fromEntries(Object.entries(entries).filter(([, value]) => value !== "" && value !== undefined));
 
-/** Builds the form. `added` is called after each fault that was added; `update` of the result takes the ids in use. */
+/**
+ * Builds the form, whose input only the driver validates. `added` is called after each fault that was added; `update` of the
+ * result takes the ids in use and whether the driver has an array.
+ */
 export function faultForm(added) {
   const inputs = {};
   const fields = {};
@@ -63,7 +66,7 @@ export function faultForm(added) {
   const sentence = make("p", {});
   const verdict = make("p", { id: "fault-check", role: "status" });
   const add = make("button", { class: "main" }, "Add");
-  const form = make("form", { class: "fault", "aria-labelledby": "fault-title", onsubmit: async (event) => {
+  const form = make("form", { class: "fault", "aria-labelledby": "fault-title", noValidate: true, onsubmit: async (event) => {
     event.preventDefault();
     if (await change("POST", "/scripts", yaml.value, "Added")) { inputs.id.value = ""; typed = false; added(); }
   } }, make("h2", { id: "fault-title" }, "Add a fault"), first, second, sentence,
@@ -74,7 +77,7 @@ export function faultForm(added) {
   // The sentence of what the fields wrote.
   let written = "";
   const freeId = () => {
-    for (let number = 1; ; number += 1) if (!used.includes(`fault-${number}`)) return `fault-${number}`;
+    for (let number = 1; ; number += 1) if (!(used ?? []).includes(`fault-${number}`)) return `fault-${number}`;
   };
 
   /** The fault of the fields. */
@@ -122,7 +125,7 @@ export function faultForm(added) {
     const now = fault();
     const array = inputs.kind.value === "backend-fault";
     inputs.id.placeholder = now.id;
-    yaml.value = array ? `backend-faults:\n${yamlItem(now)}` : yamlItem(now);
+    yaml.value = array ? backendFaultYaml(now) : ruleYaml(now);
     written = array ? backendFaultSentence(now) : ruleSentence(now);
     check();
   }
@@ -145,17 +148,21 @@ export function faultForm(added) {
   }
 
   function show(error) {
-    say(verdict, error ? error.message : "Valid.");
+    const blank = !yaml.value.trim();
+    say(verdict, error ? error.message : blank ? "" : "Valid.");
     say(sentence, error ? "" : written);
     dress(verdict, error ? "wrong" : "quiet");
     yaml.setAttribute("aria-invalid", String(Boolean(error)));
-    add.disabled = Boolean(error);
+    add.disabled = Boolean(error) || blank;
     const wrong = error?.field?.split(".").at(-1);
     for (const [name, input] of Object.entries(inputs)) input.setAttribute("aria-invalid", String(name === wrong));
   }
 
-  form.update = (ids) => {
-    if (used && ids.join() === used.join()) return;
+  form.update = (ids, hasArray) => {
+    const type = inputs.type.value;
+    for (const option of inputs.type.options) option.hidden = option.disabled = !hasArray && BACKEND_FAULTS[option.value].ofArray;
+    if (inputs.type.selectedOptions[0].disabled) inputs.type.value = [...inputs.type.options].find((option) => !option.disabled).value;
+    if (used && ids.join() === used.join() && inputs.type.value === type) return;
     used = ids;
     if (!typed) write();
   };

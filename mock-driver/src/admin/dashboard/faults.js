@@ -1,9 +1,9 @@
 // Fault rules, backend faults, and scenarios.
 
 import { change, get, part } from "./api.js";
-import { Expanded, make, say, sync, table, toggle } from "./dom.js";
+import { Expanded, leave, make, say, sync, table, toggle } from "./dom.js";
 import { faultForm } from "./fault-form.js";
-import { backendFaultSentence, ruleSentence, yamlItem } from "./sentence.js";
+import { backendFaultSentence, backendFaultYaml, ruleSentence, ruleYaml } from "./sentence.js";
 
 export function faults(panel, refresh) {
   const scenarios = make("ul", { class: "switches" });
@@ -20,12 +20,12 @@ export function faults(panel, refresh) {
     make("h2", {}, "Backend faults"), backendFaults.whole,
     make("h2", {}, "Scenarios"), scenarios);
 
-  return async () => {
+  return async ({ hasArray }) => {
     const [known, fault, active] = await Promise.all([get("/scenarios"), get("/faults"), get("/backend-faults")]);
-    form.update([...fault.rules, ...active].map((one) => one.id));
+    form.update([...fault.rules, ...active].map((one) => one.id), hasArray);
     sync(scenarios, known, (scenario) => scenario.name, (scenario) => play(scenario, refresh));
-    expanded[0].sync(rules.body, fault.rules, (rule) => rule.id, (rule) => ruleRow(rule, rules, expanded[0], refresh), (rule) => yaml((now) => now.rule));
-    expanded[1].sync(backendFaults.body, active, (one) => one.id, (one) => backendFaultRow(one, backendFaults, expanded[1], refresh), () => yaml((now) => now.fault));
+    expanded[0].sync(rules.body, fault.rules, (rule) => rule.id, (rule) => ruleRow(rule, rules, expanded[0], refresh), () => yaml((now) => ruleYaml(now.rule)));
+    expanded[1].sync(backendFaults.body, active, (one) => one.id, (one) => backendFaultRow(one, backendFaults, expanded[1], refresh), () => yaml((now) => backendFaultYaml(now.fault)));
     say(rules.caption, fault.rules.length ? "Fault rules in evaluation order" : "No fault rule is active.");
     say(backendFaults.caption, active.length ? "Backend faults" : "No backend fault is active.");
     say(seed, `seed ${fault.seed}, state ${fault.state}`);
@@ -43,9 +43,9 @@ function play(scenario, refresh) {
 }
 
 /** The YAML behind a sentence. */
-function yaml(definition) {
+function yaml(write) {
   const text = make("pre", { tabIndex: 0 });
-  text.update = (now) => say(text, yamlItem(definition(now)));
+  text.update = (now) => say(text, write(now));
   return text;
 }
 
@@ -74,6 +74,7 @@ function ruleRow(rule, list, expanded, refresh) {
     fired.title = `${now.seen} calls came to it`;
     say(release, `Release ${now.blockedCalls}`);
     release.setAttribute("aria-label", `Release ${now.blockedCalls} calls that ${now.id} blocks`);
+    if (now.blockedCalls === 0) leave(release);
     release.hidden = now.blockedCalls === 0;
   };
   return line;

@@ -1,4 +1,4 @@
-// The page: which panel is shown, and when it is drawn anew.
+// The page: which panel is shown, and when it is redrawn.
 
 import { announce, get, query } from "./api.js";
 import { calls, item, keyOf, tick } from "./calls.js";
@@ -38,7 +38,7 @@ async function draw() {
   while (wanted) {
     wanted = false;
     try {
-      await Promise.all([panels[current](), beside()]);
+      await Promise.all([panels[current]({ hasArray }), beside()]);
     } catch (error) {
       announce("failed", error.message);
     }
@@ -118,7 +118,7 @@ function link(state, text) {
   say(byId("link"), text);
 }
 
-/** Tells which driver this is: after a break in the line it may be another one. */
+/** Shows the driver's name and version: after a reconnect it may be another driver. */
 async function introduce() {
   try {
     const info = await get("/info");

@@ -1,4 +1,4 @@
-// Rules and backend faults as sentences.
+// Rules and backend faults as sentences and as YAML. A field that is null is not set, as in a fault file.
 
 import { size } from "./dom.js";
 
@@ -13,36 +13,36 @@ function ordinal(number) {
   return `${number}${ending}`;
 }
 
-/** What a backend fault does. Its fields are those of the form, in their order. */
+/** What a backend fault does. Its fields are those of the form, in their order; one `ofArray` has no effect on a proxy. */
 export const BACKEND_FAULTS = {
-  "device-absent": { fields: ["volume", "node"], text: (f) => `The device is missing for ${on(f)}` },
-  "wrong-device": { fields: ["volume", "node", "device"], text: (f) => `The publish context of ${on(f)} names the device ${f.device ?? "of another volume"}` },
-  "damaged-filesystem": { fields: ["volume", "node"], text: (f) => `The filesystem of ${on(f)} has errors, and NodeStageVolume fails with INTERNAL` },
-  "foreign-data": { fields: ["volume", "node", "data"], text: (f) => `NodeStageVolume of ${on(f)} finds foreign data (${f.data ?? "unknown"}) and fails with FAILED_PRECONDITION` },
+  "device-absent": { fields: ["volume", "node"], ofArray: true, text: (f) => `The device is missing for ${on(f)}` },
+  "wrong-device": { fields: ["volume", "node", "device"], ofArray: true, text: (f) => `The publish context of ${on(f)} names the device ${f.device ?? "of another volume"}` },
+  "damaged-filesystem": { fields: ["volume", "node"], ofArray: true, text: (f) => `The filesystem of ${on(f)} has errors, and NodeStageVolume fails with INTERNAL` },
+  "foreign-data": { fields: ["volume", "node", "data"], ofArray: true, text: (f) => `NodeStageVolume of ${on(f)} finds foreign data (${f.data ?? "unknown"}) and fails with FAILED_PRECONDITION` },
   "node-gone": { fields: ["node"], text: (f) => `ControllerPublishVolume to ${node(f.node)} fails with NOT_FOUND` },
   "node-limit": { fields: ["node", "limit"], text: (f) => `The array attaches at most ${f.limit} volumes to ${node(f.node)}, whatever NodeGetInfo reports` },
   "read-only": { fields: ["code"], text: (f) => `The array refuses changes${f.code ? ` with ${f.code}` : ""}` },
   busy: { fields: ["volume", "node", "code"], text: (f) => `The array refuses changes of ${volume(f.volume)}${every(f.node) ? "" : ` on ${node(f.node)}`} with ${f.code ?? "ABORTED"}` },
-  quota: { fields: ["volumes", "bytes"], text: (f) => `CreateVolume fails with RESOURCE_EXHAUSTED beyond ${list([f.volumes !== undefined && `${f.volumes} volumes`, f.bytes !== undefined && size(f.bytes)].filter(Boolean))}` },
-  "frozen-list": { fields: ["age"], text: (f) => `ListVolumes returns the state of ${f.age ? `${f.age} ago` : "when the fault began"}` },
-  "list-lacks": { fields: ["volume"], text: (f) => `ListVolumes leaves ${volume(f.volume)} out` },
-  "list-adds": { fields: ["volume", "node"], text: (f) => `ListVolumes shows ${volume(f.volume)} on ${node(f.node)}, too` },
+  quota: { fields: ["volumes", "bytes"], ofArray: true, text: (f) => `CreateVolume fails with RESOURCE_EXHAUSTED beyond ${list([f.volumes != null && `${f.volumes} volumes`, f.bytes != null && size(f.bytes)].filter(Boolean))}` },
+  "frozen-list": { fields: ["age"], ofArray: true, text: (f) => `ListVolumes returns the state of ${f.age ? `${f.age} ago` : "when the fault began"}` },
+  "list-lacks": { fields: ["volume"], ofArray: true, text: (f) => `ListVolumes leaves ${volume(f.volume)} out` },
+  "list-adds": { fields: ["volume", "node"], ofArray: true, text: (f) => `ListVolumes shows ${volume(f.volume)} on ${node(f.node)}, too` },
   "slow-node": { fields: ["node", "time"], text: (f) => `Attaches and detaches of ${node(f.node)} queue up, ${f.time} each` },
   "node-lock": { fields: ["node", "time", "code"], text: (f) => `An attach or detach locks ${node(f.node)} for ${f.time}; others fail with ${f.code ?? "ABORTED"} meanwhile` },
   "rate-limit": { fields: ["method", "per-second", "burst", "code"], text: (f) => `The array refuses ${every(f.method) ? "calls" : f.method} beyond ${f["per-second"]} per second${f.code ? ` with ${f.code}` : ""}` },
   "tracking-off": { fields: ["code"], text: (f) => `GetMetadataDelta fails with ${f.code ?? "FAILED_PRECONDITION"}` },
   "tokens-expired": { fields: ["code"], text: (f) => `Calls with a starting_token fail with ${f.code ?? "ABORTED"}` },
-  "not-ready": { fields: ["for"], text: (f) => `Probe reports that the driver is not ready${f.for ? `, for ${f.for}` : ""}` },
+  "not-ready": { fields: ["for"], ofArray: true, text: (f) => `Probe reports that the driver is not ready${f.for ? `, for ${f.for}` : ""}` },
 };
 
 /** A backend fault as a sentence. */
 export const backendFaultSentence = (fault) => `${BACKEND_FAULTS[fault.type]?.text(fault) ?? fault.type}.`;
 
 /** A rule as a sentence. */
-export function ruleSentence({ match = {}, action = {}, phase, times }) {
-  const when = phase ?? { false: "before", true: "after", later: "background" }[action.effect] ?? "before";
-  const limit = times === undefined ? "" : times === 1 ? ", once" : `, at most ${times} times`;
-  return `${calls(match)} ${list(acts(action, when))}${limit}.`;
+export function ruleSentence({ match, action, phase, times }) {
+  const when = phase ?? { false: "before", true: "after", later: "background" }[action?.effect] ?? "before";
+  const limit = times == null ? "" : times === 1 ? ", once" : `, at most ${times} times`;
+  return `${calls(match ?? {})} ${list(acts(action ?? {}, when))}${limit}.`;
 }
 
 function calls(match) {
@@ -57,7 +57,7 @@ function conditions({ volume, node, name, request, metadata, peer, deadline, sec
   const excluded = not && [not.method, ...conditions(not)].filter(Boolean).join(" ");
   return [
     volume && `of volume ${volume}`, node && `for node ${node}`, name && `named ${name}`,
-    rest["bytes-above"] !== undefined && `for more than ${size(rest["bytes-above"])}`,
+    rest["bytes-above"] != null && `for more than ${size(rest["bytes-above"])}`,
     fields.length && `where ${list(fields)}`,
     deadline && `with a deadline that ${condition(deadline)}`,
     during?.volume && `while the volume is ${during.volume.replace("-", " ")}`,
@@ -67,13 +67,13 @@ function conditions({ volume, node, name, request, metadata, peer, deadline, sec
 }
 
 function condition(value) {
-  if (value === null || typeof value !== "object") return `is ${value}`;
+  if (value == null || typeof value !== "object") return `is ${value}`;
   const words = {
     equals: (wanted) => `is ${wanted}`, "one-of": (wanted) => `is one of ${wanted.join(", ")}`, regex: (wanted) => `matches ${wanted}`,
     exists: (wanted) => (wanted ? "is set" : "is not set"), greater: (wanted) => `is above ${wanted}`, less: (wanted) => `is below ${wanted}`,
     not: (inner) => `not: ${condition(inner)}`,
   };
-  return list(Object.entries(value).map(([key, wanted]) => words[key]?.(wanted) ?? key));
+  return list(Object.entries(value).filter(([, wanted]) => wanted != null).map(([key, wanted]) => words[key]?.(wanted) ?? key));
 }
 
 function numbers({ call, every: step, probability }) {
@@ -81,7 +81,7 @@ function numbers({ call, every: step, probability }) {
   if (step === 1 && call) chosen.push(`from the ${ordinal(call)} call on`);
   else if (step) chosen.push(`every ${ordinal(step)} call${call ? ` from the ${ordinal(call)} on` : ""}`);
   else if (call) chosen.push(`only the ${ordinal(call)} call`);
-  if (probability !== undefined) chosen.push(`${+(probability * 100).toPrecision(6)} % of the calls`);
+  if (probability != null) chosen.push(`${+(probability * 100).toPrecision(6)} % of the calls`);
   return chosen.length && `, ${chosen.join(", ")},`;
 }
 
@@ -94,7 +94,7 @@ function acts(action, phase) {
   } else if (phase === "after") {
     verbs.push("takes effect");
   }
-  if (action["after-messages"] !== undefined) verbs.push(`sends ${action["after-messages"]} messages`);
+  if (action["after-messages"] != null) verbs.push(`sends ${action["after-messages"]} messages`);
   if (action.delay) verbs.push(phase === "background" ? `takes effect after ${time(action.delay)}` : `waits ${time(action.delay)}`);
   if (action.hang) {
     const until = { "client-cancel": "until the client cancels", release: "until it is released" }[action.hang] ?? `for ${action.hang}`;
@@ -106,7 +106,7 @@ function acts(action, phase) {
   if (action.response) verbs.push("returns a stub");
   if (action["drop-connection"]) verbs.push("loses its connection");
   if (action["socket-away"]) verbs.push(`removes the socket for ${action["socket-away"]}`);
-  if (action.exit !== undefined) verbs.push(action.exit === "kill" ? "kills the driver" : `exits the driver with status ${action.exit}`);
+  if (action.exit != null) verbs.push(action.exit === "kill" ? "kills the driver" : `exits the driver with status ${action.exit}`);
   if (action["set-state"]) verbs.push(`sets the state to ${action["set-state"]}`);
   return verbs;
 }
@@ -129,5 +129,8 @@ function flow(value) {
   return `{${Object.entries(value).map(([key, inner]) => `${scalar(key)}: ${flow(inner)}`).join(", ")}}`;
 }
 
-/** An item of a list of a fault file: a line for each field. */
-export const yamlItem = (item) => Object.entries(item).map(([key, value], index) => `${index ? "  " : "- "}${key}: ${flow(value)}\n`).join("");
+/** A rule as an item of a fault file: a line for each field. */
+export const ruleYaml = (item) => Object.entries(item).map(([key, value], index) => `${index ? "  " : "- "}${key}: ${flow(value)}\n`).join("");
+
+/** A backend fault as a fault file. */
+export const backendFaultYaml = (fault) => `backend-faults:\n${ruleYaml(fault)}`;

@@ -89,7 +89,7 @@ function groupRow(group, list, refresh) {
   } }, "Delete");
   const name = make("span", { title: group.name }, group.name);
   const line = list.row(["id", id], ["id", name], state, ["number time", time(group.created)],
-    ["wide", make("div", { class: "chips strip" }, ...members)], ["acts", remove]);
+    ["wide", make("div", { class: "chips strip", tabIndex: 0, role: "group", "aria-label": `Snapshots of ${id}` }, ...members)], ["acts", remove]);
   line.update = (now) => state.set(now.ready);
   return line;
 }

@@ -1,7 +1,7 @@
 // Volumes, their attachments, health issues and device faults.
 
 import { ask, change, get, part, query } from "./api.js";
-import { dress, Expanded, field, make, say, size, sync, table, toggle } from "./dom.js";
+import { dress, Expanded, field, leave, make, say, size, sync, table, toggle } from "./dom.js";
 import { chip, zone } from "./nodes.js";
 import { Pager } from "./pager.js";
 
@@ -28,9 +28,16 @@ export function volumes(panel, refresh) {
     pager.update(page);
     const poolOf = new Map(pools.map((pool) => [pool.name, pool]));
     const known = page.items.map((volume) => ({ ...volume, pool: poolOf.get(volume.pool) ?? { name: volume.pool },
-      faults: faults.filter(({ fault }) => fault.volume === volume.id && fault.type in DEVICE_FAULTS) }));
+      faults: faults.filter(({ fault }) => fault.type in DEVICE_FAULTS && matches(fault.volume, volume.id)) }));
     expanded.sync(list.body, known, (volume) => volume.id, ({ id }) => row(id, list, expanded, refresh), ({ id }) => detail(id, refresh));
   };
+}
+
+/** Whether a pattern, in which `*` is any text and `?` any character, matches an id. None matches all. */
+function matches(pattern, id) {
+  const letters = { "*": ".*", "?": "." };
+  const text = [...(pattern ?? "*")].map((letter) => letters[letter] ?? letter.replace(/[\\^$.|+()[\]{}]/, "\\$&")).join("");
+  return new RegExp(`^${text}$`, "su").test(id);
 }
 
 async function create(refresh) {
@@ -40,11 +47,11 @@ async function create(refresh) {
 
 function row(id, list, expanded, refresh) {
   const [name, bytes, where, health] = [make("span"), make("span"), make("span"), make("span")];
-  const chips = make("div", { class: "chips" });
+  const chips = make("div", { class: "chips strip" });
   const none = make("span", { class: "quiet" });
   const attach = make("button", { type: "button", "aria-label": `Attach ${id}` }, "Attach…");
   const remove = make("button", { type: "button", class: "danger", "aria-label": `Delete ${id}`, onclick: () => destroy(id, refresh) }, "Delete");
-  const line = list.row(["id", id], ["id", name], ["number", bytes], ["id", where], ["wide", make("div", { class: "chips" }, chips, none)], health,
+  const line = list.row(["id", id], ["id", name], ["number", bytes], ["id", where], ["wide", make("div", { class: "fill" }, chips, none)], health,
     ["acts", expanded.button(id, `More about ${id}`), " ", attach, " ", remove]);
 
   line.update = (volume) => {
@@ -54,9 +61,10 @@ function row(id, list, expanded, refresh) {
     const there = zone(volume.pool.topology);
     say(where, there ? `${volume.pool.name} (${there})` : volume.pool.name);
     sync(chips, volume.attachments, (held) => held.node, (held) => chip(id, held.node, held.readonly ? `${held.node} (read-only)` : held.node, refresh));
-    say(none, volume.attachments.length ? "" : "none");
+    chips.hidden = volume.attachments.length === 0;
+    say(none, chips.hidden ? "none" : "");
     const issues = volume.health ?? [];
-    const broken = volume.faults.filter((fault) => fault.enabled).map(({ fault }) => fault.type);
+    const broken = [...new Set(volume.faults.filter((fault) => fault.enabled).map(({ fault }) => fault.type))];
     say(health, [...issues.map((issue) => issue.status), ...broken].join(", ") || "healthy");
     dress(health, issues.length || broken.length ? "badge bad" : "quiet");
     health.title = issues.map((issue) => `${issue.reason} ${issue.message}`).join("; ");
@@ -69,20 +77,30 @@ function row(id, list, expanded, refresh) {
 /** What a volume is made of, and switches that break it. */
 function detail(id, refresh) {
   const facts = make("dl", { class: "facts" });
+  let others = [];
   const degraded = toggle(`${id} DEGRADED`, async (on) => {
-    const health = on ? [{ status: "DEGRADED", reason: "SetByHand", message: "set on the dashboard" }] : [];
-    if (await change("PATCH", `/volumes/${part(id)}`, { health }, `${id} is ${on ? "degraded" : "healthy"}`)) refresh();
+    const health = [...others, ...(on ? [{ status: "DEGRADED", reason: "SetByHand", message: "set on the dashboard" }] : [])];
+    if (await change("PATCH", `/volumes/${part(id)}`, { health }, `${id} is ${on ? "degraded" : "not degraded"}`)) refresh();
   });
   const switches = Object.entries(DEVICE_FAULTS).map(([type, label]) => {
     let faults = [];
     const button = toggle(`${label} of ${id}`, (on) => breakDevice(id, type, on, faults, refresh));
     button.update = (volume) => {
-      faults = volume.faults.filter(({ fault }) => fault.type === type);
-      button.set(faults.some((fault) => fault.enabled));
+      const ofType = volume.faults.filter(({ fault }) => fault.type === type);
+      faults = ofType.filter(({ fault }) => fault.volume === id);
+      // The switch of one volume must not end a fault of several ones.
+      const wider = ofType.filter((fault) => fault.enabled && !faults.includes(fault)).map((fault) => fault.id);
+      button.set(wider.length > 0 || faults.some((fault) => fault.enabled));
+      if (wider.length) leave(button);
+      button.disabled = wider.length > 0;
+      button.title = wider.join(", ");
     };
     return [button, label];
   });
-  degraded.update = (volume) => degraded.set((volume.health ?? []).length > 0);
+  degraded.update = ({ health = [] }) => {
+    others = health.filter((issue) => issue.status !== "DEGRADED");
+    degraded.set(others.length < health.length);
+  };
   const items = [[degraded, "degraded health"], ...switches].map(([button, label]) => make("li", {}, button, make("span", {}, label)));
   const whole = make("div", {}, facts, make("ul", { class: "switches" }, ...items));
   whole.update = (volume) => {
@@ -100,7 +118,7 @@ function detail(id, refresh) {
   return whole;
 }
 
-/** Switches a backend fault of a volume's device, of whatever origin. */
+/** Switches the backend faults that only this volume's device has, of any origin. */
 async function breakDevice(id, type, on, faults, refresh) {
   const done = `${id}: ${type} ${on ? "on" : "off"}`;
   if (on && faults.length === 0) {

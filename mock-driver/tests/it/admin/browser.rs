@@ -2,12 +2,24 @@
 
 mod session;
 
-use csi_mock_driver::admin_api::resource::{GroupSnapshotNew, VolumeNew};
-use serde_json::json;
+use csi_mock_driver::admin_api::resource::{
+    Attach, GroupSnapshotNew, HealthIssue, NodeChange, NodeNew, StorageHealthIssue, VolumeChange, VolumeNew,
+};
+use serde_json::{Value, json};
 use thirtyfour::prelude::*;
 
 use crate::server::{Server, mk_publish};
 use session::{Browser, CONTRAST};
+
+const PANELS: [&str; 7] = [
+    "nodes",
+    "volumes",
+    "snapshots",
+    "storage",
+    "calls",
+    "faults",
+    "capabilities",
+];
 
 fn url(server: &Server, panel: &str) -> String {
     format!("http://{}/#{panel}", server.admin_address())
@@ -99,6 +111,10 @@ async fn browser_switches_faults_and_capabilities_and_shows_journal() {
             .await;
     });
     deleted.unwrap();
+    // The clicked button goes away; the focus stays in the panel.
+    browser
+        .until("document.activeElement.id === 'panel-faults'")
+        .await;
     let release = "document.querySelector('#panel-faults tr[data-key=\"hold\"] [aria-label^=Release]')";
     browser.until(&format!("!{release}.checkVisibility()")).await;
     browser
@@ -582,15 +598,7 @@ async fn every_control_has_a_name_and_every_table_has_headers() {
         ..GroupSnapshotNew::default()
     };
     client.create_group_snapshot(&group).await.unwrap();
-    for panel in [
-        "nodes",
-        "volumes",
-        "snapshots",
-        "storage",
-        "calls",
-        "faults",
-        "capabilities",
-    ] {
+    for panel in PANELS {
         browser.click(&format!("#tab-{panel}")).await;
         let drawn =
             format!("document.querySelector('#panel-{panel} tbody tr, #panel-{panel} [role=switch]')");
@@ -599,6 +607,8 @@ async fn every_control_has_a_name_and_every_table_has_headers() {
         assert_eq!(names, json!([]), "every control has a name");
         let unscoped = browser.run("return document.querySelectorAll('th:not([scope])').length + document.querySelectorAll('table:not(:has(caption))').length").await;
         assert_eq!(unscoped, 0);
+        let unreachable = browser.run("return [...document.querySelectorAll('.strip')].filter((e) => e.checkVisibility() && e.children.length && !e.querySelector('button') && !(e.tabIndex === 0 && e.role && e.ariaLabel)).map((e) => e.outerHTML)").await;
+        assert_eq!(unreachable, json!([]), "every strip can be scrolled by keyboard");
     }
     browser.close().await;
 }
@@ -655,7 +665,29 @@ async fn dashboard_pages_through_large_lists() {
 
 #[tokio::test]
 async fn page_adapts_to_narrow_screens_and_color_scheme() {
-    let (server, _client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 5).await;
+    let (server, client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 5).await;
+    // Every table has a row.
+    let mut csi = server.controller().await;
+    csi.controller_publish_volume(mk_publish("vol-1", "node-2"))
+        .await
+        .unwrap();
+    let rule = json!({"id": "a-rule-with-a-long-name", "match": {"method": "Controller*", "volume": "vol-*"},
+        "action": {"delay": "1ms", "code": "RESOURCE_EXHAUSTED"}, "times": 3});
+    client.put_fault(&rule).await.unwrap();
+    client
+        .put_backend_fault(&json!({"id": "absent", "type": "device-absent", "volume": "vol-4"}))
+        .await
+        .unwrap();
+    let group = GroupSnapshotNew {
+        name: "g".to_owned(),
+        sources: vec!["vol-0".to_owned(), "vol-1".to_owned()],
+        ..GroupSnapshotNew::default()
+    };
+    client.create_group_snapshot(&group).await.unwrap();
+    client
+        .change_node("node-1", &mk_unhealthy_storage("a cable is loose"))
+        .await
+        .unwrap();
     let Some(browser) = Browser::open(&url(&server, "nodes")).await else {
         return;
     };
@@ -685,25 +717,126 @@ async fn page_adapts_to_narrow_screens_and_color_scheme() {
     browser
         .until("document.documentElement.scrollWidth <= innerWidth")
         .await;
-    browser
-        .until("getComputedStyle(document.querySelector('#panel-nodes td')).display === 'flex'")
-        .await;
-    for panel in [
-        "volumes",
-        "snapshots",
-        "storage",
-        "calls",
-        "faults",
-        "capabilities",
-    ] {
+    for panel in PANELS {
         browser.click(&format!("#tab-{panel}")).await;
+        let of_panel =
+            |selector: &str| format!("[...document.querySelectorAll('#panel-{panel} {selector}')]");
+        let rows = format!(
+            "{}.every((body) => body.rows.length && getComputedStyle(body.rows[0].cells[0]).display === 'flex')",
+            of_panel("tbody")
+        );
+        let fits = format!(
+            "{}.every((e) => e.scrollWidth <= e.clientWidth)",
+            of_panel(".scroll")
+        );
         browser
             .until(&format!(
-                "!document.querySelector('#panel-{panel}').hidden && document.documentElement.scrollWidth <= innerWidth"
+                "!document.querySelector('#panel-{panel}').hidden && document.documentElement.scrollWidth <= innerWidth && {rows} && {fits}"
             ))
             .await;
         assert_eq!(browser.run(CONTRAST).await, json!([]), "{panel}");
     }
+    browser.close().await;
+}
+
+/// A change of a node that makes its storage unhealthy.
+fn mk_unhealthy_storage(message: &str) -> NodeChange {
+    NodeChange {
+        health: Some(vec![StorageHealthIssue {
+            status: "DEGRADED".to_owned(),
+            reason: "Cable".to_owned(),
+            message: message.to_owned(),
+            capability: None,
+        }]),
+        ..NodeChange::default()
+    }
+}
+
+#[tokio::test]
+async fn rows_have_one_line_and_titles_where_text_is_cut_off() {
+    const NODE: &str = "a-node-with-a-name-of-so-many-letters-that-no-column-can-show-it.example.com";
+    let (server, client) = Server::start_on_tcp(|_, settings| {
+        settings.initial_volumes = 1;
+        settings.array.nodes = csi_mock_driver::array::Settings::numbered_nodes(30);
+    })
+    .await;
+    let new = VolumeNew {
+        name: "shared".to_owned(),
+        access_mode: Some("MULTI_NODE_MULTI_WRITER".to_owned()),
+        ..VolumeNew::default()
+    };
+    let shared = client.create_volume(&new).await.unwrap().id;
+    let attach = Attach {
+        access_mode: Some("MULTI_NODE_MULTI_WRITER".to_owned()),
+        ..Attach::default()
+    };
+    for number in 0..30 {
+        client
+            .attach(&shared, &format!("node-{number}"), &attach)
+            .await
+            .unwrap();
+    }
+    let node = NodeNew {
+        id: NODE.to_owned(),
+        limit: None,
+        topology: None,
+    };
+    client.register_node(&node).await.unwrap();
+    let message = "a cable is loose ".repeat(20);
+    client
+        .change_node(NODE, &mk_unhealthy_storage(&message))
+        .await
+        .unwrap();
+    // Explicit nulls are fields that are not set.
+    let rule = json!({"id": "long", "match": {"method": "ControllerPublishVolume", "volume": "vol-*", "node": "node-*", "bytes-above": null,
+        "probability": null}, "action": {"code": "RESOURCE_EXHAUSTED", "after-messages": null, "exit": null}, "times": null});
+    client.put_fault(&rule).await.unwrap();
+    let quota = json!({"id": "q", "type": "quota", "volumes": 100, "bytes": null});
+    client.put_backend_fault(&quota).await.unwrap();
+    let Some(browser) = Browser::open(&url(&server, "nodes")).await else {
+        return;
+    };
+    let sentence = "ControllerPublishVolume of volume vol-* for node node-* fails with RESOURCE_EXHAUSTED.";
+    // (panel, the start of the row's key, cell, text)
+    let table = [
+        ("nodes", NODE, "th", NODE),
+        ("storage", NODE, "th", NODE),
+        ("storage", NODE, ".wide", &message),
+        ("faults", "long", ".sentence", sentence),
+    ];
+    for (panel, key, cell, text) in table {
+        browser.click(&format!("#tab-{panel}")).await;
+        let row = format!("document.querySelector('#panel-{panel} tr[data-key=\"{key}\"]')");
+        browser.until(&row).await;
+        let shown = browser
+            .run(&format!(
+                "const [row, cell] = [{row}, {row}.querySelector('{cell}')]; \
+                 (cell.firstElementChild ?? cell).dispatchEvent(new Event('mouseover', {{bubbles: true}})); \
+                 const button = row.querySelector('td.acts button:last-child').offsetHeight; \
+                 return [cell.textContent, row.offsetHeight < 1.6 * button, cell.scrollWidth <= cell.clientWidth || cell.title === cell.textContent]"
+            ))
+            .await;
+        assert_eq!(shown, json!([text, true, true]), "{panel} {cell}");
+    }
+    let quota = "document.querySelector('#panel-faults tr[data-key=\"q\"]').innerText.includes('beyond 100 volumes.')";
+    browser.until(quota).await;
+    browser.click("[aria-label='YAML of q']").await;
+    browser
+        .until("document.querySelector('#panel-faults tr.detail pre').textContent.startsWith('backend-faults:\\n- id: q\\n')")
+        .await;
+
+    // The last chip of a long strip comes into view with the focus.
+    browser.click("#tab-volumes").await;
+    let strip = format!("document.querySelector('#panel-volumes tr[data-key=\"{shared}\"] .strip')");
+    browser
+        .until(&format!("{strip}?.scrollWidth > {strip}.clientWidth"))
+        .await;
+    browser.run(&format!("{strip}.lastChild.focus()")).await;
+    browser
+        .until(&format!(
+            "{strip}.lastChild.getBoundingClientRect().right <= {strip}.getBoundingClientRect().right + 3"
+        ))
+        .await;
     browser.close().await;
 }
 
@@ -798,6 +931,29 @@ async fn form_adds_faults_that_the_driver_has_checked() {
     browser
         .until("document.querySelector('#panel-faults tr[data-key=\"typed\"]')")
         .await;
+
+    // Nothing cannot be added.
+    browser
+        .run("const yaml = document.querySelector('#fault-yaml'); yaml.value = ' '; yaml.dispatchEvent(new Event('input'))")
+        .await;
+    browser.until(&format!("{check} === '' && {add}.disabled")).await;
+
+    // Only the driver validates: the browser knows neither fractions of a percent nor fields that are hidden.
+    fill(&browser, "Fault of", "rule").await;
+    fill(&browser, "At most", "").await;
+    fill(&browser, "Which calls", "probability").await;
+    fill(&browser, "Number", "0.5").await;
+    browser.until(&valid).await;
+    browser.click(".fault button.main").await;
+    let rare = "document.querySelector('#panel-faults').innerText.includes('0.5 % of the calls')";
+    browser.until(rare).await;
+    fill(&browser, "Which calls", "all").await;
+    fill(&browser, "Id", "all").await;
+    browser.until(&valid).await;
+    browser.click(".fault button.main").await;
+    browser
+        .until("document.querySelector('#panel-faults tr[data-key=\"all\"]')")
+        .await;
     // The browser logs the refusals.
     let complaints = browser.complaints().await;
     assert!(
@@ -844,6 +1000,49 @@ async fn volumes_are_in_natural_order_and_their_devices_can_be_broken() {
         .until(&format!("{row}.innerText.includes('DEGRADED')"))
         .await;
     assert_eq!(client.volume("vol-2").await.unwrap().health[0].status, "DEGRADED");
+
+    // Only DEGRADED is switched, other issues stay.
+    let issues = ["DEGRADED", "INACCESSIBLE"].map(|status| HealthIssue {
+        status: status.to_owned(),
+        reason: "Cable".to_owned(),
+        message: "a cable is loose".to_owned(),
+    });
+    let change = VolumeChange {
+        health: Some(issues.to_vec()),
+        ..VolumeChange::default()
+    };
+    client.change_volume("vol-2", &change).await.unwrap();
+    browser
+        .until(&format!("{row}.innerText.includes('INACCESSIBLE')"))
+        .await;
+    browser.click("[aria-label='vol-2 DEGRADED']").await;
+    let degraded = "document.querySelector('[aria-label=\"vol-2 DEGRADED\"]').ariaChecked";
+    browser.until(&format!("{degraded} === 'false'")).await;
+    let health = client.volume("vol-2").await.unwrap().health;
+    assert_eq!(health, issues[1..]);
+
+    // The switch of one volume shows a fault of several ones, and does not end it.
+    for (id, pattern) in [("some", json!("vol-?")), ("all", Value::Null)] {
+        let fault = json!({"id": id, "type": "wrong-device", "volume": pattern});
+        client.put_backend_fault(&fault).await.unwrap();
+        let switch = "document.querySelector('[aria-label=\"wrong device of vol-2\"]')";
+        browser
+            .until(&format!(
+                "{switch}.disabled && {switch}.ariaChecked === 'true' && {switch}.title === '{id}' && {row}.innerText.includes('wrong-device')"
+            ))
+            .await;
+        let other = "document.querySelector('#panel-volumes tr[data-key=\"vol-10\"]')";
+        let reaches_other = id == "all";
+        browser
+            .until(&format!(
+                "{other}.innerText.includes('wrong-device') === {reaches_other}"
+            ))
+            .await;
+        client.remove_backend_fault(id).await.unwrap();
+        browser
+            .until(&format!("!{switch}.disabled && {switch}.ariaChecked === 'false'"))
+            .await;
+    }
     browser.close().await;
 }
 
@@ -862,6 +1061,29 @@ async fn dashboard_of_a_proxy_opens_on_its_calls() {
         .run("return [...document.querySelectorAll('[role=tab]')].filter((tab) => tab.checkVisibility()).map((tab) => tab.textContent)")
         .await;
     assert_eq!(offered, json!(["Calls", "Faults", "Capabilities"]));
+    // Nor does the form offer faults that need an array.
+    browser.click("#tab-faults").await;
+    browser
+        .until("document.querySelector('#fault-check').textContent === 'Valid.'")
+        .await;
+    fill(&browser, "Fault of", "backend-fault").await;
+    let types = browser
+        .run("return [...[...document.querySelectorAll('.fault label')].find((l) => l.checkVisibility() && l.firstChild.textContent === 'Type').lastChild.options].filter((option) => !option.hidden).map((option) => option.value)")
+        .await;
+    assert_eq!(
+        types,
+        json!([
+            "node-gone",
+            "node-limit",
+            "read-only",
+            "busy",
+            "slow-node",
+            "node-lock",
+            "rate-limit",
+            "tracking-off",
+            "tokens-expired"
+        ])
+    );
     assert_eq!(
         browser
             .run("return document.querySelector('#failed').textContent")
