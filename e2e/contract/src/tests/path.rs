@@ -88,6 +88,7 @@ fn pod(node: &str, running: bool) -> Observation {
 fn a_fault_after_the_end_of_all_faults_hides_nothing() {
     let waits = || {
         history()
+            .with(honest)
             .attach("a")
             .add(pod("a", false))
             .add(Observation::Healed)
