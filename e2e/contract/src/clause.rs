@@ -196,7 +196,7 @@ clauses! {
         "No controller and no kubelet panics.",
         "the harness";
     RecordComplete, "record-complete", Harness, outcome::record_complete,
-        "The observations have no gap without a list after it, and no fault after the end of all faults.",
+        "The observations have no gap without a list after it, and, in an honest environment, no fault after the end of all faults.",
         "the harness";
 }
 

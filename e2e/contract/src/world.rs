@@ -167,32 +167,6 @@ impl World {
             .collect()
     }
 
-    /// Whether the controller force-detached the volume from the node with this node ID, and since when.
-    pub fn forced(&self, target: &Target) -> Option<usize> {
-        let mut forced = self.forced.iter();
-        forced
-            .find(|((volume, node), _)| *volume == target.volume && self.is_id_of(node, &target.node))
-            .map(|(_, &since)| since)
-    }
-
-    /// The attachment's volume on its node, under the node ID that the driver registers now.
-    pub fn present_target_of(&self, attachment: &Attachment) -> Option<Target> {
-        let (registration, _) = self.nodes.get(&attachment.node)?.registration.as_ref()?;
-        match registration {
-            Registration::Id(id) => Some(Target {
-                volume: self.handle(attachment)?,
-                node: id.clone(),
-            }),
-            Registration::NoDriver | Registration::NoCsiNode => None,
-        }
-    }
-
-    /// Whether the node with this node ID is known to be ready and in service.
-    pub fn is_healthy(&self, target: &Target) -> bool {
-        let mut nodes = self.nodes.values();
-        nodes.any(|node| node.ids.contains(&target.node) && node.healthy == Some(true))
-    }
-
     /// Whether an attacher process that is known to run without the lease sent this.
     pub(crate) fn lacks_lease(&self, by: Option<&Name>) -> Option<usize> {
         let (since, holder) = self.leader.as_ref()?;

@@ -164,7 +164,7 @@ macro_rules! injected_bugs {
 
 injected_bugs! {
     finds_kubernetes_101791: Bug::Kubernetes(InjectedBug::FailedReconstruction), with ALL, by 2, breaks MountedIsPublished;
-    finds_kubernetes_115297: Bug::Kubernetes(InjectedBug::MigratedVolumeNotRecognized), with ALL, by 0, breaks MountedIsPublished;
+    finds_kubernetes_115297: Bug::Kubernetes(InjectedBug::MigratedVolumeNotRecognized), with ALL, by 4, breaks MountedIsPublished;
     finds_kubernetes_81078: Bug::Kubernetes(InjectedBug::DeletedPodStaysDesired),
         with &[MovePod, CrashControllers, EndWatches, Api], by 0, breaks PodsRun;
     finds_kubernetes_106710: Bug::Kubernetes(InjectedBug::ForcedDetachFromHealthyNode),
@@ -172,7 +172,7 @@ injected_bugs! {
     finds_kubernetes_120571: Bug::Kubernetes(InjectedBug::AttachedAfterFailedDetach),
         with &[MovePod, MovePod, FailingDetach], by 0, breaks PodsRun;
     finds_sidecar_issue_3: Bug::Sidecar(SidecarBug::WritesWithoutUid), with &[MovePod, LateWrites], by 0, breaks FinalizerWithProof;
-    finds_sidecar_issue_4: Bug::Sidecar(SidecarBug::PvFinalizerAppended), with ALL, by 0, breaks FinalizerOnce;
+    finds_sidecar_issue_4: Bug::Sidecar(SidecarBug::PvFinalizerAppended), with ALL, by 1, breaks FinalizerOnce;
     finds_sidecar_issue_12: Bug::Sidecar(SidecarBug::UnpublishesFromPresentNodeId),
         with &[MovePod, LoseMachine], by 1, breaks FinalizerWithProof;
 }

@@ -173,7 +173,7 @@ pub(super) fn record_complete(
     if !matches!(seen, Observation::Settled | Observation::CleanedUp) {
         return;
     }
-    if let (None, Some(fault)) = (now.world.healed, now.world.relapsed) {
+    if let (true, None, Some(fault)) = (now.is_honest(), now.world.healed, now.world.relapsed) {
         findings.add("all faults", "a fault followed their end", [fault]);
     }
     for (what, since) in &now.world.gaps {

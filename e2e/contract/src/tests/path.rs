@@ -45,11 +45,7 @@ pub(super) fn rows() -> Vec<Row> {
         ),
         (
             Clause::PodsRun,
-            history()
-                .attach("a")
-                .add(pod("a", false))
-                .add(Observation::Healed)
-                .add(Observation::Settled),
+            healed(history().attach("a").add(pod("a", false))),
             history()
                 .attach("a")
                 .add(pod("a", false))
@@ -57,30 +53,13 @@ pub(super) fn rows() -> Vec<Row> {
         ),
         (
             Clause::AttachedForPods,
-            history()
-                .attach("a")
-                .add(pod("b", true))
-                .add(Observation::Healed)
-                .add(Observation::Settled),
-            history()
-                .attach("a")
-                .add(pod("a", true))
-                .add(Observation::Healed)
-                .add(Observation::Settled),
+            healed(history().attach("a").add(pod("b", true))),
+            healed(history().attach("a").add(pod("a", true))),
         ),
         (
             Clause::PodsAttached,
-            history()
-                .with(honest)
-                .add(pod("a", true))
-                .add(Observation::Healed)
-                .add(Observation::Settled),
-            history()
-                .with(honest)
-                .attach("a")
-                .add(pod("a", true))
-                .add(Observation::Healed)
-                .add(Observation::Settled),
+            healed(history().with(honest).add(pod("a", true))),
+            healed(history().with(honest).attach("a").add(pod("a", true))),
         ),
         (
             Clause::NoPanic,
@@ -88,6 +67,11 @@ pub(super) fn rows() -> Vec<Row> {
             history(),
         ),
     ]
+}
+
+/// The history with the end of all faults.
+fn healed(history: History) -> History {
+    history.add(Observation::Healed).add(Observation::Settled)
 }
 
 /// A pod that uses the volume on a node.
@@ -104,6 +88,7 @@ fn pod(node: &str, running: bool) -> Observation {
 fn a_fault_after_the_end_of_all_faults_hides_nothing() {
     let waits = || {
         history()
+            .with(honest)
             .attach("a")
             .add(pod("a", false))
             .add(Observation::Healed)
