@@ -133,27 +133,26 @@ impl FaultInjector {
             let (any, watches): (&[&'static str], &[&'static str]) = (&[], &["watch"]);
             let writes: &[&'static str] = &["create", "update", "patch", "delete"];
             let updates: &[&'static str] = &["update", "patch"];
-            let (verbs, fault) =
-                match kind.unwrap_or_else(|| API_FAULTS[self.random.usize(..API_FAULTS.len())]) {
-                    ApiFault::Latency => (any, Fault::Latency(self.within(0, 3))),
-                    ApiFault::StorageTimeout => (writes, Fault::Error(Status::storage_timeout())),
-                    ApiFault::TooManyRequests => (any, Fault::Error(Status::too_many_requests(1))),
-                    ApiFault::Conflict => (updates, Fault::Conflict),
-                    ApiFault::LostResponse => (writes, Fault::LostResponse),
-                    ApiFault::LostRequest => (any, Fault::LostRequest),
-                    ApiFault::DroppedWatch => (watches, Fault::DroppedWatch(self.within(0, 10))),
-                    ApiFault::LateExecution => {
-                        // The attach/detach controller detects unexpected VolumeAttachments only at its start.
-                        client = ATTACHER;
-                        // A late write may reach the next VolumeAttachment of the same name.
-                        for _ in 0..2 {
-                            let after = self.within(0, 30);
-                            self.plan(after, Step::MovePod);
-                        }
-                        (updates, Fault::LateExecution(self.within(5, 60)))
+            let (verbs, fault) = match kind.unwrap_or_else(|| API_FAULTS[self.random.u32(..9) as usize]) {
+                ApiFault::Latency => (any, Fault::Latency(self.within(0, 3))),
+                ApiFault::StorageTimeout => (writes, Fault::Error(Status::storage_timeout())),
+                ApiFault::TooManyRequests => (any, Fault::Error(Status::too_many_requests(1))),
+                ApiFault::Conflict => (updates, Fault::Conflict),
+                ApiFault::LostResponse => (writes, Fault::LostResponse),
+                ApiFault::LostRequest => (any, Fault::LostRequest),
+                ApiFault::DroppedWatch => (watches, Fault::DroppedWatch(self.within(0, 10))),
+                ApiFault::LateExecution => {
+                    // The attach/detach controller detects unexpected VolumeAttachments only at its start.
+                    client = ATTACHER;
+                    // A late write may reach the next VolumeAttachment of the same name.
+                    for _ in 0..2 {
+                        let after = self.within(0, 30);
+                        self.plan(after, Step::MovePod);
                     }
-                    ApiFault::StaleWatch => (watches, Fault::StaleWatch(self.within(0, 20))),
-                };
+                    (updates, Fault::LateExecution(self.within(5, 60)))
+                }
+                ApiFault::StaleWatch => (watches, Fault::StaleWatch(self.within(0, 20))),
+            };
             let probability = 0.1 + 0.5 * self.random.f64();
             self.world
                 .observer

@@ -932,6 +932,26 @@ async fn form_adds_faults_that_the_driver_has_checked() {
         .until("document.querySelector('#panel-faults tr[data-key=\"typed\"]')")
         .await;
 
+    // The browser logs the refusals.
+    let complaints = browser.complaints().await;
+    assert!(
+        complaints.iter().all(|text| text.contains("400")),
+        "{complaints:?}"
+    );
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn form_leaves_validation_to_the_driver() {
+    let (server, _client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 2).await;
+    let Some(browser) = Browser::open(&url(&server, "faults")).await else {
+        return;
+    };
+    let check = "document.querySelector('#fault-check').textContent";
+    let add = "document.querySelector('.fault button.main')";
+    let valid = format!("{check} === 'Valid.' && !{add}.disabled");
+    browser.until(&valid).await;
+
     // Nothing cannot be added.
     browser
         .run("const yaml = document.querySelector('#fault-yaml'); yaml.value = ' '; yaml.dispatchEvent(new Event('input'))")
@@ -940,7 +960,6 @@ async fn form_adds_faults_that_the_driver_has_checked() {
 
     // Only the driver validates: the browser knows neither fractions of a percent nor fields that are hidden.
     fill(&browser, "Fault of", "rule").await;
-    fill(&browser, "At most", "").await;
     fill(&browser, "Which calls", "probability").await;
     fill(&browser, "Number", "0.5").await;
     browser.until(&valid).await;
