@@ -11,7 +11,7 @@ use super::shape::folders;
 use crate::{Harness, trial};
 
 const RECIPES: &str = "e2e/tests/nodes/recipes.rs";
-const SUITE: &str = "e2e/src/nodes/suite.rs";
+const SUITE: &str = "e2e/suite/src/suite.rs";
 /// Directories whose subdirectories are listed instead.
 const PARENTS: [&str; 3] = ["charts", "components", "overlays"];
 
