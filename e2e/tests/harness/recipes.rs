@@ -58,7 +58,7 @@ const RECIPES: &[Recipe] = &[
     Recipe("attacher/explain/README.md", "cargo install", NotRun("compiles for minutes")),
     Recipe("attacher/explain/README.md", "source <(kubectl", Test(BY_HAND, "kubectl_completes_the_plugin")),
     Recipe("attacher/explain/README.md", "#!/bin/sh", Test(BY_HAND, "kubectl_completes_the_plugin")),
-    Recipe("docs/operations.md", "cargo build --release -p csi-attacher --no-default-features", Test(".ci/run", "--no-default-features --features fips")),
+    Recipe("docs/operations.md", "cargo build --release -p csi-attacher --no-default-features", NotRun("needs cmake and minutes; `.ci/run nightly` builds it without optimization and runs scenarios with it")),
     Recipe("deploy/README.md", "docker buildx create", NotRun("needs a container engine and a registry; the workflows `kind` and `release`, which have not run yet, build the same Containerfile")),
     Recipe("deploy/README.md", "deploy/images/binaries", NotRun("cross-compiles for minutes, and skopeo needs a registry; `nodes -- --build` runs it for this machine, `deploy::layouts_*` run oci-layout")),
     Recipe("deploy/README.md", "apiVersion: kustomize.config.k8s.io", Test(VALIDATORS, "TestOverlaysOfTheReadmeBuild")),

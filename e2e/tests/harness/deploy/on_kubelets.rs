@@ -56,7 +56,7 @@ const ROWS: &[Row] = &[
     // With the manifests of csi-driver-host-path in place of its driver.yaml, whose driver has no image.
     Row("overlays/existing-driver", Kubelets("e2e/tests/nodes/image_swap.rs", "deploy/overlays/existing-driver")),
     Row("overlays/mock-driver", Kubelets(RECIPES, "fn run_controller_without_nodes")),
-    Row("overlays/mock-driver-group-snapshots", Kubelets(SUITE, "pub const SUITE_OVERLAY")),
+    Row("overlays/mock-driver-group-snapshots", Kubelets(SUITE, "const SUITE_OVERLAY")),
     Row("overlays/mock-driver-nodes", Kubelets("e2e/src/nodes.rs", "pub const OVERLAY")),
     Row("overlays/mock-driver-snapshot-metadata", NotRun("external-snapshot-metadata 1.1.0 needs its nested module `client` v0.2.0, which the Go module proxy does not have")),
     Row("overlays/mock-driver-snapshots", Kubelets(RECIPES, "fn restore_a_snapshot")),

@@ -818,18 +818,18 @@ async fn rows_have_one_line_and_titles_where_text_is_cut_off() {
             .await;
         assert_eq!(shown, json!([text, true, true]), "{panel} {cell}");
     }
-    let quota = "document.querySelector('#panel-faults tr[data-key=\"q\"]').innerText.includes('beyond 100 volumes.')";
+    let quota = "document.querySelector('#panel-faults tr[data-key=\"q\"]')?.innerText.includes('beyond 100 volumes.')";
     browser.until(quota).await;
     browser.click("[aria-label='YAML of q']").await;
     browser
-        .until("document.querySelector('#panel-faults tr.detail pre').textContent.startsWith('backend-faults:\\n- id: q\\n')")
+        .until("document.querySelector('#panel-faults tr.detail pre')?.textContent.startsWith('backend-faults:\\n- id: q\\n')")
         .await;
 
     // The last chip of a long strip comes into view with the focus.
     browser.click("#tab-volumes").await;
     let strip = format!("document.querySelector('#panel-volumes tr[data-key=\"{shared}\"] .strip')");
     browser
-        .until(&format!("{strip}?.scrollWidth > {strip}.clientWidth"))
+        .until(&format!("{strip}?.scrollWidth > {strip}?.clientWidth"))
         .await;
     browser.run(&format!("{strip}.lastChild.focus()")).await;
     browser
@@ -888,10 +888,10 @@ async fn form_adds_faults_that_the_driver_has_checked() {
         "action": {"code": "RESOURCE_EXHAUSTED"}, "times": 3});
     assert_eq!(client.faults().await.unwrap().rules[0].rule, rule);
     browser.click("[aria-label='YAML of fault-1']").await;
-    let yaml = "document.querySelector('#panel-faults tr.detail pre').textContent";
+    let yaml = "document.querySelector('#panel-faults tr.detail pre')?.textContent";
     browser
         .until(&format!(
-            "{yaml}.includes('match: {{method: ControllerPublishVolume, node: node-1}}')"
+            "{yaml}?.includes('match: {{method: ControllerPublishVolume, node: node-1}}')"
         ))
         .await;
 
