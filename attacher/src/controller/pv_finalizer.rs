@@ -8,7 +8,7 @@ use super::{Controller, SyncError};
 use crate::csi::ControllerClient;
 use crate::informer::Change;
 use crate::kube_api::{AttachmentRequest, Cluster, Error, VolumeRequest};
-use crate::model::{Attachment, Recorded, Volume};
+use crate::model::{Attachment, Recorded, Uid, Version, Volume};
 use crate::plan::{PvFinalizer, Record};
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
@@ -39,10 +39,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             }
             Err(error) => {
                 if error.is_gone() {
-                    let (name, uid) = (name.clone(), uid.clone());
-                    let version = None;
-                    let deleted = Change::LocallyDeleted { name, uid, version };
-                    self.state().handle(Event::Volumes(deleted));
+                    self.volume_is_gone(name, uid, None);
                 }
                 Err(SyncError::api("could not add PersistentVolume finalizer", &error))
             }
@@ -68,10 +65,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         };
         match removed {
             Err(error) if error.is_gone() => {
-                let (name, uid) = (volume.name.clone(), volume.uid.clone());
-                let version = None;
-                let deleted = Change::LocallyDeleted { name, uid, version };
-                self.state().handle(Event::Volumes(deleted));
+                self.volume_is_gone(&volume.name, &volume.uid, None);
                 Ok(())
             }
             removed => {
@@ -93,17 +87,19 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let remove = VolumeRequest::RemoveFinalizer(&stored);
         let left = self.cluster.volume(&stored.name, remove).await?;
         // The API server responds to the removal of a deleted object's last finalizer with the object.
-        let change = match left.deleting && !left.finalizer {
-            true => Change::LocallyDeleted {
-                name: stored.name.clone(),
-                uid: stored.uid.clone(),
-                version: Some(left.version),
-            },
-            false => Change::LocallyUpdated(left),
-        };
-        self.state().handle(Event::Volumes(change));
+        if left.deleting && !left.finalizer {
+            self.volume_is_gone(&stored.name, &stored.uid, Some(left.version));
+        } else {
+            self.state().handle(Event::Volumes(Change::LocallyUpdated(left)));
+        }
         tracing::debug!("removed our finalizer from the PersistentVolume");
         Ok(())
+    }
+
+    fn volume_is_gone(&self, name: &Arc<str>, uid: &Uid, version: Option<Version>) {
+        let (name, uid) = (name.clone(), uid.clone());
+        let deleted = Change::LocallyDeleted { name, uid, version };
+        self.state().handle(Event::Volumes(deleted));
     }
 
     /// Records the volume's handle on VolumeAttachments that lack it: the Go sidecar does not.
