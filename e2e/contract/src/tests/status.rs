@@ -74,3 +74,19 @@ fn each_version_that_says_attached_needs_an_honest_array() {
         BTreeSet::from([Clause::AttachedWhilePublished])
     );
 }
+
+/// A client may delete the attachment as soon as it is stored as attached, before a watch has shown it to the harness.
+#[test]
+fn a_watch_may_show_attached_while_the_volume_is_unpublished() {
+    let late = || {
+        history()
+            .va(guarded("a"))
+            .publish("a", OK)
+            .array("a", true)
+            .begin(Method::Unpublish, "a", |_| {})
+            .array("a", false)
+            .va(attached("a"))
+    };
+    assert_eq!(late().watched().broken(), BTreeSet::new());
+    assert_eq!(late().broken(), BTreeSet::from([Clause::AttachedWhilePublished]));
+}
