@@ -49,8 +49,8 @@ struct State {
     /// Whether the driver has no publish calls.
     without_publish: bool,
     panics: bool,
-    /// Whether a webhook changes the node id of records.
-    changes_records: bool,
+    /// What a webhook makes of records.
+    changes_records: Option<fn(&mut Recorded)>,
     published: Vec<PublishTarget>,
     /// The process crashes after this number of requests and calls.
     crashes_after: Option<usize>,
@@ -63,6 +63,7 @@ struct World {
     state: Arc<Mutex<State>>,
     /// Sends one withheld response.
     respond: Arc<Notify>,
+    reconnected: Arc<Notify>,
 }
 
 // === impl World ===
@@ -129,7 +130,7 @@ impl World {
     async fn record(&self, known: &Attachment, record: &Record) -> Result<Attachment, Error> {
         let body = patch::record(known, record, FINALIZER);
         let metadata = &body["metadata"];
-        let changes_it = self.state().changes_records;
+        let change = self.state().changes_records;
         self.write("record", |attachment| {
             attachment.finalizer |= metadata["finalizers"] == json!([FINALIZER]);
             let recorded = &mut attachment.recorded;
@@ -142,8 +143,8 @@ impl World {
                     key => panic!("an unknown annotation: {key}"),
                 }
             }
-            if changes_it {
-                recorded.node_id = Some("another".into());
+            if let Some(change) = change {
+                change(recorded);
             }
         })
         .await
@@ -290,6 +291,12 @@ impl ControllerClient for World {
         let mut state = self.state();
         let opened = *state.session.get_or_insert_with(tokio::time::Instant::now);
         (!state.disconnected).then(|| opened.into_std())
+    }
+
+    async fn session_ended(&self, session: Option<std::time::Instant>) {
+        while self.session() == session {
+            self.reconnected.notified().await;
+        }
     }
 
     async fn ready(&self) -> Result<Capabilities, CallError> {

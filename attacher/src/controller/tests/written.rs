@@ -576,10 +576,12 @@ async fn corrects_a_wrong_status_after_a_crash_without_finalizer() {
     assert_eq!(fixture.seen(), ["get attachment"]);
 }
 
+/// `attached: true` may be true: another client may have removed our finalizer and the record.
 #[tokio::test]
 async fn corrects_a_wrong_status_without_a_call_if_nothing_is_recorded() {
     let left = Attachment {
-        attached: true,
+        attached: false,
+        detach_error: Some(Box::default()),
         finalizer: false,
         foreign_finalizers: true,
         recorded: Recorded::default(),
@@ -594,6 +596,18 @@ async fn corrects_a_wrong_status_without_a_call_if_nothing_is_recorded() {
     assert_eq!(fixture.sync_next().await, Some(Ok(())));
     assert_eq!(fixture.world.state().unpublished, []);
     assert!(!fixture.attachment().has_attached_status());
+
+    let mut fixture = Fixture::new(Attachment {
+        attached: true,
+        ..left
+    });
+    let node = mk_node("node", None);
+    fixture.state().handle(Event::Nodes(Change::Applied(Node {
+        version: Version(2),
+        ..node
+    })));
+    fixture.fails().await;
+    assert!(fixture.attachment().attached);
 }
 
 #[tokio::test]

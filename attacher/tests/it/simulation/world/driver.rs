@@ -154,7 +154,12 @@ impl ControllerClient for FakeDriver {
     }
 
     fn session(&self) -> Option<std::time::Instant> {
-        Some(self.world.state().array.session())
+        Some(self.world.state().array.session().borrow().into_std())
+    }
+
+    async fn session_ended(&self, session: Option<std::time::Instant>) {
+        let mut opened = self.world.state().array.session();
+        drop(opened.wait_for(|opened| Some(opened.into_std()) != session).await);
     }
 
     async fn ready(&self) -> Result<Capabilities, CallError> {
