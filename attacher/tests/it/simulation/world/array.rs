@@ -20,7 +20,7 @@ pub(super) struct Array {
     has_publish_capability: bool,
     /// When the present session was opened: the driver reconnects to change its capability.
     session: watch::Sender<Instant>,
-    /// From when on no sync runs that began without the publish capability.
+    /// From when on no write is executed that was sent without the publish capability.
     pub(super) publishes_from: Option<Instant>,
     /// Handles of all volumes, which the array keeps.
     pub(super) handles: BTreeSet<Arc<str>>,
@@ -31,8 +31,8 @@ pub(super) struct Array {
     previous: HashSet<PublishTarget>,
 }
 
-/// Longer than a sync that began before the driver changed.
-const SYNC_TIME: Duration = Duration::from_secs(2);
+/// Longer than the API server takes to execute a write that was sent before the driver changed.
+const WRITE_TIME: Duration = Duration::from_millis(250);
 
 // === impl World ===
 
@@ -169,7 +169,7 @@ impl State {
         if self.array.has_publish_capability != present {
             self.array.has_publish_capability = present;
             self.array.session.send_replace(Instant::now());
-            self.array.publishes_from = present.then(|| Instant::now() + SYNC_TIME);
+            self.array.publishes_from = present.then(|| Instant::now() + WRITE_TIME);
             if !present {
                 self.observe(Observation::PublishCapability(false));
             }
