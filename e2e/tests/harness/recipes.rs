@@ -42,8 +42,7 @@ use Runner::{NotRun, Partly, Test};
 
 /// Reason for cargo commands.
 const BUILT: &str = "cargo does nothing: the harness has built the program";
-const SCHEDULED: &str =
-    "takes long; the scheduled workflow runs it, and .ci/run the same target with less work";
+const SCHEDULED: &str = "takes long; the scheduled workflow and .ci/run nightly run it";
 
 #[rustfmt::skip]
 const RECIPES: &[Recipe] = &[
@@ -110,7 +109,7 @@ const RECIPES: &[Recipe] = &[
     Recipe("e2e/README.md", "export CSI_E2E_REAL=1\ncargo test -p csi-e2e --test differential", NotRun(SCHEDULED)),
     Recipe("e2e/README.md", "export CSI_E2E_REAL=1\ncargo test -p csi-e2e --test pod_schedules", NotRun(SCHEDULED)),
     Recipe("e2e/README.md", "cargo run --release -p csi-bench", NotRun("takes hours; the scheduled workflow runs it, and e2e/bench/tests its rows")),
-    Recipe("e2e/README.md", "cargo run -p csi-e2e --bin nodes", NotRun("takes hours, and one command runs until Ctrl-C; the scheduled workflow runs the others, and .ci/run some of the tests")),
+    Recipe("e2e/README.md", "cargo run -p csi-e2e --bin nodes", NotRun("takes hours, and one command runs until Ctrl-C; the scheduled workflow and .ci/run nightly run the others")),
     Recipe("mock-driver/README.md", "cargo run", Test("mock-driver/tests/it/readme.rs", "readme_command_lines_work_in_order")),
     Recipe("mock-driver/README.md", "csi-mock-driver ctl", Test("mock-driver/tests/it/readme.rs", "readme_command_lines_work_in_order")),
     Recipe("mock-driver/README.md", "export CSI_MOCK_ADMIN_ENDPOINT", Test("mock-driver/tests/it/readme.rs", "ci_script_passes_and_fails")),
