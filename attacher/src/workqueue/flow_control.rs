@@ -226,7 +226,12 @@ impl FlowControl {
         match outcome {
             Outcome::Unrelated => {
                 limits.limiter.forget(id);
-                self.driver.forget(id);
+                // It did not probe the driver.
+                if self.driver.forget(id)
+                    && let Some(failing) = &mut self.failing
+                {
+                    failing.probe = failing.probe.min(now);
+                }
                 Ended::Other
             }
             Outcome::Success => {

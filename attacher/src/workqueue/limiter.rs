@@ -161,9 +161,9 @@ impl Limiter {
         self.calls.insert(id, call);
     }
 
-    /// The end of a call whose result says nothing about the limit.
-    pub(super) fn forget(&mut self, id: CallId) {
-        self.calls.remove(&id);
+    /// The end of a call whose result says nothing about the limit. Returns whether it was in flight.
+    pub(super) fn forget(&mut self, id: CallId) -> bool {
+        self.calls.remove(&id).is_some()
     }
 
     pub(super) fn succeeded(&mut self, id: CallId, now: Instant) {

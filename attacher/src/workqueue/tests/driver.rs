@@ -36,6 +36,8 @@ struct Model {
     executes: Option<(Duration, Option<i32>)>,
     /// Calls for this node hang.
     hangs: Option<&'static str>,
+    /// Calls of keys with this prefix are answered with NOT_FOUND, also in an outage.
+    unknown: Option<&'static str>,
     /// The call of this key always fails.
     poison: Option<&'static str>,
     refuses_with: i32,
@@ -160,6 +162,7 @@ impl Simulation {
                 self.calling.remove(&key);
                 let outcome = match code {
                     0 => Outcome::Success,
+                    5 => Outcome::Unrelated,
                     _ => Outcome::Refused(code),
                 };
                 self.queue.call_ended(&key, outcome);
@@ -180,6 +183,7 @@ impl Simulation {
                 let error = SyncError {
                     class: match code {
                         2 | 13 => Class::Final,
+                        5 => Class::Unproven,
                         _ => Class::Uncertain,
                     },
                     code: Some(code),
@@ -195,6 +199,12 @@ impl Simulation {
     /// The code and the duration of a call that begins now.
     fn serve(&mut self, key: &Key) -> (i32, Duration) {
         let (now, node, model) = (self.queue.now, self.nodes[key].clone(), self.model.clone());
+        if model
+            .unknown
+            .is_some_and(|prefix| format!("{key:?}").contains(prefix))
+        {
+            return (5, REFUSAL);
+        }
         let elapsed = now - self.began;
         if let Some((from, to, code)) = model.outage
             && (from..to).contains(&elapsed)
@@ -410,6 +420,37 @@ fn all_keys_go_on_after_an_outage() {
             let probes = seconds as usize / if code == 4 { 1 } else { 2 };
             assert!(simulation.refused <= 60 + searched + probes, "{name}");
         }
+    }
+}
+
+/// Detaches of a deleted node pool, which the driver does not know, are repeated meanwhile.
+#[test]
+fn keys_that_say_nothing_about_the_driver_delay_no_probe() {
+    for unknown in [10, 1000] {
+        let model = Model {
+            call: 10 * MS,
+            outage: Some((Duration::ZERO, 30 * SECOND, 14)),
+            unknown: Some("lost"),
+            ..Model::default()
+        };
+        let mut simulation = Simulation::new(model, 10, true);
+        simulation.spread("a", 10, 10, Lane::Attach);
+        simulation.run(5 * SECOND);
+        simulation.spread("lost", unknown, 10, Lane::Detach);
+        simulation.run(60 * SECOND);
+        let last = simulation.done.iter().map(|(_, at)| *at).max();
+        eprintln!(
+            "{unknown} unknown: {} done by {last:?}, {} refused",
+            simulation.done.len(),
+            simulation.refused
+        );
+        assert_eq!(simulation.done.len(), 10, "{unknown}");
+        // Each unknown one takes 25 ms, one at a time.
+        let others = 25 * MS * unknown as u32;
+        assert!(
+            last < Some(30 * SECOND + others.max(3 * SECOND)),
+            "{unknown}: {last:?}"
+        );
     }
 }
 
