@@ -38,6 +38,8 @@ struct Model {
     hangs: Option<&'static str>,
     /// Calls of keys with this prefix are answered with NOT_FOUND, also in an outage.
     unknown: Option<&'static str>,
+    /// Each write and answer takes up to this much longer.
+    jitter: Duration,
     /// The call of this key always fails.
     poison: Option<&'static str>,
     refuses_with: i32,
@@ -119,6 +121,11 @@ impl Simulation {
 
     fn at(&mut self, wait: Duration, key: Key, step: Step) {
         self.step += 1;
+        // Mostly short, sometimes long.
+        let wait = match self.model.jitter {
+            Duration::ZERO => wait,
+            jitter => wait + jitter.mul_f64(self.random.f64().powi(4)),
+        };
         self.steps.insert((self.queue.now + wait, self.step), (key, step));
     }
 
@@ -299,6 +306,42 @@ fn serves_locked_nodes_in_order() {
             }
             assert!(refused <= 112, "{refused} refusals for 112 calls");
         }
+    }
+}
+
+/// Clients, networks and API servers are not regular: refusals of the driver look like a node's at first.
+#[test]
+fn serves_rate_limits_whatever_the_jitter() {
+    let ideal = 19 * SECOND;
+    for (jitter, nodes, workers) in [
+        (20, 4, 10),
+        (20, 4, 100),
+        (20, 20, 10),
+        (20, 20, 100),
+        (100, 4, 10),
+        (100, 4, 100),
+        (100, 20, 10),
+        (100, 20, 100),
+    ] {
+        let slowest = (0..20).map(|seed| {
+            let model = Model {
+                bucket: Some((20.0, 20.0)),
+                call: 5 * MS,
+                refuses_with: 8,
+                jitter: jitter * MS,
+                ..Model::default()
+            };
+            let mut simulation = Simulation::new(model, workers, true);
+            simulation.random = fastrand::Rng::with_seed(seed);
+            simulation.spread("a", 400, nodes, Lane::Attach);
+            simulation.run(1000 * SECOND)
+        });
+        let slowest = slowest.max().expect("there are seeds");
+        eprintln!("jitter {jitter} ms, {nodes} nodes, {workers} workers: at most {slowest:?}");
+        assert!(
+            slowest < ideal.mul_f64(1.4),
+            "{jitter} {nodes} {workers}: {slowest:?}"
+        );
     }
 }
 
