@@ -354,6 +354,13 @@ impl State {
         let name = node.name_any();
         let (line, is_healthy) = node_line(node);
         self.line(node, is_deleted, line);
+        let attached = node
+            .status
+            .iter()
+            .flat_map(|status| status.volumes_attached.iter().flatten());
+        let handles = attached.filter_map(|volume| volume.name.rsplit_once('^'));
+        let handles = handles.map(|(_, handle)| handle.into()).collect();
+        self.observe(Observation::VolumesAttached(name.as_str().into(), handles));
         if is_healthy && !is_deleted {
             self.healthy.entry(name).or_insert_with(Instant::now);
         } else {
