@@ -79,6 +79,10 @@ impl World {
     /// Returns the first violation of the contract.
     pub(in super::super) fn verify(&self) -> Result<(), String> {
         let state = self.state();
+        // Otherwise the clauses about the end of all faults would be off.
+        if state.contract.world().relapsed.is_some() {
+            return Err("a fault followed the end of all faults".to_owned());
+        }
         let violations = state.contract.violations();
         violations
             .first()
