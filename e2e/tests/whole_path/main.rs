@@ -171,6 +171,7 @@ injected_bugs! {
         with &[MovePod, Driver], by 2, breaks MountedIsPublished;
     finds_kubernetes_120571: Bug::Kubernetes(InjectedBug::AttachedAfterFailedDetach),
         with &[MovePod, MovePod, FailingDetach], by 0, breaks ListedWhileAttached;
+    finds_kubernetes_121937: Bug::StagedVolumesCount, with ALL, by 106, breaks MountedIsPublished;
     finds_sidecar_issue_3: Bug::Sidecar(SidecarBug::WritesWithoutUid), with &[MovePod, LateWrites], by 0, breaks FinalizerWithProof;
     finds_sidecar_issue_4: Bug::Sidecar(SidecarBug::PvFinalizerAppended), with ALL, by 1, breaks FinalizerOnce;
     finds_sidecar_issue_12: Bug::Sidecar(SidecarBug::UnpublishesFromPresentNodeId),

@@ -143,6 +143,24 @@ impl Observer {
         }
     }
 
+    /// A kubelet starts again on its machine. It finds the directories of pods, and forgets volumes that are staged only, which it
+    /// reports as not in use (kubernetes#85476, #121937): they are detached while they are staged, and do not count as mounted.
+    pub(crate) fn kubelet_starts(&self, id: &str) {
+        let mut state = self.lock();
+        let Some(mounts) = state.machines.get_mut(id) else {
+            return;
+        };
+        for volume in mounts.forget_staged() {
+            state.note(
+                id,
+                Some(&volume),
+                "kubelet does not know that the volume is staged",
+            );
+            let target = Target::new(&volume, id);
+            state.observe(Observation::Mounted(target, false));
+        }
+    }
+
     /// Whether the history is not uneventful.
     pub(crate) fn has_faults(&self) -> bool {
         self.lock().has_faults
