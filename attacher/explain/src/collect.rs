@@ -110,7 +110,7 @@ impl Collector<'_> {
                 let attachment = self.reader.get(&self.cluster_api(), &name).await?;
                 self.snapshot.attachments.push(attachment);
             }
-            ResourceKind::Cluster => self.read_waiting().await,
+            ResourceKind::Cluster => self.read_waiting().await?,
             ResourceKind::Node => {
                 // Attachments may outlive their Node object; then they are explained.
                 let node = match self.reader.get(&self.cluster_api(), &name).await {
