@@ -361,13 +361,17 @@ impl Collector<'_> {
         let sources: Vec<_> = sources
             .filter(|(_, _, name)| is_object_name(name))
             .take(limit)
+            .map(|(kind, namespace, name)| {
+                let selector = format!("involvedObject.kind={kind},involvedObject.name={name}");
+                (namespace.to_owned(), selector)
+            })
             .collect();
         let this = &*self;
-        let events = concurrently(sources, |(kind, namespace, name)| async move {
-            let selector = format!("involvedObject.kind={kind},involvedObject.name={name}");
+        // Owned strings: of a future with borrowed ones, the compiler cannot prove that it is Send.
+        let events = concurrently(sources, |(namespace, selector): (String, String)| async move {
             let resources = format!("events in namespace {namespace}");
             let is_warning = |event: &Event| text(&event.type_) == "Warning";
-            let api = this.api(namespace);
+            let api = this.api(&namespace);
             this.reader.list(&resources, &api, &selector, is_warning).await.0
         });
         let events: Vec<Vec<Event>> = events.await;

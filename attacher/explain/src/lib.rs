@@ -77,9 +77,7 @@ pub async fn run(line: impl IntoIterator<Item = OsString>) -> ExitCode {
 ///
 /// # Errors
 /// The cluster cannot be read. Single objects that cannot be read are notes of the text.
-pub async fn explain_all(
-    client: kube::Client,
-) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+pub async fn explain_all(client: kube::Client) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
     let args = Args::read(["kubectl-csi_attach", "explain", "-A"].map(OsString::from));
     let Command::Explain(args) = args.expect("the command line must be valid").command else {
         unreachable!("the command line names `explain`");
