@@ -164,7 +164,7 @@ impl Snapshot {
 
 /// The kubectl command that explains the first pod that waits; without pods, the one that explains the cluster.
 pub(crate) fn explain_command(pods: &[PodRow], namespace: &str) -> String {
-    let waits = |pod: &&PodRow| pod.phase != "Running";
+    let waits = |pod: &&PodRow| pod.phase == "Pending";
     match pods.iter().find(waits).or(pods.first()) {
         Some(pod) => format!("kubectl csi-attach explain pod/{} -n {namespace}", pod.name),
         None => "kubectl csi-attach explain -A".to_owned(),
@@ -190,7 +190,7 @@ mod tests {
                 "kubectl csi-attach explain pod/db-1 -n playground",
             ),
             (
-                vec![running, pod("web-2", "Pending")],
+                vec![pod("web-1", "Terminating"), running, pod("web-2", "Pending")],
                 "kubectl csi-attach explain pod/web-2 -n playground",
             ),
         ] {

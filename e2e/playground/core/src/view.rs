@@ -14,7 +14,7 @@ use ratatui::widgets::{Block, Borders, Clear, Paragraph, Wrap};
 use super::action::{BINDINGS, Command};
 use super::snapshot::Snapshot;
 use crate::narrate::TimelineRow;
-use panel::{Panel, panels};
+use panel::panels;
 
 const GOOD: Style = Style::new().fg(Color::Green);
 const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);

@@ -2,7 +2,7 @@
 
 import { announce, change, get } from "/dashboard/api.js";
 import { dress, make, say, sync, table } from "/dashboard/dom.js";
-import { drawPath } from "/playground/path.js";
+import { drawPath, stateOf } from "/playground/path.js";
 
 const LONGEST_TIMELINE = 200;
 const byId = (id) => document.getElementById(id);
@@ -19,7 +19,7 @@ const PANELS = [
     list(node.inUse), list(node.attached)])],
   ["attachments", "VolumeAttachments", ["volume", "node", "state", "error"], (snapshot) => snapshot.attachments.map((item) => [
     item.volume, item.node, item.deleting ? ["detaching", "warn"] : item.attached ? ["attached", "good"] : ["attaching", "warn"],
-    item.error])],
+    item.error || (stateOf(item, snapshot).tone === "bad" ? stateOf(item, snapshot).text : "")])],
   ["worlds", "Desired and actual state of world", ["volume", "node", "desired by", "actual", "operation"],
     (snapshot) => snapshot.worlds?.map(world) ?? "Only the embedded cluster shows them."],
   ["lanes", "Attacher: lanes", ["lane", "running", "queued", "backoff"], (snapshot) => snapshot.lanes?.map((lane) => [

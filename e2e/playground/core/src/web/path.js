@@ -5,7 +5,7 @@ const LINE = 18;
 const GAP = 12;
 /** Width of a character, and the number of lines of a text. */
 const CHARACTER = 7.3;
-const LINES = 3;
+const LINES = 5;
 /** Space for edges beside columns that stand below each other. */
 const GUTTER = 56;
 /** Below this width of the page, the columns stand below each other. */
@@ -20,7 +20,7 @@ function shape(name, attributes, ...children) {
 }
 
 /** What the attachment does, and for whom it waits. */
-function stateOf(item, snapshot) {
+export function stateOf(item, snapshot) {
   const call = item.deleting ? "detach" : "attach";
   if (item.error) return { tone: "bad", text: `${call} fails: ${item.error}` };
   if (item.attached && !item.deleting) return { tone: "good", text: "attached" };

@@ -7,9 +7,11 @@
     reason = "the test harness has no flags for tests"
 )]
 
+mod kubectl;
 mod leftovers;
 mod own_claim;
 mod page;
+mod picture;
 #[path = "../../../../../mock-driver/tests/it/admin/browser/session.rs"]
 mod session;
 mod terminal;
@@ -65,6 +67,22 @@ fn main() -> ExitCode {
             "page::keys_inject_and_remove_faults",
             BROWSER,
             page::keys_inject_and_remove_faults,
+        ),
+        trial("page::explains_what_waits", BROWSER, page::explains_what_waits),
+        trial(
+            "picture::names_what_each_waits_for",
+            BROWSER,
+            picture::names_what_each_waits_for,
+        ),
+        trial(
+            "picture::comes_first_and_connects_boxes",
+            BROWSER,
+            picture::comes_first_and_connects_boxes,
+        ),
+        trial(
+            "kubectl::printed_commands_work",
+            kubectl::requirements(),
+            kubectl::printed_commands_work,
         ),
         trial(
             "terminal::keys_inject_a_fault_and_quit",

@@ -106,6 +106,12 @@ fn drive(terminal: &mut File, output: &mut Output) -> Result<(), Failed> {
     output.until("no faults active")?;
     terminal.write_all(b"s")?;
     output.until("slow driver")?;
+    terminal.write_all(b"e")?;
+    output.until("explain -A")?;
+    // Of the text that is read from the cluster.
+    output.until("cluster:")?;
+    terminal.write_all(b"\x1b")?;
+    output.until("VolumeAttachments")?;
     terminal.write_all(b"q")?;
     output.until(LEAVE)?;
     output.until("Stopped; processes and files are removed.")
