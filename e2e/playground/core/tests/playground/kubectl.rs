@@ -1,11 +1,13 @@
-//! The commands that the playground prints for another terminal, run as printed.
+//! The commands for another terminal: those that the playground prints, and the README's.
 
-use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use csi_e2e::document;
 use csi_e2e::toolchain::without_run;
 use libtest_mimic::Failed;
 use rustix::process::{Pid, Signal, kill_process};
@@ -33,15 +35,23 @@ pub(crate) fn requirements() -> &'static [Requirement] {
 }
 
 pub(crate) fn printed_commands_work() -> Result<(), Failed> {
-    let path = std::env::var("PATH")?;
-    let path = match Program("kubectl").missing() {
-        None => path,
-        Some(_) => {
-            let built = without_run(async |toolchain| toolchain.kubectl().await);
-            let built = built.map_err(|error| format!("{error:#}"))?;
-            format!("{}:{path}", built.parent().unwrap_or(Path::new("/")).display())
+    let built = without_run(async |toolchain| {
+        let mut built = vec![toolchain.explain_plugin().await?];
+        if Program("kubectl").missing().is_some() {
+            built.push(toolchain.kubectl().await?);
         }
-    };
+        Ok(built)
+    });
+    let built = built.map_err(|error| format!("{error:#}"))?;
+    let mut path: Vec<PathBuf> = built
+        .iter()
+        .filter_map(|program| program.parent())
+        .map(Path::to_owned)
+        .collect();
+    path.extend(std::env::split_paths(&std::env::var("PATH")?));
+    let path = std::env::join_paths(path)?
+        .into_string()
+        .map_err(|_| "PATH must be UTF-8")?;
     let mut playground = program()?
         .args(["--plain", "--web"])
         .stdin(Stdio::null())
@@ -60,12 +70,18 @@ pub(crate) fn printed_commands_work() -> Result<(), Failed> {
 fn run_printed(playground: &mut Child, path: &str) -> Result<(), Failed> {
     let printed = lines(playground)?;
     let mut commands = Vec::new();
-    while commands.len() < LISTED.len() {
+    let page = loop {
         let line = printed.recv_timeout(Duration::from_secs(600))?;
         if line.starts_with("  kubectl ") {
             commands.push(line);
+        } else if let Some(page) = line.strip_prefix("Web page: http://") {
+            break page.trim_end_matches('/').to_owned();
         }
+    };
+    if commands.len() != LISTED.len() {
+        return Err(format!("{commands:?}").into());
     }
+    pause(&page)?;
     for (command, (part, words)) in commands.iter().zip(LISTED) {
         if !command.contains(part) {
             return Err(format!("{command:?} is not {part}").into());
@@ -80,6 +96,44 @@ fn run_printed(playground: &mut Child, path: &str) -> Result<(), Failed> {
         kubectl.kill()?;
         kubectl.wait()?;
         listed.map_err(|output| format!("{command}: no line has {words:?}:\n{output}"))?;
+    }
+    let kubeconfig = commands[0]
+        .split_whitespace()
+        .skip_while(|word| *word != "--kubeconfig")
+        .nth(1);
+    explain(kubeconfig.ok_or("the command must name a kubeconfig")?, path)
+}
+
+/// Keeps the pods where they are.
+fn pause(page: &str) -> Result<(), Failed> {
+    let mut stream = TcpStream::connect(page)?;
+    let request = format!(
+        "POST /api/v1/pace/step HTTP/1.1\r\nHost: {page}\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{{}}"
+    );
+    stream.write_all(request.as_bytes())?;
+    let mut response = String::new();
+    stream.read_to_string(&mut response)?;
+    if !response.starts_with("HTTP/1.1 202") {
+        return Err(response.into());
+    }
+    Ok(())
+}
+
+/// The README's block, with the kubeconfig of this run and a pod that exists.
+fn explain(kubeconfig: &str, path: &str) -> Result<(), Failed> {
+    let block = document::block("README.md", "export KUBECONFIG=").map_err(|error| format!("{error:#}"))?;
+    let (export, command) = block.split_once('\n').ok_or("the block must have two lines")?;
+    let command = command.replace("pod/web-2", "pod/db-1");
+    let output = Command::new("sh")
+        .args(["-euc", &format!("export KUBECONFIG={kubeconfig}\n{command}")])
+        .env("PATH", path)
+        .output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    if !export.ends_with("/embedded-cluster/admin.kubeconfig")
+        || !kubeconfig.ends_with("/embedded-cluster/admin.kubeconfig")
+        || !text.starts_with("pod/db-1 in namespace playground: fine")
+    {
+        return Err(format!("{export}\n{command}\n{output:?}").into());
     }
     Ok(())
 }
