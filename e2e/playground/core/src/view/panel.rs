@@ -10,7 +10,7 @@ use super::{BAD, BOLD, CHANGING, DIM, GOOD, PLAIN, wrap};
 use crate::snapshot::{ArrayRow, AttachmentRow, LaneRow, NodeRow, PodRow, Snapshot, WorldRow};
 
 /// Maximum number of lines of a row.
-const WRAPPED: usize = 4;
+const WRAPPED: usize = 6;
 
 /// A table with a title.
 pub(super) struct Panel {
