@@ -90,6 +90,11 @@ fn main() -> ExitCode {
             terminal::keys_inject_a_fault_and_quit,
         ),
         trial(
+            "terminal::story_with_replicas_shows_no_lanes",
+            &[OwnHostName],
+            terminal::story_with_replicas_shows_no_lanes,
+        ),
+        trial(
             "leftovers::existing_cluster_is_clean_afterwards",
             &[RealComponents],
             leftovers::existing_cluster_is_clean_afterwards,
