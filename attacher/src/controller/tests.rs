@@ -93,6 +93,24 @@ impl World {
         }
     }
 
+    async fn write_to(
+        &self,
+        request: &'static str,
+        known: &Attachment,
+        change: impl FnOnce(&mut Attachment),
+    ) -> Result<Attachment, Error> {
+        self.take(request).await?;
+        let stored = self
+            .state()
+            .attachment
+            .as_ref()
+            .map(|attachment| attachment.version);
+        match stored.is_none_or(|stored| stored == known.version) {
+            true => self.change(change),
+            false => Err(conflict()),
+        }
+    }
+
     async fn write(
         &self,
         request: &'static str,
@@ -131,7 +149,7 @@ impl World {
         let body = patch::record(known, record, FINALIZER);
         let metadata = &body["metadata"];
         let change = self.state().changes_records;
-        self.write("record", |attachment| {
+        self.write_to("record", known, |attachment| {
             attachment.finalizer |= metadata["finalizers"] == json!([FINALIZER]);
             let recorded = &mut attachment.recorded;
             for (key, value) in metadata["annotations"].as_object().into_iter().flatten() {
@@ -164,7 +182,7 @@ impl World {
         known: &Attachment,
         context: &BTreeMap<String, String>,
     ) -> Result<Attachment, Error> {
-        self.write("mark attached", |attachment| {
+        self.write_to("mark attached", known, |attachment| {
             attachment.attached = true;
             let before = attachment.metadata.keys.iter();
             let kept = before.filter(|key| !known.metadata.keys.contains(key));
@@ -434,6 +452,14 @@ fn refusal(code: &str) -> CallError {
         code: Code::named(code).expect("a code of gRPC"),
         message: "no such node".to_owned(),
         reach: Reach::Answered,
+    }
+}
+
+fn conflict() -> Error {
+    Error::Rejected {
+        status: 409,
+        message: "the object has been modified".into(),
+        retry_after: None,
     }
 }
 

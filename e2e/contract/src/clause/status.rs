@@ -44,7 +44,7 @@ pub(super) fn attached_while_published(
     let is_confirmed = |target: &Target| {
         let state = now.world.targets.get(target);
         now.world.published.contains_key(target)
-            || state.is_some_and(|state| state.confirmed(now.settings.order).is_some())
+            || state.is_some_and(|state| state.confirmed(&attachment.uid, now.settings.order).is_some())
     };
     // After an outage of the API server a watch shows even a status that ended meanwhile.
     let is_late = |target: &Target| was_released(now, attachment, target);
@@ -74,7 +74,12 @@ pub(super) fn context_reported(
         .world
         .targets_of(attachment)
         .iter()
-        .filter_map(|target| now.world.targets.get(target)?.confirmed(now.settings.order))
+        .filter_map(|target| {
+            now.world
+                .targets
+                .get(target)?
+                .confirmed(&attachment.uid, now.settings.order)
+        })
         .collect();
     let is_reported = answers
         .iter()

@@ -292,7 +292,9 @@ impl State {
         let due: Vec<_> = self.late_writes.extract_if(.., |(at, _)| *at <= now).collect();
         for (_, write) in due {
             self.observe(Observation::Fault("a late write".to_owned()));
+            self.executes_late = true;
             write(self);
+            self.executes_late = false;
         }
         let due: Vec<_> = self.late.extract_if(.., |(at, ..)| *at <= now).collect();
         for (_, method, target) in due {

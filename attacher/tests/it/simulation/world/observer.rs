@@ -211,6 +211,9 @@ impl State {
 
     /// A write arrived at the API server.
     pub(super) fn observe_write(&mut self, by: &Client, object: &str, changed: bool) {
+        if self.executes_late {
+            return;
+        }
         self.observe_lease();
         // The attacher repeats a write whose response was lost.
         let changed = changed || self.faults.api > 0 || self.faults.lies != 0 || self.had_chosen_fault;
