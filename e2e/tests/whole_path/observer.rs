@@ -21,6 +21,7 @@ use kube::{Resource, ResourceExt};
 use tokio::time::Instant;
 
 use crate::driver::{Mounts, VolumeCall};
+use crate::history::FaultKind;
 use crate::timeline::Timeline;
 use crate::world::DRIVER;
 
@@ -66,12 +67,18 @@ const LAG: Duration = Duration::from_secs(30);
 // === impl Observer ===
 
 impl Observer {
-    /// Observes the objects of `server` and the volumes of `array`. `has_faults`: the history is not uneventful.
-    pub(crate) fn new(server: &ApiServer, array: Arc<Driver>, has_faults: bool) -> Self {
+    /// Observes the objects of `server` and the volumes of `array`, which have these faults.
+    pub(crate) fn new(server: &ApiServer, array: Arc<Driver>, faults: &[FaultKind]) -> Self {
         // No volume has a Secret.
         let mut settings = Settings::honest().without(Clause::NoSecretShown);
+        let has_faults = !faults.is_empty();
         if has_faults {
             settings = settings.without(Clause::Uneventful);
+        }
+        // The controller lists a volume again if its update of the Node before the detach fails.
+        let are_harmless = |kind: &FaultKind| matches!(kind, FaultKind::MovePod | FaultKind::FailingDetach);
+        if !faults.iter().all(are_harmless) {
+            settings = settings.without(Clause::ListedWhileAttached);
         }
         let observer = Self(Arc::new(Mutex::new(State {
             timeline: Timeline::default(),
