@@ -108,12 +108,14 @@ impl TargetState {
         (self.lists_without_node >= 2).then_some(Proof::Lists)
     }
 
-    /// The OK of the last publish for the attachment with this UID. A watch may show what it led to only after an unpublish has begun.
+    /// The OK of the last publish. A watch may show what it led to only after an unpublish, or another attachment's publish, has begun,
+    /// so there it counts for the attachment with this UID for which it was sent.
     pub(crate) fn confirmed(&self, uid: &Name, order: Order) -> Option<&(usize, Answer)> {
-        let may_be_late = order == Order::Watched && self.published_for.as_ref() == Some(uid);
-        self.publish_ok
-            .as_ref()
-            .filter(|_| may_be_late || !self.unpublish_sent)
+        let counts = match order {
+            Order::Exact => !self.unpublish_sent,
+            Order::Watched => self.published_for.as_ref() == Some(uid),
+        };
+        self.publish_ok.as_ref().filter(|_| counts)
     }
 
     pub(super) fn publish_began(&mut self, number: usize, owner: Option<Name>) {
