@@ -19,8 +19,8 @@ use tokio::time::Instant;
 
 use self::call_info::reservation_key;
 pub(crate) use self::call_info::{ArrayUsage, CallInfo, VolumeLocation};
-pub use self::conflict::RuleConflict;
 use self::conflict::check;
+pub use self::conflict::{Needs, RuleConflict};
 pub(crate) use self::decision::Decision;
 pub use self::file::FaultFile;
 pub(crate) use self::file::LoadError;
@@ -71,7 +71,11 @@ const FIRST_STATE: &str = "start";
 pub struct Faults {
     /// The seed of all random draws.
     pub seed: Seed,
+    /// What of the driver is in this process.
+    has: Vec<Needs>,
     rules: RwLock<Arc<[Arc<RuleState>]>>,
+    /// The rules and backend faults of the fault file.
+    of_file: Mutex<Vec<Rule>>,
     state: RwLock<Arc<str>>,
     began: Instant,
     /// Independent of the active rules.
@@ -95,7 +99,9 @@ impl Faults {
     pub fn new(seed: Seed) -> Self {
         Self {
             seed,
+            has: vec![Needs::Calls, Needs::Services, Needs::Array, Needs::Node],
             rules: RwLock::default(),
+            of_file: Mutex::default(),
             state: RwLock::new(FIRST_STATE.into()),
             began: Instant::now(),
             injected: Mutex::default(),
@@ -104,12 +110,23 @@ impl Faults {
         }
     }
 
+    /// Refuses rules that change something else than this.
+    #[must_use]
+    pub(crate) fn within(self, has: Vec<Needs>) -> Self {
+        Self { has, ..self }
+    }
+
     /// Replaces the rules and backend faults of an origin.
     ///
     /// # Errors
     /// An id belongs to another origin; nothing has changed then.
     pub fn load(&self, origin: Origin, rules: Vec<Rule>) -> Result<(), RuleConflict> {
-        self.replace_parts(origin, &[RuleKind::Rule, RuleKind::BackendFault], rules)
+        let of_file = (origin == Origin::File).then(|| rules.clone());
+        self.replace_parts(origin, &[RuleKind::Rule, RuleKind::BackendFault], rules)?;
+        if let Some(rules) = of_file {
+            *crate::lock(&self.of_file) = rules;
+        }
+        Ok(())
     }
 
     /// Replaces the rules of an origin; its backend faults remain.
@@ -126,8 +143,10 @@ impl Faults {
         parts: &[RuleKind],
         rules: Vec<Rule>,
     ) -> Result<(), RuleConflict> {
+        let is_replaced = |old: &RuleState| old.origin == origin && parts.contains(&old.rule.kind);
         self.change(|old, now| {
-            check(old, origin, &rules)?;
+            let others: Vec<_> = old.iter().filter(|old| !is_replaced(old)).collect();
+            check(&others, origin, &rules, &self.has)?;
             let same = |rule: &Rule| {
                 old.iter()
                     .find(|rule_state| rule_state.origin == origin && rule_state.rule == *rule)
@@ -137,9 +156,7 @@ impl Faults {
                 .into_iter()
                 .map(|rule| same(&rule).unwrap_or_else(|| RuleState::new(rule, origin, now)));
             let new: Vec<_> = new.collect();
-            let is_replaced = |old: &RuleState| old.origin == origin && parts.contains(&old.rule.kind);
-            let others = old.iter().filter(|old| !is_replaced(old)).cloned();
-            Ok(others.chain(new).collect())
+            Ok(others.into_iter().cloned().chain(new).collect())
         })
     }
 
@@ -158,7 +175,7 @@ impl Faults {
     /// Those of [`Faults::put`]; nothing has changed then.
     pub(crate) fn put_all(&self, rules: Vec<Rule>) -> Result<(), RuleConflict> {
         self.change(|old, now| {
-            check(old, Origin::Admin, &rules)?;
+            self.check_added(old, &rules)?;
             let mut new = old.to_vec();
             let (rules, faults): (Vec<_>, Vec<_>) =
                 rules.into_iter().partition(|rule| rule.kind == RuleKind::Rule);
@@ -180,7 +197,18 @@ impl Faults {
     /// # Errors
     /// Those of [`Faults::put_all`].
     pub(crate) fn check(&self, rules: &[Rule]) -> Result<(), RuleConflict> {
-        check(&self.rules(), Origin::Admin, rules)
+        self.check_added(&self.rules(), rules)
+    }
+
+    /// Checks rules that are set at run time, and replace those with their ids.
+    fn check_added(&self, there: &[Arc<RuleState>], rules: &[Rule]) -> Result<(), RuleConflict> {
+        let is_replaced = |old: &RuleState| {
+            let mut rules = rules.iter();
+            old.origin == Origin::Admin
+                && rules.any(|rule| rule.kind == old.rule.kind && rule.id == old.rule.id)
+        };
+        let others: Vec<_> = there.iter().filter(|old| !is_replaced(old)).collect();
+        check(&others, Origin::Admin, rules, &self.has)
     }
 
     /// Removes a rule or backend fault; returns whether it existed.
@@ -195,7 +223,8 @@ impl Faults {
         })
     }
 
-    /// Releases the hanging calls of one rule or of all, and returns their number; `None` if the rule does not exist.
+    /// Ends the delays and hangs of the calls of one rule or of all, and returns the number of calls; `None` if the rule does not
+    /// exist.
     pub fn release(&self, id: Option<&str>) -> Option<u64> {
         let rules = self.rules();
         match id {
@@ -216,16 +245,18 @@ impl Faults {
         self.set_state(FIRST_STATE);
     }
 
-    /// Returns to the rules of the fault file: removes those that were set at run time and those of scenarios, with the calls that
-    /// they block, and resets the others.
+    /// Returns to the rules of the fault file, without counts and totals, and releases the calls of the rules before.
     pub(crate) fn restart(&self) {
-        let kept: Result<(), RuleConflict> = self.change(|old, now| {
-            let kept = old.iter().filter(|rule_state| rule_state.origin == Origin::File);
-            Ok(kept
-                .map(|old| RuleState::new(old.rule.clone(), old.origin, now))
-                .collect())
-        });
-        kept.expect("the rules of one origin must fit to each other");
+        let rules = crate::lock(&self.of_file).clone();
+        let new = |now| {
+            let rules = rules.into_iter();
+            rules
+                .map(|rule| RuleState::new(rule, Origin::File, now))
+                .collect()
+        };
+        let changed: Result<(), RuleConflict> = self.change(|_, now| Ok(new(now)));
+        changed.expect("the rules of one origin must fit to each other");
+        *crate::lock(&self.injected) = InjectedTotals::default();
         self.set_state(FIRST_STATE);
     }
 
@@ -245,7 +276,7 @@ impl Faults {
             .collect()
     }
 
-    /// The totals of applied firings since the start, also of rules that were reset, replaced or removed.
+    /// The totals of applied firings since the start or the driver's reset, also of rules that were reset, replaced or removed.
     pub(crate) fn injected(&self) -> Vec<(InjectedKey, u64)> {
         crate::lock(&self.injected).all()
     }
