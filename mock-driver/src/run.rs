@@ -140,7 +140,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         "serving"
     );
     let admin_endpoint = admin.as_ref().map(admin::Server::endpoint);
-    driver.note_sockets(listener.path(), admin_endpoint);
+    driver.note_paths(listener.path(), admin_endpoint);
     if let Some(file) = &ready_file {
         ready::write(file, &driver.name, listener.path(), admin_endpoint).map_err(unusable)?;
     }
@@ -346,7 +346,7 @@ fn panicked(_: Box<dyn Any + Send>) -> http::Response<Body> {
 async fn relay(clients: &Endpoint, drivers: &relay::RelayAddress) -> Result<(), Error> {
     let mut signals = Signals::new().map_err(Error::Signals)?;
     let relay = Relay::bind(&relay::RelayAddress::Unix(clients.clone()), drivers).await?;
-    tracing::info!(clients = %clients.path().display(), ?drivers, "passing bytes between connections");
+    tracing::info!(clients = %clients.path().display(), %drivers, "passing bytes between connections");
     tokio::select! {
         biased;
         () = signals.next() => Ok(()),
