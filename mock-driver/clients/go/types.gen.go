@@ -255,6 +255,15 @@ type Expected struct {
 
 	// Method Method, with or without service.
 	Method string `json:"method"`
+
+	// Node Pattern of the node id.
+	Node string `json:"node,omitempty"`
+
+	// Request Conditions on fields of the request by their path, as in `match.request` of a rule.
+	Request map[string]interface{} `json:"request,omitempty"`
+
+	// Volume Pattern of the volume id, snapshot id or name.
+	Volume string `json:"volume,omitempty"`
 }
 
 // ExpectedCount Bounds on the number of calls that match.
