@@ -177,6 +177,7 @@ impl Driver {
                 self.announce(node).await;
             }
         }
+        self.socket_control.open();
         self.random_limits.store(0, Ordering::Relaxed);
         if let Some(journal) = &self.journal {
             journal.reset();

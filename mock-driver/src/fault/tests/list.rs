@@ -156,7 +156,7 @@ fn rule_about_a_part_of_another_process_is_refused() {
         ("backend-faults: [{id: x, type: frozen-list}]", Needs::Array),
         ("backend-faults: [{id: x, type: list-lacks}]", Needs::Array),
         (
-            "backend-faults: [{id: x, type: list-adds, node: n}]",
+            "backend-faults: [{id: x, type: list-adds, node: node-1}]",
             Needs::Array,
         ),
         ("backend-faults: [{id: x, type: device-absent}]", Needs::Node),

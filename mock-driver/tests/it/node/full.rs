@@ -12,10 +12,8 @@ pub(super) struct LimitedDisk(PathBuf);
 impl LimitedDisk {
     pub(super) fn mount(path: PathBuf) -> Self {
         let disk = Self(path);
-        disk.run(
-            "mount",
-            &["-t", "tmpfs", "-o", "size=256m", "csi-mock-driver-test"],
-        );
+        let args = ["-t", "tmpfs", "-o", "size=256m", "csi-mock-driver-test"];
+        assert!(disk.run("mount", &args));
         disk
     }
 
@@ -27,19 +25,25 @@ impl LimitedDisk {
 
     /// Leaves room for so many more files.
     pub(super) fn leave(&self, files: u64) {
-        let limit = self.used() + files;
-        self.run("mount", &["-o", &format!("remount,nr_inodes={limit}")]);
+        assert!(self.try_to_leave(files), "{files} files");
     }
 
-    fn run(&self, program: &str, args: &[&str]) {
-        let status = verdict::command(program).args(args).arg(&self.0).status();
-        assert!(status.unwrap().success(), "{program} {args:?}");
+    /// Fails if files are created meanwhile.
+    pub(super) fn try_to_leave(&self, files: u64) -> bool {
+        let limit = self.used() + files;
+        self.run("mount", &["-o", &format!("remount,nr_inodes={limit}")])
+    }
+
+    fn run(&self, program: &str, args: &[&str]) -> bool {
+        let mut command = verdict::command(program);
+        let output = command.args(args).arg(&self.0).output();
+        output.unwrap().status.success()
     }
 }
 
 impl Drop for LimitedDisk {
     fn drop(&mut self) {
-        self.run("umount", &["--lazy"]);
+        assert!(self.run("umount", &["--lazy"]));
     }
 }
 
