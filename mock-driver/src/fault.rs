@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use self::call_info::reservation_key;
 pub(crate) use self::call_info::{ArrayUsage, CallInfo, VolumeLocation};
 use self::conflict::check;
 pub use self::conflict::{Needs, RuleConflict};
@@ -32,7 +31,7 @@ pub use self::overlay::{DeviceFault, DiskFault};
 pub(crate) use self::parse::RuleError;
 use self::random::DelayDistribution;
 pub use self::random::Seed;
-pub(crate) use self::reservation::{Reservation, Reservations};
+pub(crate) use self::reservation::Reservations;
 pub(crate) use self::rule::{CallEnd, Hang, Phase};
 pub use self::rule::{Exit, Rule, RuleKind};
 pub(crate) use self::rule_state::ActiveFault;
@@ -294,65 +293,6 @@ impl Faults {
     pub(crate) fn has(&self, origin: Origin, Rule { kind, id, .. }: &Rule) -> bool {
         let rules = self.rules();
         position(&rules, *kind, id).is_some_and(|index| rules[index].origin == origin)
-    }
-
-    /// Selects and counts the faults of a call: the first matching rule and, of the backend faults, the first that refuses the
-    /// call, else the one with the longest delay. A call that no backend fault refuses reserves capacity.
-    pub(crate) fn decide(&self, call: &dyn CallInfo) -> Decision {
-        let rules = self.rules();
-        let mut decision = Decision::default();
-        if rules.is_empty() {
-            return decision;
-        }
-        let now = self.began.elapsed();
-        let mut has_backend_faults = false;
-        // Locked until the rules have fired and the reservation exists, so that concurrent calls are decided one after
-        // another. A call drops its reservation only after the array has changed, so limits always count it.
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        let mut reserved = crate::lock(&self.reservations);
-        for rule_state in rules.iter().filter(|rule_state| rule_state.is_enabled()) {
-            let is_asked = match rule_state.rule.kind {
-                RuleKind::Rule => decision.rule.is_none(),
-                RuleKind::BackendFault => {
-                    has_backend_faults = true;
-                    !decision.is_refused()
-                }
-            };
-            if !is_asked || rule_state.rule.overlay.is_some() || !rule_state.rule.matches.covers(call, &state)
-            {
-                continue;
-            }
-            let Some(mut active) = rule_state.take(call, self.seed, &reserved, now) else {
-                continue;
-            };
-            if active.rule().phase != Phase::After {
-                active.apply(&mut state, &self.injected);
-            }
-            match rule_state.rule.kind {
-                RuleKind::Rule => decision.rule = Some(active),
-                RuleKind::BackendFault => decision.add(active),
-            }
-        }
-        if has_backend_faults && !decision.is_refused() {
-            decision.reservation = reservation_key(call)
-                .map(|key| Reservation::new(key, call.size(), &self.reservations, &mut reserved));
-        }
-        decision
-    }
-
-    /// Applies a fired rule of phase `after`, which sets the state. `None`, and the firing is reverted, if another call has left
-    /// the rule's state meanwhile.
-    pub(crate) fn apply(&self, mut active: ActiveFault) -> Option<ActiveFault> {
-        if active.is_applied {
-            return Some(active);
-        }
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        let wanted = active.rule().matches.r#while.state.as_ref();
-        if active.rule().action.set_state.is_some() && wanted.is_some_and(|wanted| wanted.0 != *state) {
-            return None;
-        }
-        active.apply(&mut state, &self.injected);
-        Some(active)
     }
 
     fn rules(&self) -> Arc<[Arc<RuleState>]> {

@@ -201,7 +201,7 @@ fn mk_line(number: u64, method: &str, request: Value, response: Option<Value>) -
 }
 
 #[tokio::test]
-async fn call_for_another_node_or_page_or_of_an_unread_stream_is_a_departure() {
+async fn call_for_another_node_or_page_is_a_departure() {
     let page = |volume: &str, next: &str| {
         Some(json!({"entries": [{"volume": {"volume_id": volume}}], "next_token": next}))
     };
@@ -225,12 +225,6 @@ async fn call_for_another_node_or_page_or_of_an_unread_stream_is_a_departure() {
             publish,
             json!({"volume_id": "a", "node_id": "node-1"}),
             Some(json!({})),
-        ),
-        mk_line(
-            5,
-            "SnapshotMetadata/GetMetadataAllocated",
-            json!({"snapshot_id": "s"}),
-            None,
         ),
     ];
     let directory = tempfile::tempdir().unwrap();
@@ -267,6 +261,17 @@ async fn call_for_another_node_or_page_or_of_an_unread_stream_is_a_departure() {
             "{node}"
         );
     }
+}
+
+/// A proxy does not read the messages of a stream.
+#[tokio::test]
+async fn stream_without_recorded_messages_is_a_departure_and_a_killed_replay_leaves_no_stubs() {
+    let method = "SnapshotMetadata/GetMetadataAllocated";
+    let line = mk_line(1, method, json!({"snapshot_id": "s"}), None);
+    let directory = tempfile::tempdir().unwrap();
+    let journal = directory.path().join("journal");
+    fs::write(&journal, line).unwrap();
+    let program = replay(directory.path(), &journal).await;
     let request = v1::GetMetadataAllocatedRequest {
         snapshot_id: "s".to_owned(),
         ..Default::default()

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use csi_proto::v1;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio::time::{self, Instant};
 use tokio_test::{assert_pending, task};
 use tonic::{Code, Request};
@@ -33,7 +33,7 @@ fn mk_driver(action: &str, change: impl FnOnce(&mut Settings)) -> Arc<Driver> {
     driver
 }
 
-fn publish(driver: &Arc<Driver>) -> JoinHandle<Code> {
+fn publish(driver: &Arc<Driver>) -> JoinSet<Code> {
     let driver = driver.clone();
     let mode = v1::volume_capability::access_mode::Mode::SingleNodeWriter;
     let request = v1::ControllerPublishVolumeRequest {
@@ -47,10 +47,16 @@ fn publish(driver: &Arc<Driver>) -> JoinHandle<Code> {
         }),
         ..Default::default()
     };
-    tokio::spawn(async move {
+    let mut call = JoinSet::new();
+    call.spawn(async move {
         let reply = driver.answer(Request::new(request)).await;
         reply.map_or_else(|status| status.code(), |_| Code::Ok)
-    })
+    });
+    call
+}
+
+async fn code_of(mut call: JoinSet<Code>) -> Code {
+    call.join_next().await.unwrap().unwrap()
 }
 
 fn is_attached(driver: &Driver) -> bool {
@@ -75,11 +81,11 @@ async fn call_before_a_reset_does_not_act_after_it() {
         time::sleep(Duration::from_secs(1)).await;
         driver.reset().await.unwrap();
         time::sleep(Duration::from_secs(3600)).await;
-        assert_eq!(call.await.unwrap(), code, "{action}");
+        assert_eq!(code_of(call).await, code, "{action}");
         assert!(!is_attached(&driver), "{action}");
         assert!(driver.faults.remove(RuleKind::Rule, "x"), "{action}");
         assert_eq!(
-            publish(&driver).await.unwrap(),
+            code_of(publish(&driver)).await,
             Code::Ok,
             "{action}: a call after the reset"
         );
@@ -115,7 +121,7 @@ async fn released_call_does_not_wait_any_more() {
             time::sleep(Duration::from_secs(1)).await;
             let released = Instant::now();
             release(&driver);
-            assert_eq!(call.await.unwrap(), Code::Ok, "{name} {action}");
+            assert_eq!(code_of(call).await, Code::Ok, "{name} {action}");
             while !is_attached(&driver) {
                 time::sleep(Duration::from_millis(1)).await;
             }
@@ -182,7 +188,7 @@ async fn reset_and_import_return_to_the_state_after_the_start() {
     driver.recover().await;
     let before = visible(&driver).await;
     assert!(before.0.contains("zone"), "{}", before.0);
-    assert_eq!(publish(&driver).await.unwrap(), Code::Ok);
+    assert_eq!(code_of(publish(&driver)).await, Code::Ok);
     assert!(driver.faults.remove(RuleKind::Rule, "x"));
     driver.reset().await.unwrap();
     assert_eq!(visible(&driver).await, before);

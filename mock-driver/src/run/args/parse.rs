@@ -70,11 +70,11 @@ impl Args {
     /// The list of scenarios, if `--scenario=help` requests it; no other flag is required then.
     pub fn scenario_help(words: &[OsString]) -> Option<String> {
         let words = with_two_dashes(words.iter().cloned());
-        let values = words
+        let mut values = words
             .iter()
             .filter_map(|word| word.to_str()?.strip_prefix("--scenario="));
         let asks = |value: &str| value.split(',').any(|name| name.trim() == "help");
-        values.last().is_some_and(asks).then(Scenario::help)
+        values.next_back().is_some_and(asks).then(Scenario::help)
     }
 
     /// Flags that `--proxy-endpoint` ignores: all of a driver.

@@ -63,7 +63,9 @@ impl Driver {
             match self.apply_fault(&mut active, call.connection()).await {
                 // The rule was released before the client cancelled the call.
                 Injection::Continue => {}
-                injection => return answer(call, injection).await,
+                injection @ (Injection::Fail(_) | Injection::Succeed | Injection::Respond(_)) => {
+                    return answer(call, injection).await;
+                }
             }
         }
         if let Some(injection) = decision.background_answer() {
