@@ -1,7 +1,13 @@
 //! Compiles the proto files with protox (no protoc needed) and writes, beside what prost and tonic generate,
 //! the code that keeps `csi_secret` fields out of logs. Which fields are secret is read from the descriptors.
 
-use std::{env, error::Error, fmt::Write as _, fs, path::PathBuf};
+use std::{
+    env,
+    error::Error,
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use protox::{
     Compiler,
@@ -9,6 +15,20 @@ use protox::{
 };
 
 const PROTO_FILES: [&str; 2] = ["csi/csi.proto", "pluginregistration/api.proto"];
+
+/// The field that drivers before CSI 1.13 have under a number that 1.13 reserves.
+const VOLUME_CONDITION: &str = "// The condition of a volume before CSI 1.13.
+message VolumeCondition {
+  // Whether something is wrong.
+  bool abnormal = 1;
+
+  // What is known about it.
+  string message = 2;
+}
+";
+
+/// The begins of the messages that had this field.
+const HAD_VOLUME_CONDITION: [&str; 2] = ["message VolumeStatus {", "message NodeGetVolumeStatsResponse {"];
 
 /// Proto package, and the file that its `Secrets` and `Debug` implementations go to.
 const PACKAGES: [(&str, &str); 2] = [
@@ -27,9 +47,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo must set OUT_DIR for build scripts")?);
 
+    let files = out.join("proto");
+    for file in PROTO_FILES {
+        let copy = files.join(file);
+        fs::create_dir_all(copy.parent().ok_or("a file must have a directory")?)?;
+        fs::write(copy, with_volume_condition(&fs::read_to_string(file)?)?)?;
+    }
     // The comments are wanted as rustdoc, but not in the descriptors that end up in programs.
-    let documented = compile(true)?;
-    let plain = compile(false)?;
+    let documented = compile(&files, true)?;
+    let plain = compile(&files, false)?;
     fs::write(out.join("descriptors.binpb"), plain.encode_file_descriptor_set())?;
 
     let pool = plain.descriptor_pool();
@@ -51,8 +77,30 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn compile(source_info: bool) -> Result<Compiler, protox::Error> {
-    let mut compiler = Compiler::new(["."])?;
+/// Adds [`VOLUME_CONDITION`] to the messages of CSI that had it.
+fn with_volume_condition(proto: &str) -> Result<String, String> {
+    if !proto.contains("package csi.v1;") {
+        return Ok(proto.to_owned());
+    }
+    let mut text = format!("{proto}\n{VOLUME_CONDITION}");
+    for begin in HAD_VOLUME_CONDITION {
+        let mut parts = text.split(begin);
+        let mut changed = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let field = part.trim_start().strip_prefix("reserved 2;");
+            let rest = field.ok_or_else(|| format!("{begin} must reserve the number 2 first"))?;
+            changed.push_str(begin);
+            changed.push_str("\n// Only with the capability VOLUME_CONDITION of a driver before CSI 1.13.\n");
+            changed.push_str("VolumeCondition volume_condition = 2;");
+            changed.push_str(rest);
+        }
+        text = changed;
+    }
+    Ok(text)
+}
+
+fn compile(files: &Path, source_info: bool) -> Result<Compiler, protox::Error> {
+    let mut compiler = Compiler::new([files])?;
     compiler
         .include_imports(true)
         .include_source_info(source_info)

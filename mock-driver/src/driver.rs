@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -15,7 +16,7 @@ use self::locks::LockTable;
 use self::mode::Mode;
 use self::registration::Registrar;
 use self::remote::RemoteArray;
-use self::reset::InitialServices;
+use self::reset::{InitialServices, ResetScope};
 use self::service_config::ServiceConfig;
 pub use self::settings::{OpenError, Settings};
 use crate::admin_api;
@@ -95,6 +96,10 @@ pub struct Driver {
     pub(crate) copies: TaskTracker,
     /// Cancels these operations, as a crash does.
     pub(crate) halt: CancellationToken,
+    /// What the next reset cancels.
+    pub(crate) reset_scope: ResetScope,
+    /// Number of random attach limits that NodeGetInfo has reported.
+    pub(crate) random_limits: AtomicU64,
 }
 
 // === impl Driver ===
@@ -152,8 +157,10 @@ impl Driver {
         let initial = InitialServices {
             capabilities: settings.capabilities.clone(),
             scenarios: settings.scenarios,
+            stubs: settings.stubs,
             node: node.as_ref().map(|node| node.info()),
         };
+        let halt = CancellationToken::new();
         let driver = Self {
             initial,
             name: settings.name,
@@ -178,7 +185,9 @@ impl Driver {
             state,
             work: TaskTracker::new(),
             copies: TaskTracker::new(),
-            halt: CancellationToken::new(),
+            reset_scope: ResetScope::within(&halt),
+            halt,
+            random_limits: AtomicU64::new(0),
         };
         Ok((Arc::new(driver), fault_file))
     }

@@ -17,10 +17,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use self::call_info::reservation_key;
 pub(crate) use self::call_info::{ArrayUsage, CallInfo, VolumeLocation};
-pub use self::conflict::RuleConflict;
 use self::conflict::check;
+pub use self::conflict::{Needs, RuleConflict};
 pub(crate) use self::decision::Decision;
 pub use self::file::FaultFile;
 pub(crate) use self::file::LoadError;
@@ -32,7 +31,7 @@ pub use self::overlay::{DeviceFault, DiskFault};
 pub(crate) use self::parse::RuleError;
 use self::random::DelayDistribution;
 pub use self::random::Seed;
-pub(crate) use self::reservation::{Reservation, Reservations};
+pub(crate) use self::reservation::Reservations;
 pub(crate) use self::rule::{CallEnd, Hang, Phase};
 pub use self::rule::{Exit, Rule, RuleKind};
 pub(crate) use self::rule_state::ActiveFault;
@@ -71,7 +70,11 @@ const FIRST_STATE: &str = "start";
 pub struct Faults {
     /// The seed of all random draws.
     pub seed: Seed,
+    /// What of the driver is in this process.
+    has: Vec<Needs>,
     rules: RwLock<Arc<[Arc<RuleState>]>>,
+    /// The rules and backend faults of the fault file.
+    of_file: Mutex<Vec<Rule>>,
     state: RwLock<Arc<str>>,
     began: Instant,
     /// Independent of the active rules.
@@ -95,7 +98,9 @@ impl Faults {
     pub fn new(seed: Seed) -> Self {
         Self {
             seed,
+            has: vec![Needs::Calls, Needs::Services, Needs::Array, Needs::Node],
             rules: RwLock::default(),
+            of_file: Mutex::default(),
             state: RwLock::new(FIRST_STATE.into()),
             began: Instant::now(),
             injected: Mutex::default(),
@@ -104,12 +109,23 @@ impl Faults {
         }
     }
 
+    /// Refuses rules that change something else than this.
+    #[must_use]
+    pub(crate) fn within(self, has: Vec<Needs>) -> Self {
+        Self { has, ..self }
+    }
+
     /// Replaces the rules and backend faults of an origin.
     ///
     /// # Errors
     /// An id belongs to another origin; nothing has changed then.
     pub fn load(&self, origin: Origin, rules: Vec<Rule>) -> Result<(), RuleConflict> {
-        self.replace_parts(origin, &[RuleKind::Rule, RuleKind::BackendFault], rules)
+        let of_file = (origin == Origin::File).then(|| rules.clone());
+        self.replace_parts(origin, &[RuleKind::Rule, RuleKind::BackendFault], rules)?;
+        if let Some(rules) = of_file {
+            *crate::lock(&self.of_file) = rules;
+        }
+        Ok(())
     }
 
     /// Replaces the rules of an origin; its backend faults remain.
@@ -126,8 +142,10 @@ impl Faults {
         parts: &[RuleKind],
         rules: Vec<Rule>,
     ) -> Result<(), RuleConflict> {
+        let is_replaced = |old: &RuleState| old.origin == origin && parts.contains(&old.rule.kind);
         self.change(|old, now| {
-            check(old, origin, &rules)?;
+            let others: Vec<_> = old.iter().filter(|old| !is_replaced(old)).collect();
+            check(&others, origin, &rules, &self.has)?;
             let same = |rule: &Rule| {
                 old.iter()
                     .find(|rule_state| rule_state.origin == origin && rule_state.rule == *rule)
@@ -137,9 +155,7 @@ impl Faults {
                 .into_iter()
                 .map(|rule| same(&rule).unwrap_or_else(|| RuleState::new(rule, origin, now)));
             let new: Vec<_> = new.collect();
-            let is_replaced = |old: &RuleState| old.origin == origin && parts.contains(&old.rule.kind);
-            let others = old.iter().filter(|old| !is_replaced(old)).cloned();
-            Ok(others.chain(new).collect())
+            Ok(others.into_iter().cloned().chain(new).collect())
         })
     }
 
@@ -158,7 +174,7 @@ impl Faults {
     /// Those of [`Faults::put`]; nothing has changed then.
     pub(crate) fn put_all(&self, rules: Vec<Rule>) -> Result<(), RuleConflict> {
         self.change(|old, now| {
-            check(old, Origin::Admin, &rules)?;
+            self.check_added(old, &rules)?;
             let mut new = old.to_vec();
             let (rules, faults): (Vec<_>, Vec<_>) =
                 rules.into_iter().partition(|rule| rule.kind == RuleKind::Rule);
@@ -180,7 +196,18 @@ impl Faults {
     /// # Errors
     /// Those of [`Faults::put_all`].
     pub(crate) fn check(&self, rules: &[Rule]) -> Result<(), RuleConflict> {
-        check(&self.rules(), Origin::Admin, rules)
+        self.check_added(&self.rules(), rules)
+    }
+
+    /// Checks rules that are set at run time, and replace those with their ids.
+    fn check_added(&self, there: &[Arc<RuleState>], rules: &[Rule]) -> Result<(), RuleConflict> {
+        let is_replaced = |old: &RuleState| {
+            let mut rules = rules.iter();
+            old.origin == Origin::Admin
+                && rules.any(|rule| rule.kind == old.rule.kind && rule.id == old.rule.id)
+        };
+        let others: Vec<_> = there.iter().filter(|old| !is_replaced(old)).collect();
+        check(&others, Origin::Admin, rules, &self.has)
     }
 
     /// Removes a rule or backend fault; returns whether it existed.
@@ -195,7 +222,8 @@ impl Faults {
         })
     }
 
-    /// Releases the hanging calls of one rule or of all, and returns their number; `None` if the rule does not exist.
+    /// Ends the delays and hangs of the calls of one rule or of all, and returns the number of calls; `None` if the rule does not
+    /// exist.
     pub fn release(&self, id: Option<&str>) -> Option<u64> {
         let rules = self.rules();
         match id {
@@ -216,16 +244,18 @@ impl Faults {
         self.set_state(FIRST_STATE);
     }
 
-    /// Returns to the rules of the fault file: removes those that were set at run time and those of scenarios, with the calls that
-    /// they block, and resets the others.
+    /// Returns to the rules of the fault file, without counts and totals, and releases the calls of the rules before.
     pub(crate) fn restart(&self) {
-        let kept: Result<(), RuleConflict> = self.change(|old, now| {
-            let kept = old.iter().filter(|rule_state| rule_state.origin == Origin::File);
-            Ok(kept
-                .map(|old| RuleState::new(old.rule.clone(), old.origin, now))
-                .collect())
-        });
-        kept.expect("the rules of one origin must fit to each other");
+        let rules = crate::lock(&self.of_file).clone();
+        let new = |now| {
+            let rules = rules.into_iter();
+            rules
+                .map(|rule| RuleState::new(rule, Origin::File, now))
+                .collect()
+        };
+        let changed: Result<(), RuleConflict> = self.change(|_, now| Ok(new(now)));
+        changed.expect("the rules of one origin must fit to each other");
+        *crate::lock(&self.injected) = InjectedTotals::default();
         self.set_state(FIRST_STATE);
     }
 
@@ -245,7 +275,7 @@ impl Faults {
             .collect()
     }
 
-    /// The totals of applied firings since the start, also of rules that were reset, replaced or removed.
+    /// The totals of applied firings since the start or the driver's reset, also of rules that were reset, replaced or removed.
     pub(crate) fn injected(&self) -> Vec<(InjectedKey, u64)> {
         crate::lock(&self.injected).all()
     }
@@ -263,65 +293,6 @@ impl Faults {
     pub(crate) fn has(&self, origin: Origin, Rule { kind, id, .. }: &Rule) -> bool {
         let rules = self.rules();
         position(&rules, *kind, id).is_some_and(|index| rules[index].origin == origin)
-    }
-
-    /// Selects and counts the faults of a call: the first matching rule and, of the backend faults, the first that refuses the
-    /// call, else the one with the longest delay. A call that no backend fault refuses reserves capacity.
-    pub(crate) fn decide(&self, call: &dyn CallInfo) -> Decision {
-        let rules = self.rules();
-        let mut decision = Decision::default();
-        if rules.is_empty() {
-            return decision;
-        }
-        let now = self.began.elapsed();
-        let mut has_backend_faults = false;
-        // Locked until the rules have fired and the reservation exists, so that concurrent calls are decided one after
-        // another. A call drops its reservation only after the array has changed, so limits always count it.
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        let mut reserved = crate::lock(&self.reservations);
-        for rule_state in rules.iter().filter(|rule_state| rule_state.is_enabled()) {
-            let is_asked = match rule_state.rule.kind {
-                RuleKind::Rule => decision.rule.is_none(),
-                RuleKind::BackendFault => {
-                    has_backend_faults = true;
-                    !decision.is_refused()
-                }
-            };
-            if !is_asked || rule_state.rule.overlay.is_some() || !rule_state.rule.matches.covers(call, &state)
-            {
-                continue;
-            }
-            let Some(mut active) = rule_state.take(call, self.seed, &reserved, now) else {
-                continue;
-            };
-            if active.rule().phase != Phase::After {
-                active.apply(&mut state, &self.injected);
-            }
-            match rule_state.rule.kind {
-                RuleKind::Rule => decision.rule = Some(active),
-                RuleKind::BackendFault => decision.add(active),
-            }
-        }
-        if has_backend_faults && !decision.is_refused() {
-            decision.reservation = reservation_key(call)
-                .map(|key| Reservation::new(key, call.size(), &self.reservations, &mut reserved));
-        }
-        decision
-    }
-
-    /// Applies a fired rule of phase `after`, which sets the state. `None`, and the firing is reverted, if another call has left
-    /// the rule's state meanwhile.
-    pub(crate) fn apply(&self, mut active: ActiveFault) -> Option<ActiveFault> {
-        if active.is_applied {
-            return Some(active);
-        }
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        let wanted = active.rule().matches.r#while.state.as_ref();
-        if active.rule().action.set_state.is_some() && wanted.is_some_and(|wanted| wanted.0 != *state) {
-            return None;
-        }
-        active.apply(&mut state, &self.injected);
-        Some(active)
     }
 
     fn rules(&self) -> Arc<[Arc<RuleState>]> {

@@ -43,7 +43,6 @@ mod call;
 pub mod clock;
 mod file;
 mod grpc_call;
-mod legacy;
 mod line;
 mod memory;
 mod message;
@@ -187,6 +186,12 @@ impl Journal {
     /// Notifies the watchers of the revision of a change other than a call.
     pub(crate) fn touch(&self) {
         self.revision.send_modify(|revision| *revision += 1);
+    }
+
+    /// Returns to the state after the start. In-flight calls and the file are kept.
+    pub(crate) fn reset(&self) {
+        self.memory().stats.clear();
+        self.clear();
     }
 
     /// Clears finished calls from memory. In-flight calls, metrics and the file are kept.

@@ -19,26 +19,20 @@ fn main() -> anyhow::Result<ExitCode> {
     if words.get(1).is_some_and(|word| word == "clean") {
         return run::clean::clean(&words[2..]).context("cannot clean");
     }
-    // The directory with the stubs of a replay.
-    let mut _stubs = None;
-    let words = match words.get(1).is_some_and(|word| word == "replay") {
-        true => {
-            let (flags, stubs) = run::replay::command_line(&words)?;
-            _stubs = Some(stubs);
-            flags
-        }
-        false => words,
+    if let Some(text) = run::replay::help(&words).or_else(|| Args::scenario_help(&words)) {
+        return ctl::print_text(&text).context("cannot print");
+    }
+    let (words, stubs) = match words.get(1).is_some_and(|word| word == "replay") {
+        true => run::replay::command_line(&words)?,
+        false => (words, Vec::new()),
     };
     let args = match Args::read(words) {
-        Ok(args) => args,
+        Ok(args) => args.with_stubs(stubs),
         Err(text) => {
             ctl::print(&text).context("cannot print")?;
             return Ok(ExitCode::from(u8::try_from(text.exit_code()).unwrap_or(2)));
         }
     };
-    if let Some(text) = args.scenario_help() {
-        return ctl::print_text(&text).context("cannot print");
-    }
     log::start(args.level()).context("cannot start the log")?;
     let ended = runtime.block_on(run::run(args));
     log::flush();

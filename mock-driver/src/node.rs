@@ -351,6 +351,13 @@ impl Node {
         self.work.wait().await;
     }
 
+    /// Waits until no blocking task runs.
+    pub(crate) async fn settle(&self) {
+        self.work.close();
+        self.work.wait().await;
+        self.work.reopen();
+    }
+
     async fn blocking<T: Send + 'static>(
         self: &Arc<Self>,
         act: impl FnOnce(&Self) -> Result<T, Error> + Send + 'static,

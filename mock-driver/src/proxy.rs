@@ -113,6 +113,7 @@ impl Proxy {
         forwarded.headers = parts.headers.clone();
         forwarded.peer = peer;
         let driver = self.driver.clone();
+        let entered = driver.reset_scope.enter();
         let mut call = ForwardedCall {
             connection,
             record,
@@ -121,7 +122,7 @@ impl Proxy {
             request: Some(http::Request::from_parts(parts, envelope.close())),
             proxy: self,
         };
-        let result = driver.execute_with_faults(&mut call).await;
+        let result = entered.call(driver.execute_with_faults(&mut call)).await;
         call.into_response(result)
     }
 }

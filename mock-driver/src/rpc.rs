@@ -2,7 +2,6 @@
 
 pub(crate) mod capabilities;
 pub(crate) mod code;
-pub(crate) mod legacy;
 pub(crate) mod method;
 pub(crate) mod timeout;
 pub(crate) mod validate;

@@ -125,6 +125,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     };
     let (driver, faults) = opened?;
     tracing::info!(seed = driver.faults.seed.0, "random seed");
+    // Before they exist: a killed process cannot note them.
+    driver.note_paths(args.endpoint.path(), Some(&args.admin.admin_endpoint));
     let listener = match args.faults.listen_after {
         Duration::ZERO => Listener::bind(&args.endpoint).map_err(Error::Bind)?,
         late => {
@@ -140,7 +142,6 @@ pub async fn run(args: Args) -> Result<(), Error> {
         "serving"
     );
     let admin_endpoint = admin.as_ref().map(admin::Server::endpoint);
-    driver.note_sockets(listener.path(), admin_endpoint);
     if let Some(file) = &ready_file {
         ready::write(file, &driver.name, listener.path(), admin_endpoint).map_err(unusable)?;
     }
@@ -346,7 +347,7 @@ fn panicked(_: Box<dyn Any + Send>) -> http::Response<Body> {
 async fn relay(clients: &Endpoint, drivers: &relay::RelayAddress) -> Result<(), Error> {
     let mut signals = Signals::new().map_err(Error::Signals)?;
     let relay = Relay::bind(&relay::RelayAddress::Unix(clients.clone()), drivers).await?;
-    tracing::info!(clients = %clients.path().display(), ?drivers, "passing bytes between connections");
+    tracing::info!(clients = %clients.path().display(), %drivers, "passing bytes between connections");
     tokio::select! {
         biased;
         () = signals.next() => Ok(()),

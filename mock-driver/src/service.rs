@@ -35,7 +35,6 @@ mod dispatch;
 mod group;
 mod grpc_health;
 mod identity;
-mod legacy;
 mod node;
 mod snapshot_metadata;
 

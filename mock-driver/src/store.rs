@@ -42,7 +42,7 @@ pub struct Store {
     stale: Mutex<Option<StaleState>>,
     /// The earlier state that a fault shows, if any.
     wanted_stale: Arc<RwLock<Option<StaleList>>>,
-    /// The state at the start, to which [`Store::reset`] returns.
+    /// The state at the start, to which a reset returns.
     initial: Initial,
 }
 

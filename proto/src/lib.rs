@@ -1,6 +1,7 @@
 //! CSI 1.13 and kubelet plugin registration: generated types, clients and servers.
 //!
-//! Everything comes from `csi/csi.proto` and `pluginregistration/api.proto`, compiled when the crate is built.
+//! Everything comes from `csi/csi.proto` and `pluginregistration/api.proto`, compiled when the crate is built. The messages that had
+//! a `volume_condition` before CSI 1.13 have it again, under its number, for clients and drivers of that time.
 //! A message with fields marked `csi_secret` has a [`Debug`](core::fmt::Debug) that shows the keys of those
 //! maps and never a value; [`Secrets`] does the same for whoever stores a message.
 

@@ -428,6 +428,7 @@ async fn lists_volumes_page_by_page() {
         }),
         status: nodes.map(|nodes| v1::list_volumes_response::VolumeStatus {
             published_node_ids: nodes.iter().map(ToString::to_string).collect(),
+            ..Default::default()
         }),
     };
     let nameless = v1::list_volumes_response::Entry::default();

@@ -255,6 +255,15 @@ type Expected struct {
 
 	// Method Method, with or without service.
 	Method string `json:"method"`
+
+	// Node Pattern of the node id.
+	Node string `json:"node,omitempty"`
+
+	// Request Conditions on fields of the request by their path, as in `match.request` of a rule.
+	Request map[string]interface{} `json:"request,omitempty"`
+
+	// Volume Pattern of the volume id, snapshot id or name.
+	Volume string `json:"volume,omitempty"`
 }
 
 // ExpectedCount Bounds on the number of calls that match.
@@ -900,4 +909,4 @@ type VolumeNew struct {
 	Parameters map[string]string `json:"parameters,omitempty"`
 }
 
-// Schemas: sha256 a3316c49b0d69cd5afa026fb4b6ce9a56da218dd806992cb23927b9e3ab83c6b
+// Schemas: sha256 0ab234a5230de61cc8102e5dc72f62f22a4c58cd5c211ec447ec3c7b29712081

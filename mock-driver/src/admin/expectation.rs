@@ -1,31 +1,37 @@
 //! Compares the calls of the journal with expected calls. Pure.
 //!
 //! As in Kubernetes' tests of its CSI client: consecutive calls with the same method and code count as
-//! one, and calls of untracked methods are ignored.
+//! one if they fit the same expected calls, and calls of untracked methods are ignored.
 
 use crate::admin_api::resource::{
     Comparison, Expectation, ExpectationResult, ExpectationStatus, Expected, ExpectedCount, Squashed,
 };
 use crate::rpc::method::short;
 
-/// Adds calls, consecutive ones with the same method and code as one, with methods without service.
-pub(super) fn squash<'a>(
-    squashed: &mut Vec<Squashed>,
-    calls: impl Iterator<Item = (u64, &'a str, &'static str)>,
-) {
-    for (sequence, method, code) in calls {
-        match squashed.last_mut() {
-            Some(last) if last.method == method && last.code == code => {
-                last.calls += 1;
-                last.sequence = sequence;
-            }
-            Some(_) | None => squashed.push(Squashed {
+/// Consecutive calls that cannot be distinguished.
+#[derive(Clone, Debug)]
+pub(super) struct Came {
+    call: Squashed,
+    /// The expected calls that want another volume, node or request, by their index.
+    unfit: Vec<usize>,
+}
+
+/// Adds a call, with its method without service.
+pub(super) fn squash(came: &mut Vec<Came>, sequence: u64, method: &str, code: &str, unfit: Vec<usize>) {
+    match came.last_mut() {
+        Some(last) if last.call.method == method && last.call.code == code && last.unfit == unfit => {
+            last.call.calls += 1;
+            last.call.sequence = sequence;
+        }
+        Some(_) | None => came.push(Came {
+            call: Squashed {
                 method: method.to_owned(),
                 code: code.to_owned(),
                 calls: 1,
                 sequence,
-            }),
-        }
+            },
+            unfit,
+        }),
     }
 }
 
@@ -38,7 +44,7 @@ struct Part {
 }
 
 /// Compares calls with an expectation, and the numbers of calls with its counts.
-pub(super) fn compare(expectation: &Expectation, calls: &[Squashed], counted: &[u64]) -> ExpectationResult {
+pub(super) fn compare(expectation: &Expectation, calls: &[Came], counted: &[u64]) -> ExpectationResult {
     let expected = &expectation.expected;
     let mut whole = match expectation.any_order {
         false => in_order(expected, calls),
@@ -55,60 +61,86 @@ pub(super) fn compare(expectation: &Expectation, calls: &[Squashed], counted: &[
         status: whole.status,
         matched: whole.matched,
         message: whole.message,
-        calls: calls.to_vec(),
+        calls: calls.iter().map(|came| came.call.clone()).collect(),
         comparison: whole.comparison,
     }
 }
 
-fn is_same(expected: &Expected, call: &Squashed) -> bool {
-    short(&expected.method) == call.method && expected.code == call.code
+fn is_same((index, expected): (usize, &Expected), came: &Came) -> bool {
+    let call = &came.call;
+    short(&expected.method) == call.method && expected.code == call.code && !came.unfit.contains(&index)
 }
 
 fn name(expected: &Expected) -> String {
-    format!("{} {}", short(&expected.method), expected.code)
+    let Expected {
+        method,
+        code,
+        volume,
+        node,
+        request,
+    } = expected;
+    let mut name = format!("{} {code}", short(method));
+    for (field, pattern) in [("volume", volume), ("node", node)] {
+        if let Some(pattern) = pattern {
+            name.push_str(&format!(" {field}={pattern}"));
+        }
+    }
+    if let Some(request) = request {
+        name.push_str(&format!(" request={request}"));
+    }
+    name
 }
 
-fn came(call: &Squashed) -> String {
-    match call.calls {
-        1 => format!("{} {}", call.method, call.code),
-        calls => format!("{} {} ({calls} times)", call.method, call.code),
+/// A call, and whether an expected one differs in more than method and code.
+fn what(Came { call, unfit }: &Came) -> String {
+    let other = if unfit.is_empty() {
+        ""
+    } else {
+        " of another object"
+    };
+    format!("{} {}{other}", call.method, call.code)
+}
+
+fn came(came: &Came) -> String {
+    match came.call.calls {
+        1 => what(came),
+        calls => format!("{} ({calls} times)", what(came)),
     }
 }
 
-fn in_order(expected: &[Expected], calls: &[Squashed]) -> Part {
+fn in_order(expected: &[Expected], calls: &[Came]) -> Part {
     // Expected calls are squashed, too: two alike cannot be distinguished from one.
-    let mut wanted: Vec<&Expected> = Vec::new();
-    for next in expected {
-        if wanted.last().is_none_or(|last| *last != next) {
+    let mut wanted: Vec<(usize, &Expected)> = Vec::new();
+    for next in expected.iter().enumerate() {
+        if wanted.last().is_none_or(|(_, last)| *last != next.1) {
             wanted.push(next);
         }
     }
     let pairs = wanted.iter().zip(calls);
     let alike = pairs
-        .take_while(|(expected, call)| is_same(expected, call))
+        .take_while(|(expected, call)| is_same(**expected, call))
         .count();
     let (status, message) = match (wanted.get(alike), calls.get(alike)) {
         (None, None) => (
             ExpectationStatus::Complete,
             "all expected calls came, and no others".to_owned(),
         ),
-        (Some(missing), None) => (
+        (Some((_, missing)), None) => (
             ExpectationStatus::Incomplete,
             format!("call {} did not come: {}", alike + 1, name(missing)),
         ),
         (missing, Some(call)) => (
             ExpectationStatus::Mismatch,
             format!(
-                "call {} is {} {}, expected was {}",
+                "call {} is {}, expected was {}",
                 alike + 1,
-                call.method,
-                call.code,
-                missing.map_or_else(|| "no more".to_owned(), |missing| name(missing)),
+                what(call),
+                missing.map_or_else(|| "no more".to_owned(), |(_, missing)| name(missing)),
             ),
         ),
     };
     let rows = (0..wanted.len().max(calls.len())).map(|row| Comparison {
-        expected: wanted.get(row).map(|expected| name(expected)),
+        expected: wanted.get(row).map(|(_, expected)| name(expected)),
         came: calls.get(row).map(came),
         agrees: row < alike,
     });
@@ -120,19 +152,20 @@ fn in_order(expected: &[Expected], calls: &[Squashed]) -> Part {
     }
 }
 
-fn in_any_order(expected: &[Expected], calls: &[Squashed]) -> Part {
-    let found = |expected: &Expected| calls.iter().find(|call| is_same(expected, call));
-    let missing = expected.iter().find(|expected| found(expected).is_none());
+fn in_any_order(expected: &[Expected], calls: &[Came]) -> Part {
+    let found = |expected: (usize, &Expected)| calls.iter().find(|call| is_same(expected, call));
+    let wanted = || expected.iter().enumerate();
+    let missing = wanted().find(|expected| found(*expected).is_none());
     let mut others = calls
         .iter()
-        .filter(|call| !expected.iter().any(|expected| is_same(expected, call)))
+        .filter(|call| !wanted().any(|expected| is_same(expected, call)))
         .peekable();
     let (status, message) = match (others.peek(), missing) {
         (Some(call), _) => (
             ExpectationStatus::Mismatch,
-            format!("{} {} was not expected", call.method, call.code),
+            format!("{} was not expected", what(call)),
         ),
-        (None, Some(missing)) => (
+        (None, Some((_, missing))) => (
             ExpectationStatus::Incomplete,
             format!("{} did not come", name(missing)),
         ),
@@ -141,8 +174,8 @@ fn in_any_order(expected: &[Expected], calls: &[Squashed]) -> Part {
             "all expected calls came, and no others".to_owned(),
         ),
     };
-    let rows = expected.iter().map(|expected| Comparison {
-        expected: Some(name(expected)),
+    let rows = wanted().map(|expected| Comparison {
+        expected: Some(name(expected.1)),
         came: found(expected).map(came),
         agrees: found(expected).is_some(),
     });
@@ -153,10 +186,7 @@ fn in_any_order(expected: &[Expected], calls: &[Squashed]) -> Part {
     });
     Part {
         status,
-        matched: expected
-            .iter()
-            .filter(|expected| found(expected).is_some())
-            .count(),
+        matched: wanted().filter(|expected| found(*expected).is_some()).count(),
         message,
         comparison: rows.chain(others).collect(),
     }
@@ -213,6 +243,9 @@ mod tests {
             Expected {
                 method: method.to_owned(),
                 code: code.to_owned(),
+                volume: None,
+                node: None,
+                request: None,
             }
         };
         text.split_whitespace().map(one).collect()
@@ -268,9 +301,9 @@ mod tests {
         ];
         for (expected, kind, matched, words) in table {
             let mut squashed = Vec::new();
-            let (first, rest) = calls.split_at(1);
-            squash(&mut squashed, first.iter().copied());
-            squash(&mut squashed, rest.iter().copied());
+            for (sequence, method, code) in calls {
+                squash(&mut squashed, sequence, method, code, Vec::new());
+            }
             let result = compare(&mk_expectation(expected, false), &squashed, &[]);
             assert_eq!((result.status, result.matched), (kind, matched), "{expected}");
             assert!(result.message.contains(words), "{expected}: {}", result.message);
@@ -286,10 +319,9 @@ mod tests {
     #[test]
     fn expectations_in_any_order_are_compared_as_sets() {
         let mut calls = Vec::new();
-        squash(
-            &mut calls,
-            [(1, "Stage", "OK"), (2, "Publish", "OK"), (3, "Stage", "OK")].into_iter(),
-        );
+        for (sequence, method) in [(1, "Stage"), (2, "Publish"), (3, "Stage")] {
+            squash(&mut calls, sequence, method, "OK", Vec::new());
+        }
         // (expected, status, words)
         let table = [
             ("Publish Stage", ExpectationStatus::Complete, "all"),

@@ -64,7 +64,8 @@ impl Admin {
         let work = self
             .driver
             .spawn_work(async move { driver.execute::<Q>(params, keys).await });
-        let reply = work.await.ok().flatten().unwrap_or(Err(Error::Broken));
+        let ended = work.await.map_err(|_| Error::Broken)?;
+        let reply = ended.unwrap_or(Err(Error::Interrupted));
         self.touch();
         Ok(reply?)
     }

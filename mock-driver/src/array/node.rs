@@ -26,7 +26,7 @@ pub struct Node {
     pub renamed_to: Option<NodeId>,
 }
 
-/// Settings of one node. Renamed fields keep their names in stored state.
+/// Settings of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NodeSettings {
@@ -220,7 +220,7 @@ impl Array {
 
     pub(super) fn apply_node(&mut self, node: NodeId, mut settings: NodeSettings) {
         if settings.registered == Some(true) && settings.assigned_topology.is_none() {
-            // States of earlier versions lack it. From now on it does not change.
+            // A fixture may lack it. From now on it does not change.
             settings.assigned_topology = self.next_topology(&node);
         }
         let number = self.number(&node);

@@ -173,7 +173,7 @@ fn nodes_stay_in_the_zone_they_joined_in() {
 }
 
 #[test]
-fn stored_nodes_without_assigned_topology_keep_that_of_the_first_start() {
+fn nodes_of_a_fixture_without_assigned_topology_keep_that_of_the_first_start() {
     let mut array = Array::new(mk_zones(), 1);
     for node in ["node-a", "node-c"] {
         array.set_node(node, NodeSettings::default());

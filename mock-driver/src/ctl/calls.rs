@@ -63,9 +63,10 @@ enum What {
     },
     /// Compare the calls with those expected; exit code 1 if they differ.
     Assert {
-        /// Expected calls in order: METHOD or METHOD=CODE. Consecutive equal calls count as one.
-        #[arg(required_unless_present_any = ["never", "exactly", "at_least", "at_most"])]
-        expected: Vec<String>,
+        /// Expected calls in order: METHOD or METHOD=CODE, also with ,volume=PATTERN and ,node=PATTERN. Consecutive equal calls
+        /// count as one.
+        #[arg(required_unless_present_any = ["never", "exactly", "at_least", "at_most"], value_parser = expected)]
+        expected: Vec<Expected>,
         /// The expected calls may come in any order.
         #[arg(long)]
         any_order: bool,
@@ -97,8 +98,8 @@ enum What {
 #[derive(Args, Clone, Debug)]
 struct CountArgs {
     /// METHOD or METHOD=CODE that must not come; repeatable.
-    #[arg(long, value_name = "METHOD=CODE")]
-    never: Vec<String>,
+    #[arg(long, value_name = "METHOD=CODE", value_parser = counted)]
+    never: Vec<ExpectedCount>,
     /// Number of calls that must come, as in 2:METHOD=CODE; repeatable.
     #[arg(long, value_name = "N:METHOD=CODE", value_parser = bound)]
     exactly: Vec<(u64, ExpectedCount)>,
@@ -115,12 +116,12 @@ struct CountArgs {
 impl CountArgs {
     fn counts(&self, volume: Option<&String>) -> Vec<ExpectedCount> {
         let with = |count: &ExpectedCount, at_least, at_most| ExpectedCount {
-            volume: volume.cloned(),
+            volume: count.volume.clone().or_else(|| volume.cloned()),
             at_least,
             at_most,
             ..count.clone()
         };
-        let never = self.never.iter().map(|text| with(&counted(text), 0, Some(0)));
+        let never = self.never.iter().map(|count| with(count, 0, Some(0)));
         let exactly = self.exactly.iter().map(|(n, count)| with(count, *n, Some(*n)));
         let at_least = self.at_least.iter().map(|(n, count)| with(count, *n, None));
         let at_most = self.at_most.iter().map(|(n, count)| with(count, 0, Some(*n)));
@@ -182,14 +183,13 @@ impl JournalArgs {
                 after,
                 timeout,
             }) => {
-                let expected: Vec<Expected> = expected.iter().map(|text| expectation(text)).collect();
                 let methods = expected.iter().map(|expected| expected.method.clone());
                 let tracked = methods.chain(track.iter().cloned()).collect();
                 let expectation = Expectation {
                     tracked: Some(tracked),
                     counts: counts.counts(volume.as_ref()),
                     any_order: *any_order,
-                    expected,
+                    expected: expected.clone(),
                     volume: volume.clone(),
                     after: *after,
                     timeout: timeout.clone(),
@@ -235,20 +235,30 @@ fn beside(comparison: &[Comparison]) -> String {
     rows.iter().map(line).collect()
 }
 
-/// Reads METHOD or METHOD=CODE.
-fn counted(text: &str) -> ExpectedCount {
-    let (method, code) = match text.split_once('=') {
+/// Reads METHOD or METHOD=CODE, with `,volume=PATTERN` and `,node=PATTERN`.
+fn counted(text: &str) -> Result<ExpectedCount, &'static str> {
+    let mut parts = text.split(',');
+    let call = parts.next().unwrap_or_default();
+    let (method, code) = match call.split_once('=') {
         Some((method, code)) => (method, Some(code.to_owned())),
-        None => (text, None),
+        None => (call, None),
     };
-    ExpectedCount {
+    let mut count = ExpectedCount {
         method: method.to_owned(),
         code,
         ..ExpectedCount::default()
+    };
+    for part in parts {
+        match part.split_once('=') {
+            Some(("volume", pattern)) => count.volume = Some(pattern.to_owned()),
+            Some(("node", pattern)) => count.node = Some(pattern.to_owned()),
+            _ => return Err("must be METHOD, METHOD=CODE or METHOD=CODE,volume=PATTERN,node=PATTERN"),
+        }
     }
+    Ok(count)
 }
 
-/// Reads N:METHOD or N:METHOD=CODE.
+/// Reads N: and an expected call.
 fn bound(text: &str) -> Result<(u64, ExpectedCount), &'static str> {
     let (number, call) = text
         .split_once(':')
@@ -256,15 +266,24 @@ fn bound(text: &str) -> Result<(u64, ExpectedCount), &'static str> {
     let number = number
         .parse()
         .map_err(|_| "must begin with a number, as in 2:DeleteVolume")?;
-    Ok((number, counted(call)))
+    Ok((number, counted(call)?))
 }
 
-fn expectation(text: &str) -> Expected {
-    let (method, code) = text.split_once('=').unwrap_or((text, "OK"));
-    Expected {
-        method: method.to_owned(),
-        code: code.to_owned(),
-    }
+fn expected(text: &str) -> Result<Expected, &'static str> {
+    let ExpectedCount {
+        method,
+        code,
+        volume,
+        node,
+        ..
+    } = counted(text)?;
+    Ok(Expected {
+        method,
+        code: code.unwrap_or_else(|| "OK".to_owned()),
+        volume,
+        node,
+        request: None,
+    })
 }
 
 async fn follow(client: &Client, which: &CallFilterArgs, output: Output) -> Result<Done, Failure> {

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use super::calls::JournalArgs;
 use super::faults::{capabilities, yaml_file};
 use super::output::{Done, Failure, Output};
-use super::print::{done, json, print, print_faults};
+use super::print::{changed, done, json, print, print_faults};
 use super::resources::{
     BackendFaultCommand, FaultCommand, GroupCommand, NodeCommand, PoolCommand, ScenarioCommand,
     SnapshotCommand, StorageCommand, VolumeCommand,
@@ -243,7 +243,8 @@ impl Command {
                     block,
                     readonly,
                 };
-                print(&client.attach(&volume, &node, &attach).await?, output)
+                let attached = client.attach(&volume, &node, &attach).await?;
+                changed(format!("attached {volume} to {node}"), &attached, output)
             }
             Self::Detach { volume, node } => {
                 client.detach(&volume, &node).await?;

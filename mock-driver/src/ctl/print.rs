@@ -48,6 +48,14 @@ pub(super) fn json(thing: &impl Serialize) -> String {
     text
 }
 
+/// Prints the message of a completed command; as JSON the object that it has changed.
+pub(super) fn changed(text: String, thing: &impl Serialize, output: Output) -> Result<Done, Failure> {
+    match output {
+        Output::Table => done(text, output),
+        Output::Json => Ok(Done::Text(json(thing), true)),
+    }
+}
+
 /// Prints the message of a completed command.
 pub(super) fn done(text: String, output: Output) -> Result<Done, Failure> {
     let text = match output {

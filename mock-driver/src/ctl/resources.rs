@@ -7,7 +7,8 @@ use clap::Subcommand;
 use super::command::size;
 use super::faults::add;
 use super::output::{Done, Failure, Output};
-use super::print::{done, print};
+use super::print::{changed, done, print};
+use super::table;
 use crate::admin_api::client::Client;
 use crate::admin_api::resource::{
     GroupSnapshotNew, HealthIssue, NodeChange, NodeNew, SnapshotNew, StorageHealthIssue, VolumeChange,
@@ -48,7 +49,8 @@ commands! {
             /** The access mode, as CSI spells it. */ #[arg(long)] access_mode: Option<String>
         ) => {
             let new = VolumeNew { name, capacity_bytes: bytes, access_mode, block, ..VolumeNew::default() };
-            print(&client.create_volume(&new).await?, output)
+            let volume = client.create_volume(&new).await?;
+            changed(format!("created volume {}", volume.id), &volume, output)
         },
         /// Delete a volume.
         Delete(/** Its id. */ volume: String) => {
@@ -61,7 +63,8 @@ commands! {
             /** The new size, in bytes or with a unit (2Gi). */ #[arg(value_parser = size)] bytes: u64
         ) => {
             let change = VolumeChange { capacity_bytes: Some(bytes), ..VolumeChange::default() };
-            print(&client.change_volume(&volume, &change).await?, output)
+            let expanded = client.change_volume(&volume, &change).await?;
+            changed(format!("expanded {volume} to {}", table::size(expanded.capacity_bytes)), &expanded, output)
         },
         /// Set a health issue of a volume (VolumeHealth).
         SetHealth(
@@ -71,12 +74,12 @@ commands! {
         ) => {
             let issue = HealthIssue { status, reason, message: BY_CTL.to_owned() };
             let change = VolumeChange { health: Some(vec![issue]), ..VolumeChange::default() };
-            print(&client.change_volume(&volume, &change).await?, output)
+            changed(format!("set the health of {volume}"), &client.change_volume(&volume, &change).await?, output)
         },
         /// Clear the health issues of a volume.
         ClearHealth(/** Its id. */ volume: String) => {
             let change = VolumeChange { health: Some(Vec::new()), ..VolumeChange::default() };
-            print(&client.change_volume(&volume, &change).await?, output)
+            changed(format!("cleared the health of {volume}"), &client.change_volume(&volume, &change).await?, output)
         },
     }
 
@@ -86,7 +89,8 @@ commands! {
         /// Register a node.
         Register(/** Its id. */ node: String) => {
             let new = NodeNew { id: node, limit: None, topology: None };
-            print(&client.register_node(&new).await?, output)
+            let node = client.register_node(&new).await?;
+            changed(format!("registered node {}", node.id), &node, output)
         },
         /// Deregister a node. Its volumes stay attached.
         Deregister(/** Its id. */ node: String) => {
@@ -100,12 +104,12 @@ commands! {
             /** Limit that NodeGetInfo reports (max_volumes_per_node). */ #[arg(long)] advertised_limit: Option<usize>
         ) => {
             let change = NodeChange { limit: Some(limit), advertised_limit, ..NodeChange::default() };
-            print(&client.change_node(&node, &change).await?, output)
+            changed(format!("set the limit of node {node} to {limit}"), &client.change_node(&node, &change).await?, output)
         },
         /// Change the id of a node.
         Rename(/** Its id. */ node: String, /** Its new id. */ to: String) => {
-            let change = NodeChange { id: Some(to), ..NodeChange::default() };
-            print(&client.change_node(&node, &change).await?, output)
+            let change = NodeChange { id: Some(to.clone()), ..NodeChange::default() };
+            changed(format!("renamed node {node} to {to}"), &client.change_node(&node, &change).await?, output)
         },
     }
 
@@ -115,7 +119,8 @@ commands! {
         /// Create a snapshot.
         Create(/** Its name. */ name: String, /** The volume's id. */ volume: String) => {
             let new = SnapshotNew { name, source: volume, ..SnapshotNew::default() };
-            print(&client.create_snapshot(&new).await?, output)
+            let snapshot = client.create_snapshot(&new).await?;
+            changed(format!("created snapshot {}", snapshot.id), &snapshot, output)
         },
         /// Delete a snapshot.
         Delete(/** Its id. */ snapshot: String) => {
@@ -130,7 +135,8 @@ commands! {
         /// Create a group snapshot.
         Create(/** Its name. */ name: String, /** The volumes' ids. */ #[arg(required = true)] volumes: Vec<String>) => {
             let new = GroupSnapshotNew { name, sources: volumes, ..GroupSnapshotNew::default() };
-            print(&client.create_group_snapshot(&new).await?, output)
+            let group = client.create_group_snapshot(&new).await?;
+            changed(format!("created group snapshot {}", group.id), &group, output)
         },
         /// Delete a group snapshot with its snapshots.
         Delete(/** Its id. */ group: String) => {
@@ -146,7 +152,10 @@ commands! {
         Resize(
             /** Its name. */ pool: String,
             /** The new capacity, in bytes or with a unit (10Gi); at least the allocated bytes. */ #[arg(value_parser = size)] bytes: u64
-        ) => print(&client.resize_pool(&pool, bytes).await?, output),
+        ) => {
+            let resized = client.resize_pool(&pool, bytes).await?;
+            changed(format!("resized pool {pool} to {}", table::size(bytes)), &resized, output)
+        },
     }
 
     StorageCommand(client, output) {
@@ -241,6 +250,10 @@ async fn set_storage_health(
     health: Vec<StorageHealthIssue>,
     output: Output,
 ) -> Result<Done, Failure> {
+    let act = if health.is_empty() { "cleared" } else { "set" };
+    let whose = node
+        .as_ref()
+        .map_or_else(|| "all nodes".to_owned(), |node| format!("node {node}"));
     match node {
         Some(node) => {
             let health = Some(health);
@@ -252,5 +265,6 @@ async fn set_storage_health(
         }
         None => client.set_storage_health(health).await.map(drop)?,
     }
-    print(&client.storage().await?, output)
+    let text = format!("{act} the storage health of {whose}");
+    changed(text, &client.storage().await?, output)
 }

@@ -33,20 +33,11 @@ pub(crate) struct Left {
 
 impl fmt::Display for Cleaned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Undone {
-            mounts,
-            devices,
-            targets,
-        } = self.undone;
         write!(f, "{}", self.directory.display())?;
         if let Some(pid) = self.pid {
             write!(f, " of process {pid}")?;
         }
-        let sockets = self.sockets;
-        write!(
-            f,
-            ": {mounts} mounts, {devices} loop devices, {targets} targets, {sockets} sockets"
-        )
+        write!(f, ": {}, {} sockets", self.undone, self.sockets)
     }
 }
 
@@ -105,8 +96,8 @@ pub(crate) async fn undo_all_and_log() {
 // === impl Driver ===
 
 impl Driver {
-    /// Notes the sockets of a driver without a permanent directory, for the case that it is killed.
-    pub(crate) fn note_sockets(&self, socket: &Path, admin: Option<&Endpoint>) {
+    /// Notes the sockets and the device directory of a driver without a permanent directory, for the case that it is killed.
+    pub(crate) fn note_paths(&self, socket: &Path, admin: Option<&Endpoint>) {
         let admin = admin.and_then(|admin| match admin {
             Endpoint::Unix(socket) => Some(socket.path().to_owned()),
             Endpoint::None | Endpoint::Host { .. } | Endpoint::Tcp(_) => None,
@@ -123,6 +114,14 @@ impl Driver {
                 let error = error_chain(&error);
                 tracing::warn!(error, "no start will remove the socket if this process is killed");
             }
+        }
+        let devices = self.node.as_ref().and_then(|node| node.devices.given_directory());
+        if let Some(Err(error)) = devices.map(|devices| self.volume_files.note_devices(devices)) {
+            let error = error_chain(&error);
+            tracing::warn!(
+                error,
+                "`clean` will not find the devices if this process is killed"
+            );
         }
     }
 }

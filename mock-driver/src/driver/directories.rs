@@ -9,7 +9,7 @@ use super::settings::{OpenError, Settings};
 use crate::admin_api;
 use crate::array::{self, Image};
 use crate::fault::scenario;
-use crate::fault::{FaultFile, Faults, Seed};
+use crate::fault::{FaultFile, Faults, Needs, Seed};
 use crate::journal::Journal;
 use crate::node::{self, device};
 use crate::store::volume_files::{Owner, VolumeFiles};
@@ -91,8 +91,13 @@ pub(super) fn open_journal(settings: &Settings) -> Result<Option<Arc<Journal>>, 
 
 /// Loads the fault rules of scenarios and of the file, which the caller follows.
 pub(super) fn open_faults(settings: &Settings) -> Result<(Faults, Option<FaultFile>), OpenError> {
-    let rules = Faults::new(seed_of_run(settings.seed)?);
-    scenario::play(&settings.scenarios, &rules)?;
+    let rules = Faults::new(seed_of_run(settings.seed)?).within(match (&settings.proxy_to, settings.mode) {
+        (Some(_), _) => vec![Needs::Calls],
+        (None, Mode::All) => vec![Needs::Calls, Needs::Services, Needs::Array, Needs::Node],
+        (None, Mode::Controller) => vec![Needs::Calls, Needs::Services, Needs::Array],
+        (None, Mode::Node) => vec![Needs::Calls, Needs::Services, Needs::Node],
+    });
+    scenario::play(&settings.scenarios, &settings.stubs, &rules)?;
     let path = settings.faults.as_deref();
     let file = path.map(|path| FaultFile::open(path, &rules)).transpose()?;
     Ok((rules, file))

@@ -36,6 +36,9 @@ pub enum Error {
     Injected { code: Code, message: String },
     #[error("starting_offset: must be from 0 to {size}, the snapshot's size, is {offset}")]
     OffsetOutOfRange { offset: i64, size: u64 },
+    /// The operation was cancelled, and may be incomplete.
+    #[error("the driver was reset, or is ending, during the call")]
+    Interrupted,
     /// A panic.
     #[error("internal error (panic); see the driver log")]
     Broken,
@@ -78,7 +81,7 @@ impl Error {
             Self::Unauthenticated { .. } => Code::Unauthenticated,
             Self::OffsetOutOfRange { .. } => Code::OutOfRange,
             Self::Node(error) => error.code(),
-            Self::Busy { .. } => Code::Aborted,
+            Self::Busy { .. } | Self::Interrupted => Code::Aborted,
             Self::NotOffered { .. } => Code::Unimplemented,
             Self::Injected { code, .. } => *code,
         }

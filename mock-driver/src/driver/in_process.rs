@@ -2,6 +2,7 @@
 //! [`services`](crate::service::services) returns its gRPC services, which a client can call directly.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -12,6 +13,7 @@ use crate::admin_api;
 use crate::driver::exit::ExitRequest;
 use crate::driver::locks::LockTable;
 use crate::driver::mode::Mode;
+use crate::driver::reset::ResetScope;
 use crate::node::device::Choice;
 use crate::node::{self, Node};
 use crate::store::volume_files::VolumeFiles;
@@ -89,6 +91,7 @@ impl Driver {
     }
 
     fn process_of_this_array(&self, node: Option<Arc<Node>>, volume_files: VolumeFiles) -> Self {
+        let halt = CancellationToken::new();
         Self {
             initial: self.initial.clone(),
             name: self.name.clone(),
@@ -113,7 +116,9 @@ impl Driver {
             state: None,
             work: TaskTracker::new(),
             copies: TaskTracker::new(),
-            halt: CancellationToken::new(),
+            reset_scope: ResetScope::within(&halt),
+            halt,
+            random_limits: AtomicU64::new(0),
         }
     }
 }

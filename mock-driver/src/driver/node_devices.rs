@@ -1,7 +1,7 @@
 //! Keeps the devices of this process's node in sync with the attachments of the array.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -21,9 +21,6 @@ use crate::rpc::capabilities::Capability;
 
 /// Maximum time of one step on devices and files while the driver exits.
 pub(crate) const LAST_STEP: Duration = Duration::from_secs(60);
-
-/// Number of random attach limits that NodeGetInfo has reported.
-static RANDOM_LIMITS: AtomicU64 = AtomicU64::new(0);
 
 // === impl Driver ===
 
@@ -97,7 +94,7 @@ impl Driver {
     }
 
     /// Sets the node's topology in the array of this process, if a flag gives it.
-    async fn announce(&self, node: &Node) {
+    pub(super) async fn announce(&self, node: &Node) {
         let id = node.info().id;
         if !node.segments.is_empty() {
             let settings = NodeSettings {
@@ -169,7 +166,7 @@ impl Driver {
     /// A random `max_volumes_per_node`, if configured.
     pub(crate) fn random_limit(&self) -> Option<usize> {
         self.config.random_limit.then(|| {
-            let count = RANDOM_LIMITS.fetch_add(1, Ordering::Relaxed).to_le_bytes();
+            let count = self.random_limits.fetch_add(1, Ordering::Relaxed).to_le_bytes();
             let drawn = self
                 .faults
                 .seed
@@ -270,14 +267,13 @@ impl Driver {
         }
     }
 
-    /// Starts a task that continues if its caller is dropped, until the driver ends; then it returns `None`.
+    /// Starts a task that continues if its caller is dropped, until the driver ends or is reset; then it returns `None`.
     pub(crate) fn spawn_work<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> JoinHandle<Option<T>> {
-        let halt = self.halt.clone();
-        self.work
-            .spawn(async move { halt.run_until_cancelled(work).await })
+        let scope = self.reset_scope.enter();
+        self.work.spawn(async move { scope.run(work).await })
     }
 
     /// Ends running tasks and, without a state directory, undoes everything on the node. Stops copies, scans and mkfs, and waits for

@@ -131,7 +131,7 @@ impl RemoteArray {
     pub(crate) async fn check_media(&self, node: &Arc<Node>) -> Result<(), node::Error> {
         let check = async || {
             let info = self.client.info().await.map_err(|error| no_array(&error))?;
-            // Without an array it has no media directory, or is of an earlier version.
+            // Without an array it has no media directory.
             if let Some(array) = info.array {
                 node.volume_files
                     .check_array(&array, &self.endpoint.to_string())?;

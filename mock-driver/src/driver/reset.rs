@@ -1,11 +1,20 @@
 //! The state between tests: import of a fixture, and the return to the state after the start.
+//!
+//! A reset cancels the calls and operations that run, as a crash does, and waits for them: none acts on the array afterwards.
 
 use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::Driver;
 use super::error::Error;
 use super::locks::{Guard, Key, LockMode, Scope};
 use crate::array::{Array, Image};
+use crate::fault::Rule;
 use crate::fault::scenario::{self, Scenario};
 use crate::node::{self, NodeInfo};
 use crate::rpc::capabilities::CapabilitySet;
@@ -17,7 +26,108 @@ use crate::store::volume_files::FileId;
 pub(crate) struct InitialServices {
     pub(super) capabilities: CapabilitySet,
     pub(super) scenarios: Vec<&'static Scenario>,
+    pub(crate) stubs: Vec<Rule>,
     pub(super) node: Option<NodeInfo>,
+}
+
+/// What runs until the next reset.
+#[derive(Debug)]
+pub(crate) struct ResetScope {
+    current: Mutex<(CancellationToken, TaskTracker)>,
+    /// Cancelled when the array is replaced.
+    copies: Mutex<CancellationToken>,
+    /// Held during a reset.
+    resetting: tokio::sync::Mutex<()>,
+    /// The end of the driver.
+    halt: CancellationToken,
+}
+
+/// A running call or operation, for which a reset waits until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Entered {
+    cancelled: CancellationToken,
+    _running: TaskTrackerToken,
+}
+
+/// A reset in progress. Calls that begin meanwhile are refused until it is dropped.
+struct Reset<'a> {
+    scope: &'a ResetScope,
+    _resetting: tokio::sync::MutexGuard<'a, ()>,
+}
+
+// === impl ResetScope ===
+
+impl ResetScope {
+    pub(super) fn within(halt: &CancellationToken) -> Self {
+        Self {
+            current: Mutex::new((halt.child_token(), TaskTracker::new())),
+            copies: Mutex::new(halt.child_token()),
+            resetting: tokio::sync::Mutex::default(),
+            halt: halt.clone(),
+        }
+    }
+
+    pub(crate) fn enter(&self) -> Entered {
+        let (cancelled, running) = &*crate::lock(&self.current);
+        Entered {
+            cancelled: cancelled.clone(),
+            _running: running.token(),
+        }
+    }
+
+    /// Cancelled when the array is replaced.
+    pub(super) fn copies(&self) -> CancellationToken {
+        crate::lock(&self.copies).clone()
+    }
+
+    fn cancel_copies(&self) {
+        let next = self.halt.child_token();
+        std::mem::replace(&mut *crate::lock(&self.copies), next).cancel();
+    }
+
+    /// Cancels what runs, and waits for its end.
+    async fn reset(&self) -> Reset<'_> {
+        let reset = Reset {
+            _resetting: self.resetting.lock().await,
+            scope: self,
+        };
+        let (cancelled, running) = crate::lock(&self.current).clone();
+        cancelled.cancel();
+        running.close();
+        running.wait().await;
+        reset
+    }
+}
+
+impl Drop for Reset<'_> {
+    fn drop(&mut self) {
+        *crate::lock(&self.scope.current) = (self.scope.halt.child_token(), TaskTracker::new());
+    }
+}
+
+// === impl Entered ===
+
+impl Entered {
+    /// Runs until the next reset or the end of the driver; then it returns `None`.
+    pub(crate) async fn run<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.cancelled.cancelled() => None,
+            result = work => Some(result),
+        }
+    }
+
+    /// Runs a call.
+    ///
+    /// # Errors
+    /// The call's, or that it was interrupted.
+    pub(crate) async fn call<T, E: From<Error>>(
+        &self,
+        call: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let result = self.run(call).await;
+        result.unwrap_or_else(|| Err(Error::Interrupted.into()))
+    }
 }
 
 // === impl Driver ===
@@ -33,18 +143,26 @@ impl Driver {
         for gone in before.iter().filter(|id| !kept.contains(*id)) {
             self.discard(gone).await;
         }
+        if let Some(node) = self.node.as_ref().filter(|_| self.has_array()) {
+            self.announce(node).await;
+        }
         Ok(())
     }
 
     /// Returns to the state after the start: the array to that of `--fixture` or of a first start, with blank volumes; rules, backend
-    /// faults, scenarios, capabilities and the node to those of the flags; and the journal in memory to an empty one. Releases the
-    /// calls that rules block.
+    /// faults, scenarios, capabilities and the node to those of the flags; and the journal in memory, with all counters, to an empty
+    /// one. Cancels running calls.
     ///
     /// # Errors
     /// The node of this process uses a volume; then only the rules have changed.
     pub(crate) async fn reset(&self) -> Result<(), Error> {
+        let _reset = self.reset_scope.reset().await;
+        self.volume_files.settle().await;
+        if let Some(node) = &self.node {
+            node.settle().await;
+        }
         self.faults.restart();
-        let played = scenario::play(&self.initial.scenarios, &self.faults);
+        let played = scenario::play(&self.initial.scenarios, &self.initial.stubs, &self.faults);
         played.map_err(|conflict| Invalid::new("scenario", conflict.to_string()))?;
         if self.has_array() {
             let (files, _locked) = self.replace_array(self.store.initial_image()).await?;
@@ -55,10 +173,14 @@ impl Driver {
         self.capabilities.write().clone_from(&self.initial.capabilities);
         if let (Some(node), Some(info)) = (&self.node, &self.initial.node) {
             node.set_info(|current| current.clone_from(info));
+            if self.has_array() {
+                self.announce(node).await;
+            }
         }
+        self.socket_control.open();
+        self.random_limits.store(0, Ordering::Relaxed);
         if let Some(journal) = &self.journal {
-            journal.clear();
-            journal.touch();
+            journal.reset();
         }
         Ok(())
     }
@@ -86,6 +208,7 @@ impl Driver {
         };
         let mut changed = self.store.peek(volumes);
         self.store.replace(image).await?;
+        self.reset_scope.cancel_copies();
         changed.append(&mut self.store.peek(volumes));
         for volume in &changed {
             self.reconcile_device(volume).await?;
@@ -96,33 +219,4 @@ impl Driver {
 }
 
 #[cfg(test)]
-mod tests {
-    use tokio_test::{assert_pending, task};
-
-    use super::*;
-    use crate::driver::Settings;
-
-    #[tokio::test]
-    async fn import_waits_for_the_operations_on_the_volumes() {
-        let settings = Settings {
-            initial_volumes: 1,
-            ..Settings::default()
-        };
-        let (driver, _) = Driver::open(settings).unwrap();
-        let id = || "vol-0".to_owned();
-        for key in [Key::Volume(id()), Key::OnNode(id())] {
-            let key = vec![(key, LockMode::Exclusive)];
-            let operation = driver.locks.lock(Scope::Operation, key).await.unwrap();
-            let mut import = task::spawn(driver.import(driver.store.peek(Array::image)));
-            assert_pending!(import.poll());
-            let mut reset = task::spawn(driver.reset());
-            assert_pending!(reset.poll());
-            drop(operation);
-            import.await.unwrap();
-            reset.await.unwrap();
-        }
-        driver.import(Image::default()).await.unwrap();
-        assert_eq!(driver.store.peek(|array| array.volumes().len()), 0);
-        driver.close();
-    }
-}
+mod tests;

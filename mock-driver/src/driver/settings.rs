@@ -10,7 +10,7 @@ use super::service_config::ServiceConfig;
 use crate::admin_api;
 use crate::array;
 use crate::fault::scenario::Scenario;
-use crate::fault::{self, LoadError};
+use crate::fault::{self, LoadError, Rule};
 use crate::journal;
 use crate::journal::clock::Clock;
 use crate::node::{self, device};
@@ -60,6 +60,8 @@ pub struct Settings {
     pub faults: Option<PathBuf>,
     /// Built-in fault scenarios.
     pub scenarios: Vec<&'static Scenario>,
+    /// Rules that follow those of the scenarios.
+    pub stubs: Vec<Rule>,
     /// Seed of random numbers and ids; `None` for a random one.
     pub seed: Option<u64>,
     /// Socket of the proxied driver; `None` if this is not a proxy.
@@ -129,6 +131,7 @@ impl Default for Settings {
             journal_config: journal::JournalConfig::default(),
             faults: None,
             scenarios: Vec::new(),
+            stubs: Vec::new(),
             seed: None,
             proxy_to: None,
             clock: Clock::default(),

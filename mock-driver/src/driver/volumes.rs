@@ -35,8 +35,8 @@ impl Driver {
             Ok((outcome, array.volume_id(&wanted.name)))
         };
         let Some(source) = &wanted.source else {
-            if self.volume_files.is_kept() {
-                // A new volume is empty, whatever files exist under its id.
+            if !self.volume_files.is_nowhere() {
+                // A new volume is empty, whatever files exist under its id: ids repeat after a reset.
                 let (outcome, id) = self.store.read(validate).await?;
                 if let CreateOutcome::New(_) = outcome {
                     self.volume_files.delete(&FileId::Volume(id.to_string())).await?;
@@ -260,7 +260,7 @@ impl Driver {
         if ids.is_empty() {
             return;
         }
-        let (store, halt) = (self.store.clone(), self.halt.clone());
+        let (store, replaced) = (self.store.clone(), self.reset_scope.copies());
         let finish = async move {
             time::sleep(time).await;
             if let Err(error) = store.change(|array| Ok(array.finish_snapshots(&ids))).await {
@@ -268,7 +268,7 @@ impl Driver {
             }
         };
         self.copies
-            .spawn(async move { halt.run_until_cancelled(finish).await });
+            .spawn(async move { replaced.run_until_cancelled(finish).await });
     }
 
     /// Continues the copies of an earlier process.

@@ -151,6 +151,7 @@ fn read(item: &Value) -> Result<Rule, FieldError> {
         action: Action::default(),
         times: None,
         overlay: None,
+        counts_volumes: false,
         text: item.clone(),
     };
     add(&kind, Value::Object(own.collect::<Map<_, _>>()), &mut rule)?;

@@ -1,10 +1,12 @@
 //! Rules that do not fit to the others.
 
+use std::fmt;
 use std::sync::Arc;
 
-use super::rule::State;
+use super::overlay::{DeviceFault, Overlay};
+use super::rule::{CallEnd, State};
 use super::rule_state::RuleState;
-use super::{FIRST_STATE, Origin, Rule, position};
+use super::{FIRST_STATE, Origin, Rule};
 
 /// A rule does not fit to the others.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -21,12 +23,79 @@ pub enum RuleConflict {
          action: {{set-state: {state}}} first, or in the same file"
     )]
     State { id: String, state: String },
+    #[error("{kind} \"{id}\" has no effect here: {needs}")]
+    NoEffect {
+        id: String,
+        kind: &'static str,
+        needs: Needs,
+    },
 }
 
-/// Checks that no id of an origin's rules belongs to another origin, and that some rule sets each state that they need.
-pub(super) fn check(there: &[Arc<RuleState>], origin: Origin, rules: &[Rule]) -> Result<(), RuleConflict> {
+/// What of the driver a rule changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Needs {
+    /// Calls only, which a proxy has, too.
+    #[default]
+    Calls,
+    /// The services of this driver.
+    Services,
+    /// The array.
+    Array,
+    /// The node.
+    Node,
+}
+
+// === impl Needs ===
+
+impl fmt::Display for Needs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Calls => "it needs calls",
+            Self::Services => {
+                "it changes this driver's own services, not those behind --proxy-to; inject it in that driver"
+            }
+            Self::Array => "it changes the array, which is in another process; inject it there",
+            Self::Node => "it changes the node, which is in another process; inject it there",
+        })
+    }
+}
+
+// === impl Rule ===
+
+impl Rule {
+    fn needs(&self) -> Needs {
+        match (&self.overlay, &self.action.end) {
+            (Some(Overlay::Device(_, DeviceFault::Absent) | Overlay::Disk(..)), _) => Needs::Node,
+            (Some(Overlay::FrozenList(_) | Overlay::ListLacks(_) | Overlay::ListAdds(..)), _) => Needs::Array,
+            (Some(Overlay::Device(_, DeviceFault::Wrong(_)) | Overlay::NotReady(_)), _)
+            | (None, Some(CallEnd::Capabilities(_))) => Needs::Services,
+            (None, _) if self.counts_volumes => Needs::Array,
+            (None, _) => Needs::Calls,
+        }
+    }
+}
+
+/// Checks that this process has what an origin's rules change, that no id of theirs belongs to another origin, and that some
+/// rule sets each state that they need. `there` are the rules that stay.
+pub(super) fn check(
+    there: &[&Arc<RuleState>],
+    origin: Origin,
+    rules: &[Rule],
+    has: &[Needs],
+) -> Result<(), RuleConflict> {
     for rule in rules {
-        let owner = position(there, rule.kind, &rule.id).map(|index| there[index].origin);
+        let needs = rule.needs();
+        if !has.contains(&needs) {
+            return Err(RuleConflict::NoEffect {
+                id: rule.id.clone(),
+                kind: rule.kind.name(),
+                needs,
+            });
+        }
+        let owner = there
+            .iter()
+            .find(|other| other.rule.kind == rule.kind && other.rule.id == rule.id)
+            .map(|other| other.origin);
         if let Some(owner) = owner.filter(|owner| *owner != origin) {
             return Err(RuleConflict::Id {
                 id: rule.id.clone(),

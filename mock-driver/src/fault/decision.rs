@@ -1,12 +1,17 @@
 //! The faults of one call.
 
+use std::sync::PoisonError;
+
+use super::Faults;
+use super::call_info::{CallInfo, reservation_key};
 use super::reservation::Reservation;
+use super::rule::{Phase, RuleKind};
 use super::rule_state::ActiveFault;
 
 /// The faults of one call.
 #[derive(Debug, Default)]
 pub(crate) struct Decision {
-    /// The first matching rule. One of phase `after` has not been applied yet: see [`Faults::apply`](super::Faults::apply).
+    /// The first matching rule. One of phase `after` has not been applied yet: see [`Faults::apply`].
     pub(crate) rule: Option<ActiveFault>,
     /// The backend fault that refuses the call, else the one with the longest delay.
     pub(crate) backend: Option<ActiveFault>,
@@ -28,5 +33,68 @@ impl Decision {
         if self.backend.as_ref().is_none_or(is_worse) {
             self.backend = Some(active);
         }
+    }
+}
+
+// === impl Faults ===
+
+impl Faults {
+    /// Selects and counts the faults of a call: the first matching rule and, of the backend faults, the first that refuses the
+    /// call, else the one with the longest delay. A call that no backend fault refuses reserves capacity.
+    pub(crate) fn decide(&self, call: &dyn CallInfo) -> Decision {
+        let rules = self.rules();
+        let mut decision = Decision::default();
+        if rules.is_empty() {
+            return decision;
+        }
+        let now = self.began.elapsed();
+        let mut has_backend_faults = false;
+        // Locked until the rules have fired and the reservation exists, so that concurrent calls are decided one after
+        // another. A call drops its reservation only after the array has changed, so limits always count it.
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let mut reserved = crate::lock(&self.reservations);
+        for rule_state in rules.iter().filter(|rule_state| rule_state.is_enabled()) {
+            let is_asked = match rule_state.rule.kind {
+                RuleKind::Rule => decision.rule.is_none(),
+                RuleKind::BackendFault => {
+                    has_backend_faults = true;
+                    !decision.is_refused()
+                }
+            };
+            if !is_asked || rule_state.rule.overlay.is_some() || !rule_state.rule.matches.covers(call, &state)
+            {
+                continue;
+            }
+            let Some(mut active) = rule_state.take(call, self.seed, &reserved, now) else {
+                continue;
+            };
+            if active.rule().phase != Phase::After {
+                active.apply(&mut state, &self.injected);
+            }
+            match rule_state.rule.kind {
+                RuleKind::Rule => decision.rule = Some(active),
+                RuleKind::BackendFault => decision.add(active),
+            }
+        }
+        if has_backend_faults && !decision.is_refused() {
+            decision.reservation = reservation_key(call)
+                .map(|key| Reservation::new(key, call.size(), &self.reservations, &mut reserved));
+        }
+        decision
+    }
+
+    /// Applies a fired rule of phase `after`, which sets the state. `None`, and the firing is reverted, if another call has left
+    /// the rule's state meanwhile.
+    pub(crate) fn apply(&self, mut active: ActiveFault) -> Option<ActiveFault> {
+        if active.is_applied {
+            return Some(active);
+        }
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let wanted = active.rule().matches.r#while.state.as_ref();
+        if active.rule().action.set_state.is_some() && wanted.is_some_and(|wanted| wanted.0 != *state) {
+            return None;
+        }
+        active.apply(&mut state, &self.injected);
+        Some(active)
     }
 }

@@ -258,6 +258,7 @@ mod tests {
         let entry = |nodes: &[&str]| v1::list_volumes_response::Entry {
             status: Some(v1::list_volumes_response::VolumeStatus {
                 published_node_ids: nodes.iter().map(|node| (*node).to_owned()).collect(),
+                ..Default::default()
             }),
             ..Default::default()
         };

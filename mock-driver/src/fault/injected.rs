@@ -1,5 +1,5 @@
-//! Totals of injected faults. Prometheus counters must not decrease, so they do not belong to the active rules: a reset, a
-//! replaced, reloaded or removed rule leaves them unchanged.
+//! Totals of injected faults. Prometheus counters must not decrease, so they do not belong to the active rules: a reset of the
+//! rules, and a replaced, reloaded or removed rule, leave them unchanged. A reset of the driver sets them to 0, as a restart does.
 
 use std::collections::{BTreeMap, HashMap};
 

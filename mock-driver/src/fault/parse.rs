@@ -194,6 +194,7 @@ impl Rule {
             phase,
             times: raw.times,
             overlay: None,
+            counts_volumes: false,
             text: item.clone(),
         })
     }

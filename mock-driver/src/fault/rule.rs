@@ -38,6 +38,8 @@ pub struct Rule {
     /// The change to the array's reports while the fault is active; set only for backend faults, which then match no
     /// call.
     pub(super) overlay: Option<Overlay>,
+    /// Whether its condition counts the volumes of the array.
+    pub(super) counts_volumes: bool,
     /// Its source. Rules with the same source are equal.
     pub(crate) text: Value,
 }

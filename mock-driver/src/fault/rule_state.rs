@@ -343,7 +343,7 @@ impl RuleState {
         self.enabled.load(Ordering::Relaxed)
     }
 
-    /// Enables or disables it. Disabling releases the calls that hang.
+    /// Enables or disables it. Disabling releases its calls.
     pub(super) fn set_enabled(&self, enabled: bool, now: Duration) {
         if self.enabled.swap(enabled, Ordering::Relaxed) != enabled {
             self.counts().condition_state = ConditionState::started_at(now);
@@ -365,7 +365,7 @@ impl RuleState {
         self.enabled.store(self.rule.enabled, Ordering::Relaxed);
     }
 
-    /// Releases the calls that hang, and returns how many calls it was acting on.
+    /// Ends the delays and hangs of its calls, and returns the number of calls that it was acting on.
     pub(super) fn release(&self) -> u64 {
         self.releases.send_modify(|count| *count += 1);
         self.blocked_calls.load(Ordering::Relaxed)

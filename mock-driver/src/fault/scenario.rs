@@ -102,11 +102,11 @@ impl Scenario {
     }
 }
 
-/// Activates the rules of scenarios.
+/// Activates the rules of scenarios, and others that follow them.
 ///
 /// # Errors
 /// An id is not unique.
-pub fn play(scenarios: &[&Scenario], faults: &Faults) -> Result<(), RuleConflict> {
+pub fn play(scenarios: &[&Scenario], others: &[Rule], faults: &Faults) -> Result<(), RuleConflict> {
     let mut whole = Vec::new();
     for (index, scenario) in scenarios.iter().enumerate() {
         if scenarios[..index].contains(scenario) {
@@ -115,6 +115,7 @@ pub fn play(scenarios: &[&Scenario], faults: &Faults) -> Result<(), RuleConflict
         whole.extend(scenario.rules());
         tracing::info!(scenario = scenario.name, about = scenario.about(), "playing");
     }
+    whole.extend_from_slice(others);
     faults.load(Origin::Scenario, whole)
 }
 
@@ -151,6 +152,7 @@ mod tests {
         let faults = Faults::default();
         play(
             &Scenario::ALL.iter().chain(Scenario::ALL).collect::<Vec<_>>(),
+            &[],
             &faults,
         )
         .unwrap();

@@ -90,6 +90,9 @@ impl TryFrom<Value> for ValueMatch {
         let regex = raw
             .regex
             .map(|regex| Regex::new(&regex).map_err(|error| error.to_string()));
+        if raw.equals.is_some() && raw.one_of.is_some() {
+            return Err("equals contradicts one-of: give all values in one-of".to_owned());
+        }
         let one_of = raw.one_of.or_else(|| raw.equals.map(|wanted| vec![wanted]));
         let one_of = one_of.map(|wanted| wanted.iter().map(|value| text(value).into_owned()).collect());
         let conditions: Vec<Condition> = [
@@ -168,6 +171,7 @@ mod tests {
             json!(null),
             json!({"regex": "("}),
             json!({"above": 1}),
+            json!({"equals": "a", "one-of": ["b"]}),
         ] {
             ValueMatch::try_from(wrong).unwrap_err();
         }

@@ -5,6 +5,7 @@ use std::sync::{Mutex, OnceLock};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 use tonic::Code;
 use utoipa::ToSchema;
 
@@ -38,6 +39,8 @@ pub(crate) struct Call {
     pub(crate) method: Cow<'static, str>,
     pub(crate) peer: Option<Peer>,
     pub(crate) start: Timestamp,
+    /// The start on the clock of durations, which does not step.
+    pub(super) begun: Instant,
     pub(super) request: RedactedMessage,
     /// Read from the request when it is asked for.
     pub(super) subject: OnceLock<Subject>,
@@ -65,6 +68,17 @@ pub(crate) struct End {
     pub(super) response: Option<RedactedMessage>,
 }
 
+// === impl Outcome ===
+
+impl Outcome {
+    pub(crate) fn ok() -> Self {
+        Self {
+            code: Code::Ok,
+            message: String::new(),
+        }
+    }
+}
+
 // === impl Call ===
 
 impl Call {
@@ -75,6 +89,11 @@ impl Call {
 
     pub(crate) fn node(&self) -> &str {
         &self.subject().node
+    }
+
+    /// The present time, from which the duration until now follows.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.start + self.begun.elapsed()
     }
 
     fn subject(&self) -> &Subject {

@@ -101,11 +101,23 @@ impl RotatingFile {
         Ok(())
     }
 
+    /// Opens the next file before it moves the present one, so that a failure changes nothing and the next line tries again.
     fn rotate(&mut self) -> io::Result<()> {
-        let mut before = self.path.clone().into_os_string();
-        before.push(".1");
-        fs::rename(&self.path, before)?;
-        self.file = append_to(&self.path)?;
+        let beside = |suffix| {
+            let mut path = self.path.clone().into_os_string();
+            path.push(suffix);
+            PathBuf::from(path)
+        };
+        let next = beside(".next");
+        let file = append_to(&next)?;
+        file.set_len(0)?;
+        match fs::rename(&self.path, beside(".1")) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            // Another program has moved it.
+            Ok(()) | Err(_) => {}
+        }
+        fs::rename(&next, &self.path)?;
+        self.file = file;
         self.size = Some(0);
         Ok(())
     }
@@ -222,13 +234,42 @@ mod tests {
         file.flush(Duration::from_secs(60));
         let before = directory.path().join("journal.1");
         assert_eq!((read(&before), read(&path)), (vec![3, 4, 5], vec![6, 7, 8]));
+        fs::rename(&path, &before).unwrap();
+        for number in 1..3 {
+            file.write(&line(number));
+        }
+        file.flush(Duration::from_secs(60));
+        assert_eq!(
+            (read(&before), read(&path)),
+            (vec![6, 7, 8], vec![1, 2]),
+            "another program has rotated it"
+        );
+        let next = directory.path().join("journal.next");
+        fs::create_dir(&next).unwrap();
+        for number in 3..5 {
+            file.write(&line(number));
+        }
+        file.flush(Duration::from_secs(60));
+        assert_eq!(
+            (read(&before), read(&path)),
+            (vec![6, 7, 8], vec![1, 2, 3]),
+            "the next one cannot be opened"
+        );
+        fs::remove_dir(&next).unwrap();
+        file.write(&line(5));
+        file.flush(Duration::from_secs(60));
+        assert_eq!(
+            (read(&before), read(&path)),
+            (vec![1, 2, 3], vec![1, 5]),
+            "a lost line is counted"
+        );
         drop(file);
         let tiny = File::open(&path, 1, Clock::system()).unwrap();
         tiny.write(&line(9));
         tiny.flush(Duration::from_secs(60));
         assert_eq!(
             (read(&before), read(&path)),
-            (vec![6, 7, 8], vec![9]),
+            (vec![1, 5], vec![9]),
             "a line longer than the limit"
         );
     }

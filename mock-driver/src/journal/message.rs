@@ -10,7 +10,6 @@ use prost_reflect::{
 use serde_json::{Value, json};
 use siphasher::sip::SipHasher24;
 
-use super::legacy;
 use crate::rpc::validate::TOKENS;
 
 /// The option that marks a field as secret.
@@ -60,9 +59,8 @@ pub(super) struct Subject {
 
 impl Renderer {
     pub(super) fn new(key: Option<[u8; 16]>) -> Self {
-        let mut pool = DescriptorPool::decode(csi_proto::FILE_DESCRIPTOR_SET)
+        let pool = DescriptorPool::decode(csi_proto::FILE_DESCRIPTOR_SET)
             .expect("the built-in descriptors must decode");
-        legacy::add_to(&mut pool);
         Self {
             pool,
             options: SerializeOptions::new()
@@ -124,7 +122,7 @@ impl Renderer {
             let method = service.methods().find(|known| known.name() == method)?;
             let message = match side {
                 Direction::Request => method.input(),
-                Direction::Response => legacy::reply(&self.pool, path).unwrap_or_else(|| method.output()),
+                Direction::Response => method.output(),
             };
             let mut content = DynamicMessage::decode(message.clone(), wire).ok()?;
             if let Some(key) = &self.key {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio::time::Instant;
 use tonic::Code;
 
 use super::call::{Call, End, Operation, Outcome, Peer};
@@ -46,6 +47,7 @@ impl Journal {
             method,
             peer,
             start: self.clock.now(),
+            begun: Instant::now(),
             request,
             subject: OnceLock::new(),
             fault: Mutex::default(),
@@ -130,7 +132,7 @@ impl CallRecord {
     pub(crate) fn end(&mut self, outcome: Outcome, response: Option<RedactedMessage>) {
         let OperationRecord { journal, call } = &self.operation;
         let end = End {
-            time: journal.clock.now(),
+            time: call.now(),
             outcome,
             response,
         };
@@ -215,7 +217,7 @@ impl OperationRecord {
     fn late(&self, outcome: Outcome) {
         let Self { journal, call } = self;
         let late = End {
-            time: journal.clock.now(),
+            time: call.now(),
             outcome,
             response: None,
         };

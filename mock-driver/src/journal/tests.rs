@@ -13,12 +13,15 @@ use crate::rpc::method;
 const PUBLISH: &str = "/csi.v1.Controller/ControllerPublishVolume";
 const LIST: &str = "/csi.v1.Controller/ListVolumes";
 
-fn mk_journal(kept: usize) -> Arc<Journal> {
-    let readers = JournalConfig {
+fn mk_readers(kept: usize) -> JournalConfig {
+    JournalConfig {
         kept,
         ..JournalConfig::default()
-    };
-    Arc::new(Journal::open(None, readers, [7; 16], Clock::system()).unwrap())
+    }
+}
+
+fn mk_journal(kept: usize) -> Arc<Journal> {
+    Arc::new(Journal::open(None, mk_readers(kept), [7; 16], Clock::system()).unwrap())
 }
 
 fn mk_outcome(code: Code) -> Outcome {
@@ -275,4 +278,20 @@ fn stats_count_calls_by_method_and_code() {
         assert!(stats.time < Duration::from_secs(60));
         assert_eq!(stats.within.last(), Some(&stats.calls));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn durations_do_not_follow_a_wall_clock_that_steps() {
+    let journal = Journal::open(
+        None,
+        mk_readers(1),
+        [7; 16],
+        Clock::new(|| jiff::Timestamp::UNIX_EPOCH),
+    );
+    let journal = Arc::new(journal.unwrap());
+    let record = begin(&journal, "a", "node-0");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    end(&journal, record, Code::Ok);
+    let time = journal.read(|memory| memory.stats.values().map(|stats| stats.time).sum::<Duration>());
+    assert_eq!(time, Duration::from_secs(3));
 }

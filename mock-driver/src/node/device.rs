@@ -146,6 +146,16 @@ impl Devices {
         }
     }
 
+    /// The directory of the links, if a flag gives it and there are links.
+    pub(crate) fn given_directory(&self) -> Option<&Path> {
+        match (&self.location, self.kind) {
+            (DeviceLocation::Given(directory), Kind::Loop | Kind::Emulated) => Some(directory),
+            (DeviceLocation::Given(_), Kind::None | Kind::Simulated) | (DeviceLocation::Beside { .. }, _) => {
+                None
+            }
+        }
+    }
+
     /// Whether this process alone uses the directory of the links, which remains after its end.
     pub(crate) fn is_locked(&self) -> bool {
         crate::lock(&self.lock).is_some()

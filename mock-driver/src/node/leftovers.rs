@@ -4,11 +4,12 @@
 //! All is found from the directory with the links to the devices, which the process had for itself. What is of anybody else
 //! stays: a mount counts only if its device has the disk that this directory names, and a link only if it leads to a volume's disk.
 
+use std::fmt;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use super::device::{Devices, Kind, noted_in, remove_note};
+use super::device::{self, Devices, Kind, noted_in, remove_note};
 use super::error::Error;
 use super::mount::{self, MountSource, Mounter};
 use crate::store::PathError;
@@ -32,6 +33,17 @@ impl Undone {
         self.mounts += other.mounts;
         self.devices += other.devices;
         self.targets += other.targets;
+    }
+}
+
+impl fmt::Display for Undone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            mounts,
+            devices,
+            targets,
+        } = self;
+        write!(f, "{mounts} mounts, {devices} loop devices, {targets} targets")
     }
 }
 
@@ -65,17 +77,31 @@ pub(crate) fn undo_below(volume_files: &Path) -> Result<Undone, Error> {
     let mut undone = Undone::default();
     if folder.is_dir() {
         for entry in fs::read_dir(&folder).map_err(PathError::of("read", &folder))? {
-            let entry = entry.map_err(PathError::of("read", &folder))?;
-            undone.add(undo(&entry.path())?);
+            let path = entry.map_err(PathError::of("read", &folder))?.path();
+            // A link leads to the directory of --device-dir, which may be gone, or have another driver by now.
+            let devices = Devices::within(Kind::Loop, path.clone());
+            match path.is_dir().then(|| devices.lock()) {
+                Some(Ok(())) => undone.add(undo(&path)?),
+                None | Some(Err(device::Error::InUse { .. })) => {}
+                Some(Err(error)) => return Err(error.into()),
+            }
         }
     }
     Ok(undone)
 }
 
+/// Whether a device or its filesystem is mounted in this mount namespace. Blocks.
+pub(super) fn is_mounted(device: &Path) -> Result<bool, Error> {
+    Ok(!mounts_of(device, number_of(device)?)?.is_empty())
+}
+
+fn number_of(device: &Path) -> Result<u64, PathError> {
+    let meta = fs::metadata(device).map_err(PathError::of("stat", device))?;
+    Ok(meta.rdev())
+}
+
 fn unmount_all(device: &Path, count: &mut usize) -> Result<(), Error> {
-    let number = fs::metadata(device)
-        .map_err(PathError::of("stat", device))?
-        .rdev();
+    let number = number_of(device)?;
     let own = MountSource::Device(number);
     let mut result = Ok(());
     for path in mounts_of(device, number)? {

@@ -165,15 +165,19 @@ impl Node {
         let mut volume_disks = volume_disks.iter();
         volume_disks
             .any(|volume_disk| self.is_of_volume_disk(volume_disk, mounted) || is_on_device_of(volume_disk))
-            || self.abandoned_devices(volume).into_iter().any(is_source)
+            || self.abandoned_device(volume, mounted).is_some()
     }
 
-    /// The loop devices of a volume that processes without a state directory left when they were killed, as in a container whose
-    /// files are gone. Blocks.
-    pub(super) fn abandoned_devices(&self, volume: &str) -> Vec<PathBuf> {
+    /// The mounted loop device, if it is one of a volume that a process without a state directory left when it was killed, as in
+    /// a container whose files are gone. Blocks.
+    pub(super) fn abandoned_device(&self, volume: &str, mounted: &MountSource) -> Option<PathBuf> {
         let volume_disks = [VolumeDisk::of_volume(volume), VolumeDisk::of_ephemeral(volume)];
         let devices = volume_disks.map(|volume_disk| self.devices.abandoned(&volume_disk.file_id).ok());
-        devices.into_iter().flatten().flatten().collect()
+        devices.into_iter().flatten().flatten().find(|device| {
+            self.mounter
+                .device_of(device)
+                .is_ok_and(|source| source == *mounted)
+        })
     }
 
     /// Whether nothing is mounted at the record's path: a raw block device is staged without a mount, and so is an emulated

@@ -136,14 +136,7 @@ impl Node {
                 current: attachment.number,
             });
         }
-        // The context that an earlier version accepted at staging is valid for calls with the same arguments.
-        let staged = self.records.at(record.staging());
-        let is_known = staged.is_some_and(|staged| {
-            staged.is_done()
-                && staged.volume == record.volume
-                && staged.publish_context == record.publish_context
-        });
-        if features.attaches && !is_known {
+        if features.attaches {
             let expected = attachment.publish_context(&record.volume);
             compatibility::same_context(&record.volume, &expected, &record.publish_context)?;
         }

@@ -96,15 +96,19 @@ impl Node {
         .await
     }
 
-    /// Unmounts a volume without record, and frees its device if a process that has ended had it. Blocks.
+    /// Unmounts a volume without record, and frees the device that was mounted at the path if a process that has ended had it.
+    /// Other devices of a volume with this id may be those of a running driver in another container. Blocks.
     fn unmount_whoever_mounted(&self, volume: &str, path: &Path) -> Result<(), Error> {
-        let is_ours = |mounted: &MountSource| self.is_of_lost(volume, mounted);
-        let devices = self.abandoned_devices(volume);
-        self.mounter.unmount(path, is_ours)?;
-        for device in devices {
-            self.devices.free(&device)?;
+        let Some(mounted) = self.mounter.source_at(path)? else {
+            return Ok(());
+        };
+        let abandoned = self.abandoned_device(volume, &mounted);
+        self.mounter
+            .unmount(path, |mounted| self.is_of_lost(volume, mounted))?;
+        match abandoned {
+            Some(device) if !leftovers::is_mounted(&device)? => Ok(self.devices.free(&device)?),
+            Some(_) | None => Ok(()),
         }
-        Ok(())
     }
 
     /// Undoes a record's staging or publishing, and deletes the record last.
@@ -242,7 +246,7 @@ impl Node {
             .await;
         match undone {
             Ok(undone) if undone == leftovers::Undone::default() => {}
-            Ok(undone) => tracing::info!(?undone, "undid what an earlier process of this node left"),
+            Ok(undone) => tracing::info!("undid what an earlier process of this node left: {undone}"),
             Err(error) => tracing::warn!(
                 error = error_chain(&error),
                 "cannot undo what an earlier process of this node left"

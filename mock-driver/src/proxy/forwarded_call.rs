@@ -104,7 +104,7 @@ impl Execute for ForwardedCall {
         });
         let (remote, attachments) = (self.proxy.remote.clone(), self.proxy.attachments.clone());
         let forwarded = self.forwarded.clone();
-        self.proxy.driver.work.spawn(async move {
+        drop(self.proxy.driver.spawn_work(async move {
             let outcome = match decision.pause().await {
                 Err(error) => Outcome {
                     code: error.code(),
@@ -124,7 +124,7 @@ impl Execute for ForwardedCall {
             if let Some(work) = work {
                 work.done(outcome);
             }
-        });
+        }));
     }
 
     /// The proxy cannot know a reply, so it is empty.

@@ -14,7 +14,7 @@ use crate::journal::Outcome;
 const PREFIX: usize = 5;
 
 /// Maximum length of a decoded message. The default limit of gRPC's clients and servers is 4 MiB.
-const MAX_MESSAGE: usize = 16 << 20;
+pub(super) const MAX_MESSAGE: usize = 16 << 20;
 
 /// The body of a request, with its first message if the proxy has read it.
 pub(super) struct Envelope {
@@ -150,9 +150,10 @@ impl Reply {
 }
 
 /// The body of messages.
-fn framed(messages: &[Vec<u8>]) -> Bytes {
+pub(super) fn framed(messages: &[impl AsRef<[u8]>]) -> Bytes {
     let mut body = BytesMut::new();
     for message in messages {
+        let message = message.as_ref();
         body.put_u8(0);
         body.put_u32(u32::try_from(message.len()).expect("a reply must be shorter than 4 GiB"));
         body.extend_from_slice(message);

@@ -1,6 +1,7 @@
 //! A relay between two sockets: it pairs each connection to one with the next connection to the other and copies bytes
 //! between them. A driver that cannot be reached connects to the second one.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -49,6 +50,15 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 // === impl RelayAddress ===
+
+impl fmt::Display for RelayAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(endpoint) => write!(f, "{}", endpoint.path().display()),
+            Self::Tcp(address) => write!(f, "tcp://{address}"),
+        }
+    }
+}
 
 impl FromStr for RelayAddress {
     type Err = InvalidEndpoint;

@@ -180,19 +180,6 @@ impl Method {
         &path[1..path.len() - self.name().len() - 1]
     }
 
-    /// The capability with which its reply has a volume condition, as it had before CSI 1.13.
-    pub(crate) fn condition(self) -> Option<Capability> {
-        let conditions = [
-            (Self::ListVolumes, Capability::VolumeCondition),
-            (Self::ControllerGetVolume, Capability::VolumeCondition),
-            (Self::NodeGetVolumeStats, Capability::NodeVolumeCondition),
-        ];
-        let mut conditions = conditions.into_iter();
-        conditions
-            .find(|(method, _)| *method == self)
-            .map(|(_, capability)| capability)
-    }
-
     /// Whether its response is a stream.
     pub(crate) fn streams(self) -> bool {
         self.descriptor().is_server_streaming()

@@ -10,8 +10,7 @@ use crate::array::NodeId;
 use crate::driver;
 use crate::driver::locks::BusyRule;
 use crate::driver::service_config::{RequiredSecret, ServiceConfig};
-use crate::fault::duration;
-use crate::fault::scenario::Scenario;
+use crate::fault::{Rule, duration};
 use crate::journal::JournalConfig;
 use crate::journal::clock::Clock;
 use crate::rpc::capabilities::CapabilitySet;
@@ -52,7 +51,9 @@ const HEADING: &str = "The driver";
     args_override_self = true,
     next_help_heading = HEADING,
     after_help = "csi-mock-driver ctl COMMAND inspects a running driver and injects faults through its --admin-endpoint: see \
-                  csi-mock-driver ctl --help.\ncsi-mock-driver --scenario=help lists the fault scenarios."
+                  csi-mock-driver ctl --help.\ncsi-mock-driver replay --journal=FILE answers as a recorded driver did: see \
+                  csi-mock-driver replay --help.\ncsi-mock-driver clean undoes what killed drivers left.\n\
+                  csi-mock-driver --scenario=help lists the fault scenarios."
 )]
 pub struct Args {
     /// Path of the CSI socket: unix:///path/csi.sock, unix:/path/csi.sock or a bare path.
@@ -143,6 +144,10 @@ pub struct Args {
     /// Flags that have no or a different effect; logged at start.
     #[arg(skip)]
     pub(crate) notes: Vec<String>,
+
+    /// The rules of a replay.
+    #[arg(skip)]
+    stubs: Vec<Rule>,
 }
 
 // === impl Args ===
@@ -185,15 +190,17 @@ impl Args {
             },
             faults: given(&self.faults.faults),
             scenarios: self.faults.scenario.0.clone(),
+            stubs: self.stubs.clone(),
             seed: self.faults.seed,
             proxy_to: self.faults.proxy_to.as_ref().map(|to| to.path().to_owned()),
             clock: Clock::system(),
         }
     }
 
-    /// The list of scenarios, if `--scenario=help` requests it.
-    pub fn scenario_help(&self) -> Option<String> {
-        self.faults.scenario.1.then(Scenario::help)
+    /// Adds the rules of a replay.
+    #[must_use]
+    pub fn with_stubs(self, stubs: Vec<Rule>) -> Self {
+        Self { stubs, ..self }
     }
 
     /// The log level.

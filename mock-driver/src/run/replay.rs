@@ -1,27 +1,25 @@
-//! `csi-mock-driver replay`: answers as a recorded driver did, by method, volume and order.
+//! `csi-mock-driver replay`: answers as a recorded driver did, by method, volume, node, page and order.
 //!
-//! The journal becomes a fault file with a stub for each call, in front of no driver. A call that the recording does not have, or not
+//! The journal becomes a list of rules with a stub for each call, in front of no driver. A call that the recording does not have, or not
 //! any more, gets FAILED_PRECONDITION from the rule `departure`.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
-use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
-use crate::fault::response;
+use crate::fault::{Rule, RuleError, response};
 use crate::journal::Line;
 use crate::rpc::method::{Kind, Method};
 
 const USAGE: &str = "usage: csi-mock-driver replay --journal=FILE [--timing] --endpoint=unix:///SOCKET [FLAG]...
 
-Answers as the driver did whose --journal is FILE, that of a proxy included: by method, volume and order; with --timing after the
-recorded durations. Other flags are those of a driver with --proxy-to, such as --admin-endpoint. The rule `departure` answers calls
-that the recording does not have.
+Answers as the driver did whose --journal is FILE, that of a proxy included: by method, volume, node, page and order; with --timing
+after the recorded durations. Other flags are those of a driver with --proxy-to, such as --admin-endpoint. The rule `departure`
+answers calls that the recording does not have.
 ";
 
 /// A call that ended this early without an answer lost its connection; a later one was cancelled by its client.
@@ -33,6 +31,8 @@ const CUT_OFF: Duration = Duration::from_secs(1);
 pub enum Error {
     #[error("{USAGE}")]
     Usage,
+    #[error("--journal: {path}: a recorded call cannot be replayed: {reason}")]
+    Stub { path: String, reason: RuleError },
     #[error("--journal: cannot read {path}")]
     Read { path: String, source: io::Error },
     #[error("--journal: {path}: line {line} is not of a journal: {reason}")]
@@ -41,9 +41,10 @@ pub enum Error {
         line: usize,
         reason: String,
     },
-    #[error("cannot write the stubs")]
-    Write(#[source] io::Error),
 }
+
+/// Where no driver can listen: the rule `departure` answers what the stubs do not.
+const NO_DRIVER: &str = "/dev/null/csi.sock";
 
 /// A recorded call.
 struct Recorded {
@@ -53,11 +54,20 @@ struct Recorded {
     end: Option<(String, String, Option<Value>, Duration)>,
 }
 
-/// The command line of a driver that replays, and the directory with its stubs.
+/// The help of a replay, if the command line asks for it.
+pub fn help(words: &[OsString]) -> Option<String> {
+    let is_replay = words.get(1).is_some_and(|word| word == "replay");
+    let asks = words
+        .iter()
+        .any(|word| word == "--help" || word == "-h" || word == "-help");
+    (is_replay && asks).then(|| USAGE.to_owned())
+}
+
+/// The command line of a driver that replays, and its stubs.
 ///
 /// # Errors
 /// The command line or the journal is malformed.
-pub fn command_line(words: &[OsString]) -> Result<(Vec<OsString>, TempDir), Error> {
+pub fn command_line(words: &[OsString]) -> Result<(Vec<OsString>, Vec<Rule>), Error> {
     let mut flags = vec![words.first().cloned().unwrap_or_default()];
     let (mut journal, mut timing) = (None, false);
     let mut rest = words.iter().skip(2);
@@ -69,7 +79,6 @@ pub fn command_line(words: &[OsString]) -> Result<(Vec<OsString>, TempDir), Erro
                 journal = rest.next().map(|file| file.to_string_lossy().into_owned())
             }
             None if text == "--timing" => timing = true,
-            None if text == "--help" || text == "-h" => return Err(Error::Usage),
             Some(_) | None => flags.push(word.clone()),
         }
     }
@@ -79,18 +88,15 @@ pub fn command_line(words: &[OsString]) -> Result<(Vec<OsString>, TempDir), Erro
         source,
     };
     let text = std::fs::read_to_string(&path).map_err(read)?;
-    let calls = recorded(&text).map_err(|(line, reason)| Error::Line { path, line, reason })?;
-    let directory = tempfile::tempdir().map_err(Error::Write)?;
-    let write = |directory: &Path| {
-        let stubs = directory.join("stubs.json");
-        std::fs::write(&stubs, Value::Array(stubs_of(&calls, timing)).to_string())?;
-        Ok(stubs)
-    };
-    let stubs = write(directory.path()).map_err(Error::Write)?;
-    let nowhere = directory.path().join("no-driver.sock");
-    flags.push(format!("--faults={}", stubs.display()).into());
-    flags.push(format!("--proxy-to={}", nowhere.display()).into());
-    Ok((flags, directory))
+    let calls = recorded(&text).map_err(|(line, reason)| Error::Line {
+        path: path.clone(),
+        line,
+        reason,
+    })?;
+    let stubs = Value::Array(stubs_of(&calls, timing)).to_string();
+    let stubs = Rule::read_list(&stubs).map_err(|reason| Error::Stub { path, reason })?;
+    flags.push(format!("--proxy-to={NO_DRIVER}").into());
+    Ok((flags, stubs))
 }
 
 /// The calls of a journal in the order in which they began. The last line may be incomplete.
@@ -151,28 +157,23 @@ fn recorded(text: &str) -> Result<Vec<Recorded>, (usize, String)> {
     Ok(calls)
 }
 
-/// A rule for each call, which fires once; the last answer of a method that only reads is repeated.
+/// A rule for each call, which fires once; the last answer of a method that only reads is repeated for the same request.
 fn stubs_of(calls: &[Recorded], timing: bool) -> Vec<Value> {
     let mut rules: Vec<Value> = Vec::new();
-    for (index, call) in calls.iter().enumerate() {
-        let subject = subject(call);
-        let is_last = || {
-            calls[index + 1..]
-                .iter()
-                .all(|later| later.method != call.method || self::subject(later) != subject)
-        };
+    let matches: Vec<Value> = calls.iter().map(matches).collect();
+    for (index, (call, matching)) in calls.iter().zip(&matches).enumerate() {
         let rpc = Method::at(&call.method);
-        let mut rule = json!({
-            "id": format!("call-{}", index + 1),
-            "match": matches(call, subject),
-            "action": action(call, rpc, timing),
-        });
-        if !rpc.is_some_and(|rpc| rpc.kind() == Kind::Read) || !is_last() {
+        let Some(action) = action(call, rpc, timing) else {
+            continue;
+        };
+        let mut rule = json!({"id": format!("call-{}", index + 1), "match": matching, "action": action});
+        let is_last = !matches[index + 1..].contains(matching);
+        if !rpc.is_some_and(|rpc| rpc.kind() == Kind::Read) || !is_last {
             rule["times"] = json!(1);
         }
         rules.push(rule);
     }
-    let message = "replay: the recording has no such call, or no further one";
+    let message = "replay: the recording has no such call, no further one, or not the messages of its stream";
     rules.push(json!({"id": "departure", "match": {"method": "*"},
         "action": {"code": "FAILED_PRECONDITION", "message": message}}));
     rules
@@ -192,24 +193,37 @@ fn subject(call: &Recorded) -> Option<(&'static str, &str)> {
     fields.iter().find_map(found).filter(|(_, id)| !id.is_empty())
 }
 
-fn matches(call: &Recorded, subject: Option<(&'static str, &str)>) -> Value {
+/// Matches requests with the same object, node and page.
+fn matches(call: &Recorded) -> Value {
     let mut matches = json!({"method": call.method});
-    match subject {
+    match subject(call) {
         // A pattern is compared faster than a path, but must not have wildcards.
         Some(("volume_id", id)) if !id.contains(['*', '?']) => matches["volume"] = json!(id),
-        Some((field, id)) => matches["request"] = json!({ field: {"equals": id} }),
+        Some((field, id)) => matches["request"][field] = json!({ "equals": id }),
         None => {}
+    }
+    let rpc = Method::at(&call.method);
+    for field in ["node_id", "starting_token"] {
+        if rpc.is_some_and(|rpc| rpc.takes(field)) {
+            matches["request"][field] = match call.request.get(field).and_then(Value::as_str) {
+                Some("") | None => json!({"exists": false}),
+                Some(value) => json!({"equals": value}),
+            };
+        }
     }
     matches
 }
 
-fn action(call: &Recorded, rpc: Option<Method>, timing: bool) -> Value {
+/// What answers a call as recorded; `None` if that is not known.
+fn action(call: &Recorded, rpc: Option<Method>, timing: bool) -> Option<Value> {
     let Some((code, message, response, took)) = &call.end else {
-        return json!({"drop-connection": true});
+        return Some(json!({"drop-connection": true}));
     };
     let mut action = match (code.as_str(), rpc) {
-        ("CANCELLED", _) if *took >= CUT_OFF => return json!({"hang": "client-cancel"}),
+        ("CANCELLED", _) if *took >= CUT_OFF => return Some(json!({"hang": "client-cancel"})),
         ("CANCELLED", _) => json!({"drop-connection": true}),
+        // A proxy does not read the messages of a stream.
+        ("OK", Some(rpc)) if rpc.streams() && response.is_none() => return None,
         ("OK", Some(rpc)) => {
             let mut reply = response.clone().unwrap_or_else(|| json!({}));
             response::escape(&mut reply);
@@ -223,5 +237,5 @@ fn action(call: &Recorded, rpc: Option<Method>, timing: bool) -> Value {
     if timing {
         action["delay"] = json!(format!("{}us", took.as_micros()));
     }
-    action
+    Some(action)
 }

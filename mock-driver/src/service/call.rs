@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use csi_proto::Secrets;
 use prost::Message;
-use tonic::{Code, Request, Response, Status};
+use tonic::{Request, Response, Status};
 
 use self::driver_call::DriverCall;
 use crate::driver::Driver;
@@ -61,15 +61,22 @@ impl Call {
         }
     }
 
-    /// Ends the journal's record.
-    fn end<R: Message + Secrets + Clone>(mut self, result: Result<R, Error>) -> Result<Response<R>, Status> {
-        let outcome = outcome(&result);
-        let status = Status::new(outcome.code, outcome.message.as_str());
+    /// Ends the journal's record with a reply.
+    fn succeed<R: Message + Secrets + Clone>(mut self, reply: &R) {
         if let (Some(record), Some(journal)) = (&mut self.record, &self.driver.journal) {
-            let reply = result.as_ref().ok().filter(|_| journal.shows_messages());
-            record.end(outcome, reply.map(|reply| journal.renderer.keep(reply)));
+            let reply = journal.shows_messages().then(|| journal.renderer.keep(reply));
+            record.end(Outcome::ok(), reply);
         }
-        result.map(Response::new).map_err(|_| status)
+    }
+
+    /// Ends the journal's record with an error.
+    fn fail(mut self, error: Error) -> Status {
+        let outcome = outcome(&Err::<(), _>(error));
+        let status = Status::new(outcome.code, outcome.message.as_str());
+        if let Some(record) = &mut self.record {
+            record.end(outcome, None);
+        }
+        status
     }
 }
 
@@ -84,30 +91,16 @@ impl Driver {
         self: &Arc<Self>,
         request: Request<Q>,
     ) -> Result<Response<Q::Reply>, Status> {
+        let entered = self.reset_scope.enter();
         let mut call = Call::begin(self, &request);
-        let result = self.run_stages(&mut call, &request).await;
-        call.end(result)
-    }
-
-    /// Handles a call with a message of another version, converted from the reply. The call fails if the conversion fails; the
-    /// journal records the converted message.
-    ///
-    /// # Cancellation
-    /// That of [`Driver::answer`].
-    pub(crate) async fn answer_as<Q: Rpc, O: Message + Secrets + Clone, F>(
-        self: &Arc<Self>,
-        request: Request<Q>,
-        remake: impl FnOnce(Q::Reply) -> F,
-    ) -> Result<Response<O>, Status>
-    where
-        F: Future<Output = Result<O, Error>>,
-    {
-        let mut call = Call::begin(self, &request);
-        let result = self.run_stages(&mut call, &request).await;
-        call.end(match result {
-            Ok(reply) => remake(reply).await,
-            Err(error) => Err(error),
-        })
+        let result = entered.call(self.run_stages(&mut call, &request)).await;
+        match result {
+            Ok(reply) => {
+                call.succeed(&reply);
+                Ok(Response::new(reply))
+            }
+            Err(error) => Err(call.fail(error)),
+        }
     }
 
     /// Validates the request, locks the objects that the call changes until its response is ready, and executes it with its faults.
@@ -147,10 +140,7 @@ impl Driver {
 
 fn outcome<R>(result: &Result<R, Error>) -> Outcome {
     match result {
-        Ok(_) => Outcome {
-            code: Code::Ok,
-            message: String::new(),
-        },
+        Ok(_) => Outcome::ok(),
         Err(error) => Outcome {
             code: error.code(),
             message: error.message(),

@@ -21,9 +21,9 @@ use tonic::server::NamedService;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_reflection::server::Builder as ReflectionBuilder;
-use tower::{ServiceExt, service_fn};
+use tower::ServiceExt;
 
-use super::{DriverService, legacy};
+use super::DriverService;
 use crate::driver::Driver;
 use crate::driver::error::shortened;
 use crate::journal::{Outcome, RedactedMessage};
@@ -34,7 +34,6 @@ type Request = http::Request<axum::body::Body>;
 
 /// Routes of the CSI methods, and the service names for reflection.
 struct Offered {
-    driver: Arc<Driver>,
     methods: axum::Router,
     names: Vec<&'static str>,
 }
@@ -43,7 +42,6 @@ struct Offered {
 pub fn services(driver: &Arc<Driver>) -> Routes {
     let service = DriverService(driver.clone());
     let mut offered = Offered {
-        driver: driver.clone(),
         methods: axum::Router::new().fallback(not_offered),
         names: vec![HealthServer::<DriverService>::NAME],
     };
@@ -116,24 +114,11 @@ impl Offered {
             if method.service() != S::NAME {
                 continue;
             }
-            let (driver, mut service) = (self.driver.clone(), service.clone());
+            let service = service
+                .clone()
+                .map_request(|request: Request| request.map(Body::new));
             let methods = std::mem::take(&mut self.methods);
-            self.methods = match legacy::handler(method) {
-                None => {
-                    let service = service.map_request(|request: Request| request.map(Body::new));
-                    methods.route_service(method.path(), service)
-                }
-                Some((capability, serve)) => {
-                    let handle = move |request: Request| {
-                        let request = request.map(Body::new);
-                        match driver.capabilities.has(capability) {
-                            true => serve(&driver, request),
-                            false => service.call(request),
-                        }
-                    };
-                    methods.route_service(method.path(), service_fn(handle))
-                }
-            };
+            self.methods = methods.route_service(method.path(), service);
         }
     }
 }

@@ -99,6 +99,15 @@ impl SocketControl {
         });
     }
 
+    /// Opens the socket unless it is open.
+    pub(crate) fn open(&self) {
+        self.wanted.send_if_modified(|wanted| {
+            let is_removed = wanted.visibility != Visibility::Present;
+            wanted.visibility = Visibility::Present;
+            is_removed
+        });
+    }
+
     /// Closes all connections and returns their number. Clients may reconnect at once.
     pub fn cut_all(&self) -> usize {
         let handles = self.take_all();

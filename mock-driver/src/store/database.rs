@@ -23,7 +23,7 @@ pub(super) const META: &str = "meta";
 /// The key of the format version in [`META`].
 const FORMAT_KEY: &str = "format";
 
-/// Incremented when the meaning of rows changes, so that an older driver refuses them. Formats 1 and 2 were files.
+/// Incremented when the meaning of rows changes, so that a driver of another version refuses them.
 const FORMAT: u32 = 3;
 
 /// An open state directory.

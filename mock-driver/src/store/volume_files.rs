@@ -87,6 +87,13 @@ impl VolumeFiles {
         self.work.wait().await;
     }
 
+    /// Waits until no task runs.
+    pub(crate) async fn settle(&self) {
+        self.work.close();
+        self.work.wait().await;
+        self.work.reopen();
+    }
+
     /// No files, for an array within a simulation.
     pub(crate) fn nowhere() -> Self {
         Self::at(FilesLocation::Nowhere)
@@ -105,7 +112,7 @@ impl VolumeFiles {
         }
     }
 
-    fn is_nowhere(&self) -> bool {
+    pub(crate) fn is_nowhere(&self) -> bool {
         matches!(*self.location, FilesLocation::Nowhere)
     }
 

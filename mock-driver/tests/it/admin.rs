@@ -14,7 +14,7 @@ use csi_mock_driver::journal::clock::Clock;
 use csi_proto::v1;
 use http::StatusCode;
 use jiff::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 use tonic::Code;
 
 use crate::server::{Server, cancel_after, mk_create, mk_map, mk_publish, mk_unpublish, published};
@@ -642,10 +642,53 @@ fn expected(text: &[(&str, &str)]) -> Expectation {
             .map(|(method, code)| Expected {
                 method: (*method).to_owned(),
                 code: (*code).to_owned(),
+                volume: None,
+                node: None,
+                request: None,
             })
             .collect(),
         ..Expectation::default()
     }
+}
+
+#[tokio::test]
+async fn expected_calls_are_distinguished_by_volume_node_and_request() {
+    let (server, client) = administered().await;
+    let mut csi = server.controller().await;
+    for (volume, node) in [("vol-0", "node-0"), ("vol-1", "node-1")] {
+        csi.controller_publish_volume(mk_publish(volume, node))
+            .await
+            .unwrap();
+    }
+    let call = |fields: Value| {
+        let mut call = json!({"method": "ControllerPublishVolume"});
+        call.as_object_mut()
+            .unwrap()
+            .extend(fields.as_object().unwrap().clone());
+        call
+    };
+    let first = call(json!({"volume": "vol-0", "request": {"node_id": {"regex": "^node-0$"}}}));
+    let second = call(json!({"volume": "vol-?", "node": "node-1"}));
+    let other = call(json!({"volume": "vol-0", "node": "node-1"}));
+    // (expected, in any order, status)
+    let table = [
+        (json!([first, second]), false, ExpectationStatus::Complete),
+        (json!([second, first]), false, ExpectationStatus::Mismatch),
+        (json!([second, first]), true, ExpectationStatus::Complete),
+        (json!([first]), false, ExpectationStatus::Mismatch),
+        (json!([first, other]), true, ExpectationStatus::Mismatch),
+        (json!([first, second, other]), true, ExpectationStatus::Incomplete),
+    ];
+    for (expected, any_order, status) in table {
+        let expectation = json!({"expected": expected, "anyOrder": any_order});
+        let expectation = serde_json::from_value(expectation).unwrap();
+        let result = client.assert_calls(&expectation).await.unwrap();
+        assert_eq!(result.status, status, "{expected}: {result:?}");
+    }
+    let wrong = json!({"expected": [call(json!({"request": {"nodeid": "node-0"}}))]});
+    let wrong = serde_json::from_value(wrong).unwrap();
+    let (_, _, message, _) = refusal(client.assert_calls(&wrong).await);
+    assert!(message.contains("expected[0].request"), "{message}");
 }
 
 #[tokio::test]

@@ -2,15 +2,18 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use csi_mock_driver::admin_api::client::{Calls, Client};
+use csi_proto::v1;
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tokio::net::UnixStream;
 use tokio::task::JoinSet;
 use tonic::Code;
 
 use crate::program::{Program, command};
-use crate::server::{Server, line_in, mk_create, mk_publish, mk_unpublish, published};
+use crate::server::{DEADLINE, Server, line_in, mk_create, mk_publish, mk_unpublish, published};
 
 /// A driver as a process, with a state directory and an admin API.
 async fn start(directory: &Path, flags: &[&str]) -> (Program, Client) {
@@ -198,6 +201,28 @@ async fn reset_returns_to_the_state_after_the_start() {
             .map_err(|status| status.code()),
         Ok::<(), Code>(())
     );
+}
+
+#[tokio::test]
+async fn reset_opens_a_socket_that_a_rule_has_removed() {
+    let (server, admin) = Server::start_administered(|_, _| {}).await;
+    let rule = json!({"id": "away", "match": {"method": "Probe"}, "action": {"socket-away": "1h"}});
+    admin.put_fault(&rule).await.unwrap();
+    let probe = || v1::ProbeRequest {};
+    server.identity().await.probe(probe()).await.unwrap_err();
+    let socket = server.path("csi.sock");
+    let until = async |is_there: bool| {
+        let changed = async {
+            while UnixStream::connect(&socket).await.is_ok() != is_there {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, changed).await.unwrap();
+    };
+    until(false).await;
+    admin.reset().await.unwrap();
+    until(true).await;
+    server.identity().await.probe(probe()).await.unwrap();
 }
 
 /// A hand-written fixture has no counters.

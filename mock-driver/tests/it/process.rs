@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::net::UnixListener;
+use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -176,15 +177,27 @@ fn version_help_and_unknown_flags_exit_like_go_programs() {
 }
 
 #[test]
-fn scenario_help_is_a_list_on_stdout() {
-    let directory = tempfile::tempdir().unwrap();
-    let output = output(&directory.path().join("csi.sock"), &["--scenario=help"]);
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(0));
-    assert!(
-        text.starts_with("array-busy ") && output.stderr.is_empty(),
-        "{text}"
-    );
+fn help_needs_no_other_flag_and_is_on_stdout() {
+    for (words, begin) in [
+        (&["--scenario=help"][..], "array-busy "),
+        (&["-scenario", "attach-full,help"], "array-busy "),
+        (&["replay", "--help"], "usage: csi-mock-driver replay"),
+        (&["--help"], "A CSI driver"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_csi-mock-driver"));
+        let output = command.args(words).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{words:?}");
+        assert!(
+            text.starts_with(begin) && output.stderr.is_empty(),
+            "{words:?}: {text}"
+        );
+        if words == ["--help"] {
+            for subcommand in ["ctl", "replay", "clean"] {
+                assert!(text.contains(&format!("csi-mock-driver {subcommand}")), "{text}");
+            }
+        }
+    }
 }
 
 #[tokio::test]

@@ -7,8 +7,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use csi_mock_driver::run::replay::command_line;
+use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;
-use serde_json::json;
+use csi_proto::v1::snapshot_metadata_client::SnapshotMetadataClient;
+use serde_json::{Value, json};
 use tonic::transport::Channel;
 use tonic::{Code, Request};
 
@@ -69,7 +71,9 @@ async fn replay(directory: &Path, journal: &Path) -> Program {
     let socket = directory.join("replay.sock");
     let driver = command(&socket);
     let mut replay = Command::new(driver.get_program());
-    replay.arg("replay").args(driver.get_args());
+    let tmp = directory.join("tmp");
+    fs::create_dir_all(&tmp).unwrap();
+    replay.env("TMPDIR", tmp).arg("replay").args(driver.get_args());
     replay.arg(format!("--journal={}", journal.display()));
     Program::run(replay, &socket).await
 }
@@ -174,7 +178,7 @@ async fn recorded_braces_are_no_templates() {
     let journal = directory.path().join("journal");
     let line = json!({"event": "end", "call": 1, "method": "/csi.v1.Controller/ControllerPublishVolume",
         "start": "2026-01-01T00:00:00.000000Z", "end": "2026-01-01T00:00:01.000000Z", "code": "OK", "message": "",
-        "request": {"volume_id": "a"}, "response": {"publish_context": {"device": "{{request.x}} {{"}}});
+        "request": {"volume_id": "a", "node_id": "node-0"}, "response": {"publish_context": {"device": "{{request.x}} {{"}}});
     fs::write(&journal, format!("{line}\n")).unwrap();
     let program = replay(directory.path(), &journal).await;
     let mut client = program.controller().await;
@@ -183,6 +187,110 @@ async fn recorded_braces_are_no_templates() {
         .await
         .unwrap();
     assert_eq!(reply.into_inner().publish_context["device"], "{{request.x}} {{");
+}
+
+/// A line of a call that ended.
+fn mk_line(number: u64, method: &str, request: Value, response: Option<Value>) -> String {
+    let mut line = json!({"event": "end", "call": number, "method": format!("/csi.v1.{method}"),
+        "start": "2026-01-01T00:00:00.000000Z", "end": "2026-01-01T00:00:01.000000Z", "code": "OK", "message": "",
+        "request": request});
+    if let Some(response) = response {
+        line["response"] = response;
+    }
+    format!("{line}\n")
+}
+
+#[tokio::test]
+async fn call_for_another_node_or_page_is_a_departure() {
+    let page = |volume: &str, next: &str| {
+        Some(json!({"entries": [{"volume": {"volume_id": volume}}], "next_token": next}))
+    };
+    let publish = "Controller/ControllerPublishVolume";
+    let recorded = [
+        mk_line(1, "Controller/ListVolumes", json!({}), page("a", "2")),
+        mk_line(
+            2,
+            "Controller/ListVolumes",
+            json!({"starting_token": "2"}),
+            page("b", ""),
+        ),
+        mk_line(
+            3,
+            publish,
+            json!({"volume_id": "a", "node_id": "node-0"}),
+            Some(json!({})),
+        ),
+        mk_line(
+            4,
+            publish,
+            json!({"volume_id": "a", "node_id": "node-1"}),
+            Some(json!({})),
+        ),
+    ];
+    let directory = tempfile::tempdir().unwrap();
+    let journal = directory.path().join("journal");
+    fs::write(&journal, recorded.concat()).unwrap();
+    let program = replay(directory.path(), &journal).await;
+    let mut client = program.controller().await;
+    for _ in 0..2 {
+        for (token, expected) in [("", "a"), ("2", "b")] {
+            let request = v1::ListVolumesRequest {
+                starting_token: token.to_owned(),
+                ..Default::default()
+            };
+            let entries = client.list_volumes(request).await.unwrap().into_inner().entries;
+            assert_eq!(entries[0].volume.as_ref().unwrap().volume_id, expected);
+        }
+    }
+    let unknown = v1::ListVolumesRequest {
+        starting_token: "3".to_owned(),
+        ..Default::default()
+    };
+    let departed = client.list_volumes(unknown).await.unwrap_err();
+    assert_eq!(departed.code(), Code::FailedPrecondition);
+    for (node, code) in [
+        ("node-2", Code::FailedPrecondition),
+        ("node-1", Code::Ok),
+        ("node-1", Code::FailedPrecondition),
+        ("node-0", Code::Ok),
+    ] {
+        let reply = client.controller_publish_volume(mk_publish("a", node)).await;
+        assert_eq!(
+            reply.map_or_else(|status| status.code(), |_| Code::Ok),
+            code,
+            "{node}"
+        );
+    }
+}
+
+/// A proxy does not read the messages of a stream.
+#[tokio::test]
+async fn stream_without_recorded_messages_is_a_departure_and_a_killed_replay_leaves_no_stubs() {
+    let method = "SnapshotMetadata/GetMetadataAllocated";
+    let line = mk_line(1, method, json!({"snapshot_id": "s"}), None);
+    let directory = tempfile::tempdir().unwrap();
+    let journal = directory.path().join("journal");
+    fs::write(&journal, line).unwrap();
+    let program = replay(directory.path(), &journal).await;
+    let request = v1::GetMetadataAllocatedRequest {
+        snapshot_id: "s".to_owned(),
+        ..Default::default()
+    };
+    let mut client = SnapshotMetadataClient::new(program.channel().await);
+    let departed = client
+        .get_metadata_allocated(request)
+        .await
+        .map(drop)
+        .unwrap_err();
+    assert_eq!(departed.code(), Code::FailedPrecondition);
+    drop(program);
+    for left in fs::read_dir(directory.path().join("tmp")).unwrap() {
+        let name = left.unwrap().file_name().into_string().unwrap();
+        assert!(
+            name.starts_with("csi-mock-driver-"),
+            "`clean` does not remove {name}"
+        );
+    }
 }
 
 #[test]

@@ -111,29 +111,30 @@ fn a_wrapped_bool_tells_absent_from_false() {
 }
 
 #[test]
-fn a_field_of_an_older_driver_is_skipped() {
+fn volume_condition_of_an_older_driver_is_read() {
     // VolumeStatus of a driver before 1.13: 1: "n", 2: VolumeCondition {1: true, 2: "bad"}.
     let status = b"\x0a\x01n\x12\x07\x08\x01\x12\x03bad";
     let decoded = list_volumes_response::VolumeStatus::decode(&status[..]).unwrap();
     assert_eq!(decoded.published_node_ids, ["n"]);
+    assert_eq!(decoded.volume_condition.unwrap().message, "bad");
 }
 
 #[test]
-fn numbers_of_removed_names_stay_reserved() {
+fn messages_that_had_a_volume_condition_have_it_under_its_number() {
     let pool = DescriptorPool::decode(FILE_DESCRIPTOR_SET).unwrap();
     for message in [
         "csi.v1.ListVolumesResponse.VolumeStatus",
         "csi.v1.ControllerGetVolumeResponse.VolumeStatus",
         "csi.v1.NodeGetVolumeStatsResponse",
     ] {
-        let reserved: Vec<_> = pool
-            .get_message_by_name(message)
-            .unwrap()
-            .reserved_ranges()
-            .flatten()
-            .collect();
-        assert_eq!(reserved, [2], "{message}");
+        let field = pool.get_message_by_name(message).unwrap().get_field(2).unwrap();
+        assert_eq!(field.name(), "volume_condition", "{message}");
     }
+}
+
+#[test]
+fn numbers_of_removed_capabilities_stay_reserved() {
+    let pool = DescriptorPool::decode(FILE_DESCRIPTOR_SET).unwrap();
     for (capability, number) in [
         ("csi.v1.ControllerServiceCapability.RPC.Type", 11),
         ("csi.v1.NodeServiceCapability.RPC.Type", 4),

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Union
 from urllib.parse import quote, urlencode
 
 BINARY_VARIABLE = "CSI_MOCK_DRIVER_BIN"
@@ -84,10 +84,17 @@ class Client:
         """Waits until there are calls; the query has the parameters of GET /api/v1/journal/wait."""
         return self._request("GET", "/journal/wait?" + urlencode(query))
 
-    def assert_calls(self, *expected: str, **more: Any) -> None:
-        """Compares the calls with those expected: "METHOD" or "METHOD=CODE"; anyOrder, counts and timeout are those of the API."""
-        pairs = (text.partition("=") for text in expected)
-        calls = [{"method": method, "code": code or "OK"} for method, _, code in pairs]
+    def assert_calls(self, *expected: Union[str, Dict[str, Any]], **more: Any) -> None:
+        """Compares the calls with those expected: "METHOD", "METHOD=CODE", or a dict with method, code, volume, node and request;
+        anyOrder, counts and timeout are those of the API."""
+
+        def call(wanted: Union[str, Dict[str, Any]]) -> Dict[str, Any]:
+            if isinstance(wanted, dict):
+                return wanted
+            method, _, code = wanted.partition("=")
+            return {"method": method, "code": code or "OK"}
+
+        calls = [call(wanted) for wanted in expected]
         result = self._request("POST", "/journal/assert", {"expected": calls, **more})
         if result["status"] == "complete":
             return

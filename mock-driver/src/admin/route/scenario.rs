@@ -40,7 +40,7 @@ pub(super) async fn switch(
         .iter()
         .filter(|known| played.contains(&known.name))
         .collect();
-    scenario::play(&whole, &admin.driver.faults).map_err(taken)?;
+    scenario::play(&whole, &admin.driver.initial.stubs, &admin.driver.faults).map_err(taken)?;
     admin.touch();
     Ok(Json(shown(wanted, change.enabled)))
 }

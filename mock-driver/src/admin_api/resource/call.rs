@@ -98,6 +98,16 @@ pub struct Expected {
     /// gRPC code; default: `OK`.
     #[serde(default = "ok", skip_serializing_if = "is_ok")]
     pub code: String,
+    /// Pattern of the volume id, snapshot id or name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<String>,
+    /// Pattern of the node id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// Conditions on fields of the request by their path, as in `match.request` of a rule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub request: Option<Value>,
 }
 
 /// Bounds on the number of calls that match.

@@ -20,6 +20,7 @@ impl BackendFault for Quota {
         let (volumes, bytes) = (self.volumes, self.bytes);
         required("volumes", volumes.or(bytes), "volumes: 10 or bytes: 1073741824")?;
         rule.matches.method = only(Method::CreateVolume);
+        rule.counts_volumes = true;
         rule.refuse(Code::ResourceExhausted, move |asked| {
             let usage = asked.call.usage(asked.reserved);
             let is_exceeded = volumes.is_some_and(|most| usage.volumes >= most)

@@ -130,6 +130,11 @@ impl RawAction {
                 "OK has no effect in phase after, where the call has succeeded: use an error",
             ),
             (
+                matches!(self.effect, Some(Effect::Now(false))) && !has(Role::End) && !is_given_up,
+                "action.effect",
+                "false needs a field that ends the call, such as code or pretend: the array acts after a delay or a hang alone",
+            ),
+            (
                 is_reversed,
                 "action.delay.uniform",
                 "the first time must not be longer than the second",

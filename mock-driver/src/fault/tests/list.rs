@@ -131,7 +131,57 @@ fn rule_that_waits_for_a_state_that_no_rule_sets_is_refused() {
     faults
         .load(Origin::File, read(&format!("[{sick}, {falls}]")))
         .unwrap();
+    let reload = faults.load(Origin::File, read(&format!("[{sick}]")));
+    reload.expect_err("the reload removes the rule that sets the state");
     faults.load(Origin::File, Vec::new()).unwrap();
     faults.put_all(read(&format!("[{falls}]"))).unwrap();
     faults.put_all(read(&format!("[{sick}]"))).unwrap();
+    let falls_no_more = falls.replace("set-state: sick", "set-state: odd");
+    let sick_too = sick.replace("id: sick", "id: too");
+    let replaced = faults.put_all(read(&format!("[{falls_no_more}, {sick_too}]")));
+    replaced.expect_err("the rule that sets the state is replaced");
+}
+
+#[test]
+fn rule_about_a_part_of_another_process_is_refused() {
+    let all = [Needs::Calls, Needs::Services, Needs::Array, Needs::Node];
+    // (backend fault or rule, what it needs)
+    let table = [
+        ("backend-faults: [{id: x, type: busy}]", Needs::Calls),
+        (
+            "backend-faults: [{id: x, type: node-limit, limit: 1}]",
+            Needs::Calls,
+        ),
+        ("backend-faults: [{id: x, type: quota, volumes: 1}]", Needs::Array),
+        ("backend-faults: [{id: x, type: frozen-list}]", Needs::Array),
+        ("backend-faults: [{id: x, type: list-lacks}]", Needs::Array),
+        (
+            "backend-faults: [{id: x, type: list-adds, node: node-1}]",
+            Needs::Array,
+        ),
+        ("backend-faults: [{id: x, type: device-absent}]", Needs::Node),
+        ("backend-faults: [{id: x, type: damaged-filesystem}]", Needs::Node),
+        ("backend-faults: [{id: x, type: foreign-data}]", Needs::Node),
+        ("backend-faults: [{id: x, type: wrong-device}]", Needs::Services),
+        ("backend-faults: [{id: x, type: not-ready}]", Needs::Services),
+        (
+            "rules: [{id: x, match: {method: Probe}, action: {effect: true, capabilities: {LIST_VOLUMES: false}}}]",
+            Needs::Services,
+        ),
+        (
+            "rules: [{id: x, match: {method: Probe}, action: {code: ABORTED}}]",
+            Needs::Calls,
+        ),
+    ];
+    for (yaml, needs) in table {
+        let rules = Rule::read_list(yaml).unwrap();
+        let without = |missing: Needs| all.into_iter().filter(|has| *has != missing).collect();
+        for missing in all {
+            let faults = Faults::default().within(without(missing));
+            let loaded = faults.load(Origin::File, rules.clone());
+            assert_eq!(loaded.is_err(), missing == needs, "{yaml} without {missing:?}");
+            let put = Faults::default().within(without(missing)).put_all(rules.clone());
+            assert_eq!(put.is_err(), missing == needs, "{yaml} without {missing:?}");
+        }
+    }
 }

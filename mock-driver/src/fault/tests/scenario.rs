@@ -148,6 +148,6 @@ fn scenarios_delay_detaches_and_hide_devices() {
     );
 
     let missing = Faults::new(Seed(1));
-    scenario::play(&[Scenario::named("device-missing").unwrap()], &missing).unwrap();
+    scenario::play(&[Scenario::named("device-missing").unwrap()], &[], &missing).unwrap();
     assert_eq!(missing.device("vol-0", "node-0"), Some(DeviceFault::Absent));
 }

@@ -45,7 +45,7 @@ pub(crate) struct FaultArgs {
 
 /// A list of scenarios.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Scenarios(pub Vec<&'static Scenario>, pub bool);
+pub(crate) struct Scenarios(pub Vec<&'static Scenario>);
 
 /// The address to which drivers connect; an empty text for none.
 #[derive(Clone, Debug)]
@@ -71,8 +71,6 @@ impl FromStr for Scenarios {
 
     fn from_str(names: &str) -> Result<Self, UnknownScenario> {
         let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
-        let (help, names): (Vec<_>, Vec<_>) = names.partition(|name| *name == "help");
-        let scenarios = names.into_iter().map(Scenario::named).collect::<Result<_, _>>()?;
-        Ok(Self(scenarios, !help.is_empty()))
+        names.map(Scenario::named).collect::<Result<_, _>>().map(Self)
     }
 }

@@ -9,8 +9,9 @@ use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 
 use super::hostpath::HostPathArgs;
 use super::hostpath::translate::translate;
-use super::{Args, ArrayArgs, NodeArgs, RANDOM_LIMIT};
+use super::{Args, ArrayArgs, KlogArgs, NodeArgs, RANDOM_LIMIT};
 use crate::driver::mode::Mode;
+use crate::fault::scenario::Scenario;
 
 /// Flags that `--proxy-to` ignores, besides [`ArrayArgs`] and [`NodeArgs`].
 pub(super) const IGNORED_BY_PROXY: [&str; 6] = [
@@ -57,10 +58,34 @@ impl Args {
             if let Some(objection) = args.contradiction() {
                 return Err(Self::command().error(ErrorKind::ArgumentConflict, objection));
             }
-            let notes = args.ineffective(given);
+            let notes = match args.faults.proxy_endpoint.0 {
+                Some(_) => args.without_driver(&matches),
+                None => args.ineffective(given),
+            };
             args.notes.extend(notes);
         }
         Ok(args)
+    }
+
+    /// The list of scenarios, if `--scenario=help` requests it; no other flag is required then.
+    pub fn scenario_help(words: &[OsString]) -> Option<String> {
+        let words = with_two_dashes(words.iter().cloned());
+        let mut values = words
+            .iter()
+            .filter_map(|word| word.to_str()?.strip_prefix("--scenario="));
+        let asks = |value: &str| value.split(',').any(|name| name.trim() == "help");
+        values.next_back().is_some_and(asks).then(Scenario::help)
+    }
+
+    /// Flags that `--proxy-endpoint` ignores: all of a driver.
+    fn without_driver(&self, matches: &ArgMatches) -> Vec<String> {
+        if self.faults.proxy_endpoint.0.is_none() {
+            return Vec::new();
+        }
+        let mut used = ids::<KlogArgs>();
+        used.extend(["endpoint", "proxy_endpoint", "v"].map(str::to_owned));
+        let note = |name| format!("--{name} has no effect beside --proxy-endpoint, which is no driver");
+        given(matches, |id| !used.contains(id)).map(note).collect()
     }
 
     /// Array flags that `--proxy-to` ignores.
@@ -71,15 +96,9 @@ impl Args {
         let mut ignored = ids::<ArrayArgs>();
         ignored.extend(ids::<NodeArgs>());
         ignored.extend(IGNORED_BY_PROXY.map(str::to_owned));
-        let is_given = |flag: &&Arg| {
-            let id = flag.get_id().as_str();
-            ignored.contains(id) && matches.value_source(id) == Some(ValueSource::CommandLine)
-        };
-        let command = Self::command();
-        let names = command.get_arguments().filter(is_given).filter_map(Arg::get_long);
         let note =
             |name| format!("--{name} has no effect beside --proxy-to: array and node are the other driver's");
-        names.map(note).collect()
+        given(matches, |id| ignored.contains(id)).map(note).collect()
     }
 
     /// The error for a flag of the array on a process with a node only.
@@ -101,6 +120,19 @@ impl Args {
             )
         })
     }
+}
+
+/// The names of the flags on the command line whose ids `is_asked` accepts.
+fn given(matches: &ArgMatches, is_asked: impl Fn(&str) -> bool) -> impl Iterator<Item = String> {
+    let ids = matches.ids().map(|id| id.as_str().to_owned());
+    let given: BTreeSet<String> = ids
+        .filter(|id| matches.value_source(id) == Some(ValueSource::CommandLine) && is_asked(id))
+        .collect();
+    let flags: Vec<Arg> = Args::command().get_arguments().cloned().collect();
+    let names = flags
+        .into_iter()
+        .filter(move |flag| given.contains(flag.get_id().as_str()));
+    names.filter_map(|flag| flag.get_long().map(str::to_owned))
 }
 
 /// The ids of the flags of `A`.

@@ -365,3 +365,26 @@ fn topology_example_in_help_is_accessible() {
     };
     array.create_volume(&wanted).unwrap();
 }
+
+#[test]
+fn relay_names_the_flags_that_only_a_driver_has() {
+    let words = [
+        "csi-mock-driver",
+        "--endpoint=/csi.sock",
+        "--proxy-endpoint=tcp://:9000",
+        "--admin-endpoint=127.0.0.1:9810",
+        "--faults=/faults.yaml",
+        "--volumes=3",
+        "--v=4",
+    ];
+    let args = Args::read(words.map(Into::into)).unwrap();
+    for flag in ["admin-endpoint", "faults", "volumes"] {
+        let expected = format!("--{flag} has no effect beside --proxy-endpoint");
+        assert!(
+            args.notes.iter().any(|note| note.starts_with(&expected)),
+            "{:?}",
+            args.notes
+        );
+    }
+    assert_eq!(args.notes.len(), 3, "{:?}", args.notes);
+}

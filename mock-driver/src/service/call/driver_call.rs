@@ -104,8 +104,8 @@ impl<Q: Rpc> Execute for DriverCall<'_, Q> {
         if Q::KIND == Kind::Read {
             return self.operation(decision).await;
         }
-        let ended = self.spawn(decision).await.ok().flatten();
-        let (result, locked) = ended.ok_or(Error::Broken)?;
+        let ended = self.spawn(decision).await.map_err(|_| Error::Broken)?;
+        let (result, locked) = ended.ok_or(Error::Interrupted)?;
         self.locked = locked;
         result
     }

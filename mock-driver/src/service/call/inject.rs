@@ -132,16 +132,23 @@ impl ActiveFault {
         }
     }
 
-    /// Delays or hangs the call.
+    /// Delays or hangs the call, at most until its rule is released.
     pub(crate) async fn pause(&mut self) {
-        if !self.delay.is_zero() {
-            time::sleep(self.delay).await;
-        }
-        match self.rule().action.hang {
-            Some(Hang::ClientCancel) => std::future::pending().await,
-            Some(Hang::Release) => self.released().await,
-            Some(Hang::For(time)) => time::sleep(time).await,
-            None => {}
+        let (delay, hang) = (self.delay, self.rule().action.hang);
+        let wait = async {
+            if !delay.is_zero() {
+                time::sleep(delay).await;
+            }
+            match hang {
+                Some(Hang::ClientCancel | Hang::Release) => std::future::pending().await,
+                Some(Hang::For(time)) => time::sleep(time).await,
+                None => {}
+            }
+        };
+        tokio::select! {
+            biased;
+            () = wait => {}
+            () = self.released() => {}
         }
     }
 

@@ -57,9 +57,16 @@ impl Driver {
             set_fault(call, active);
         }
         if let Some(mut active) = decision.rule.take_if(|active| active.rule().replaces_effect()) {
-            drop(decision);
-            let injection = self.apply_fault(&mut active, call.connection()).await;
-            return answer(call, injection).await;
+            if active.rule().action.end.is_some() {
+                decision = Decision::default();
+            }
+            match self.apply_fault(&mut active, call.connection()).await {
+                // The rule was released before the client cancelled the call.
+                Injection::Continue => {}
+                injection @ (Injection::Fail(_) | Injection::Succeed | Injection::Respond(_)) => {
+                    return answer(call, injection).await;
+                }
+            }
         }
         if let Some(injection) = decision.background_answer() {
             let answer = answer(call, injection).await;

@@ -1,9 +1,9 @@
 //! Calls whose response is a stream of messages, and rules that interrupt the stream.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
-use csi_proto::Secrets;
-use futures::{Stream, StreamExt, TryStreamExt, stream};
+use futures::{Stream, StreamExt, stream};
 use prost::Message;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
@@ -13,12 +13,14 @@ use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::fault::ActiveFault;
 
-/// A stream that a rule interrupts.
-struct InterruptedStream<R> {
-    active: ActiveFault,
+/// The messages of a call, whose record ends with them.
+struct MessageStream<M, R> {
+    messages: Pin<Box<dyn Stream<Item = Result<M, Error>> + Send>>,
     call: Call,
     /// The first messages as one, for the journal.
     first: R,
+    /// A rule that acts after this number of messages.
+    fault: Option<(u64, ActiveFault)>,
 }
 
 // === impl Driver ===
@@ -28,7 +30,7 @@ impl Driver {
     /// first ones.
     ///
     /// # Cancellation
-    /// That of [`Driver::answer`]. The journal also records that a client disconnects during an interrupted stream.
+    /// That of [`Driver::answer`], also during the stream.
     pub(crate) async fn answer_in_messages<Q, M, S>(
         self: &Arc<Self>,
         request: Request<Q>,
@@ -39,83 +41,90 @@ impl Driver {
         M: Message + Default + 'static,
         S: Stream<Item = Result<M, Error>> + Send + 'static,
     {
+        let entered = self.reset_scope.enter();
         let mut call = Call::begin(self, &request);
-        let result = self.run_stages(&mut call, &request).await;
-        if let (Ok(_), Some(stub)) = (&result, call.stub.take()) {
-            let stub = stub
-                .into_iter()
-                .map(|message| M::decode(message.as_slice()).map_err(undecodable));
-            let ended = call.end(result)?;
-            return Ok(ended.map(|_| Box::pin(stream::iter(stub)) as BoxStream<M>));
-        }
-        let (first, active) = match (result, call.pending.take()) {
-            (Ok(first), Some(active)) => (first, active),
-            (result, _) => {
-                let ended = call.end(result)?;
-                let all = |first: Q::Reply| Box::pin(messages(&first).map_err(Status::from)) as BoxStream<M>;
-                return Ok(ended.map(all));
-            }
+        let result = entered.call(self.run_stages(&mut call, &request)).await;
+        let first = match result {
+            Ok(first) => first,
+            Err(error) => return Err(call.fail(error)),
         };
-        let count = active.rule().action.after_messages.unwrap_or(u64::MAX);
-        let messages = Box::pin(messages(&first).fuse());
-        let interrupted = InterruptedStream { active, call, first };
-        let begin = Some((messages, Some((count, interrupted))));
-        let all = stream::unfold(begin, |state| async move {
-            let (mut messages, interrupted) = state?;
-            let ended = match interrupted {
-                Some((left, interrupted)) if left > 0 => match messages.next().await {
-                    Some(Ok(message)) => {
-                        return Some((Ok(message), Some((messages, Some((left - 1, interrupted))))));
-                    }
-                    Some(Err(error)) => interrupted.fail(error),
-                    None => interrupted.apply_fault().await,
-                },
-                Some((_, interrupted)) => interrupted.apply_fault().await,
-                None => Ok(()),
-            };
-            match ended {
-                Ok(()) => messages
-                    .next()
-                    .await
-                    .map(|message| (message.map_err(Status::from), Some((messages, None)))),
-                Err(status) => Some((Err(status), None)),
+        let messages: Pin<Box<dyn Stream<Item = _> + Send>> = match call.stub.take() {
+            Some(stub) => Box::pin(stream::iter(stub.into_iter().map(decoded))),
+            None => Box::pin(messages(&first).fuse()),
+        };
+        let fault = call.pending.take();
+        let all = MessageStream {
+            messages,
+            call,
+            first,
+            fault: fault.map(|active| (active.rule().action.after_messages.unwrap_or(u64::MAX), active)),
+        };
+        let all = stream::unfold(Some(all), |all| async move {
+            let mut all = all?;
+            match all.next().await {
+                Ok(Some(message)) => Some((Ok(message), Some(all))),
+                Ok(None) => {
+                    all.call.succeed(&all.first);
+                    None
+                }
+                Err(error) => Some((Err(all.call.fail(error)), None)),
             }
         });
         Ok(Response::new(Box::pin(all)))
     }
 }
 
-// === impl InterruptedStream ===
+// === impl MessageStream ===
 
-impl<R: Message + Secrets + Clone> InterruptedStream<R> {
-    /// Applies the rule. Afterwards the stream continues, or ends with the error.
-    async fn apply_fault(mut self) -> Result<(), Status> {
-        let driver = self.call.driver.clone();
-        let injection = match driver.faults.apply(self.active) {
-            Some(mut active) => {
-                if let Some(record) = &mut self.call.record {
-                    record.set_fault(&active.rule().id);
+impl<M, R> MessageStream<M, R> {
+    /// The next message; `None` at the end.
+    async fn next(&mut self) -> Result<Option<M>, Error> {
+        if let Some((left, _)) = &mut self.fault {
+            let message = match left.checked_sub(1) {
+                Some(fewer) => {
+                    *left = fewer;
+                    self.messages.next().await.transpose()?
                 }
-                active.flush_before().await;
-                driver
-                    .apply_fault(&mut active, self.call.connection.as_ref())
-                    .await
+                None => None,
+            };
+            if message.is_some() {
+                return Ok(message);
             }
-            None => Injection::Continue,
-        };
-        let result = match injection {
-            Injection::Fail(error) => Err(error),
-            Injection::Continue | Injection::Succeed | Injection::Respond(_) => Ok(self.first),
-        };
-        self.call.end(result).map(drop)
+            self.apply_fault().await?;
+        }
+        self.messages.next().await.transpose()
     }
 
-    /// Ends the call with an error of the stream, without the rule.
-    fn fail(self, error: Error) -> Result<(), Status> {
-        self.call.end(Err::<R, _>(error)).map(drop)
+    /// Applies the rule. Afterwards the stream continues.
+    ///
+    /// # Errors
+    /// The rule ends the stream.
+    async fn apply_fault(&mut self) -> Result<(), Error> {
+        let driver = self.call.driver.clone();
+        let active = self
+            .fault
+            .take()
+            .and_then(|(_, active)| driver.faults.apply(active));
+        let Some(mut active) = active else {
+            return Ok(());
+        };
+        if let Some(record) = &mut self.call.record {
+            record.set_fault(&active.rule().id);
+        }
+        active.flush_before().await;
+        match driver
+            .apply_fault(&mut active, self.call.connection.as_ref())
+            .await
+        {
+            Injection::Fail(error) => Err(error),
+            Injection::Continue | Injection::Succeed | Injection::Respond(_) => Ok(()),
+        }
     }
 }
 
-fn undecodable(error: prost::DecodeError) -> Status {
-    Status::internal(format!("the message of a fault rule cannot be decoded: {error}"))
+fn decoded<M: Message + Default>(message: Vec<u8>) -> Result<M, Error> {
+    M::decode(message.as_slice()).map_err(|error| Error::Injected {
+        code: tonic::Code::Internal,
+        message: format!("the message of a fault rule cannot be decoded: {error}"),
+    })
 }

@@ -42,11 +42,17 @@ impl Rpc for ListVolumesRequest {
     async fn execute(params: ListParams, driver: &Driver) -> Result<Self::Reply, Error> {
         let reports_nodes = driver.capabilities.has(Capability::ListVolumesPublishedNodes);
         let page = driver.page(params.max_entries, params.token.as_deref()).await?;
-        let entry = |entry: array::Entry| Entry {
-            volume: Some(driver.shape_volume(&entry.spec)),
-            status: reports_nodes.then(|| VolumeStatus {
-                published_node_ids: entry.nodes.iter().map(ToString::to_string).collect(),
-            }),
+        let entry = |entry: array::Entry| {
+            let volume_condition = driver.volume_condition(entry.spec.id.as_str());
+            let published = entry.nodes.iter().filter(|_| reports_nodes);
+            let status = VolumeStatus {
+                published_node_ids: published.map(ToString::to_string).collect(),
+                volume_condition,
+            };
+            Entry {
+                volume: Some(driver.shape_volume(&entry.spec)),
+                status: (reports_nodes || status.volume_condition.is_some()).then_some(status),
+            }
         };
         Ok(ListVolumesResponse {
             entries: page.entries.into_iter().map(entry).collect(),

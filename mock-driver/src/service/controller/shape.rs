@@ -2,11 +2,12 @@
 
 use csi_proto::v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
 use csi_proto::v1::{
-    self, Topology, Volume, VolumeContentSource, VolumeHealth, volume_health::VolumeHealthEntry,
+    self, Topology, Volume, VolumeCondition, VolumeContentSource, VolumeHealth,
+    volume_health::VolumeHealthEntry,
 };
 use jiff::Timestamp;
 
-use crate::array::{PoolName, Segments, Severity, Snapshot, Source, Spec, UnhealthyVolume};
+use crate::array::{HealthIssue, PoolName, Segments, Severity, Snapshot, Source, Spec, UnhealthyVolume};
 use crate::driver::Driver;
 use crate::rpc::capabilities::Capability;
 
@@ -43,12 +44,26 @@ impl Driver {
         }
     }
 
+    /// The condition of a volume, if the driver reports it as before CSI 1.13.
+    pub(super) fn volume_condition(&self, volume: &str) -> Option<VolumeCondition> {
+        let is_reported = self.capabilities.has(Capability::VolumeCondition);
+        is_reported.then(|| self.store.peek(|array| condition(array.issues(volume))))
+    }
+
     fn topology_of(&self, pool: &PoolName, is_reported: bool) -> Vec<Topology> {
         let segments = self
             .pool_topology
             .get(pool)
             .filter(|segments| is_reported && !segments.is_empty());
         segments.map(topology).into_iter().collect()
+    }
+}
+
+pub(crate) fn condition(issues: &[HealthIssue]) -> VolumeCondition {
+    let messages: Vec<&str> = issues.iter().map(|issue| issue.message.as_str()).collect();
+    VolumeCondition {
+        abnormal: !issues.is_empty(),
+        message: messages.join("; "),
     }
 }
 

@@ -82,10 +82,12 @@ impl Rpc for ControllerGetVolumeRequest {
 
     async fn execute(volume: String, driver: &Driver) -> Result<Self::Reply, Error> {
         let volume = driver.store.read(|array| array.volume(&volume).cloned()).await?;
-        let published_node_ids = volume.attachments.keys().map(ToString::to_string).collect();
         Ok(ControllerGetVolumeResponse {
             volume: Some(driver.shape_volume(&volume.spec)),
-            status: Some(VolumeStatus { published_node_ids }),
+            status: Some(VolumeStatus {
+                published_node_ids: volume.attachments.keys().map(ToString::to_string).collect(),
+                volume_condition: driver.volume_condition(volume.spec.id.as_str()),
+            }),
         })
     }
 }

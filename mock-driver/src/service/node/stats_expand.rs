@@ -13,6 +13,7 @@ use crate::driver::error::Error;
 use crate::node;
 use crate::node::mount::Usage;
 use crate::node::stats_expand::VolumeSpace;
+use crate::rpc::capabilities;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 use crate::service::controller::shape;
@@ -45,7 +46,14 @@ impl Rpc for NodeGetVolumeStatsRequest {
                 ..VolumeUsage::default()
             }],
         };
-        Ok(NodeGetVolumeStatsResponse { usage })
+        let issues = view.map(|view| view.issues).unwrap_or_default();
+        let reports_condition = driver
+            .capabilities
+            .has(capabilities::Capability::NodeVolumeCondition);
+        Ok(NodeGetVolumeStatsResponse {
+            usage,
+            volume_condition: reports_condition.then(|| shape::condition(&issues)),
+        })
     }
 }
 

@@ -70,6 +70,14 @@ impl VolumeFiles {
         }
     }
 
+    /// Records a directory with links to devices outside a private directory, as [`Self::note_socket`] does.
+    pub(crate) fn note_devices(&self, directory: &Path) -> Result<(), PathError> {
+        match &*self.location {
+            FilesLocation::Private(private) => crate::lock(private).made()?.note_devices(directory),
+            FilesLocation::Persistent { .. } | FilesLocation::Nowhere => Ok(()),
+        }
+    }
+
     /// Removes a private directory with its contents. Permanent files remain, and their directory is unlocked.
     pub(crate) fn close(&self) -> Result<(), PathError> {
         let private = match &*self.location {

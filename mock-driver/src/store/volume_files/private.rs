@@ -20,8 +20,12 @@ use crate::store::PathError;
 
 const PREFIX: &str = "csi-mock-driver-";
 const OWNER: &str = "owner.json";
+/// The owner's file until it is complete.
+const UNFINISHED_OWNER: &str = ".owner.json";
 /// Links to the sockets of the process.
 const SOCKETS: &str = "sockets";
+/// The links of the nodes to their devices, or links to the directories that have these.
+const DEVICES: &str = "devices";
 
 /// A private directory of this process, removed when it is dropped.
 #[derive(Debug)]
@@ -73,8 +77,9 @@ impl PrivateDir {
             }
             let made = Self { path, _lock: lock };
             let owner = Process::own().and_then(|process| {
-                let text = serde_json::to_vec(&process)?;
-                fs::write(made.path.join(OWNER), text)
+                let unfinished = made.path.join(UNFINISHED_OWNER);
+                fs::write(&unfinished, serde_json::to_vec(&process)?)?;
+                fs::rename(unfinished, made.path.join(OWNER))
             });
             owner.map_err(PathError::of("write the owner of", &made.path))?;
             return Ok(made);
@@ -87,11 +92,20 @@ impl PrivateDir {
 
     /// Records a socket of this process, which the next start removes if this process does not.
     pub(super) fn note_socket(&self, socket: &Path) -> Result<(), PathError> {
-        let folder = self.path.join(SOCKETS);
-        // Not flushed: after a reboot nothing listens there.
+        self.note(SOCKETS, socket)
+    }
+
+    /// Records the directory in which a node of this process has the links to its devices.
+    pub(super) fn note_devices(&self, directory: &Path) -> Result<(), PathError> {
+        self.note(DEVICES, directory)
+    }
+
+    fn note(&self, folder: &str, path: &Path) -> Result<(), PathError> {
+        let folder = self.path.join(folder);
+        // Not flushed: after a reboot nothing listens there, and there are no devices.
         fs::create_dir_all(&folder).map_err(PathError::of("create", &folder))?;
-        let note = folder.join(file_name(&socket.to_string_lossy()));
-        symlink(socket, &note).map_err(PathError::of("link", &note))
+        let note = folder.join(file_name(&path.to_string_lossy()));
+        symlink(path, &note).map_err(PathError::of("link", &note))
     }
 
     /// # Errors
@@ -157,7 +171,11 @@ impl AbandonedDir {
         let process = match fs::read(path.join(OWNER)) {
             Ok(text) => {
                 let process = serde_json::from_slice::<Process>(&text).map_err(io::Error::from);
-                Some(process.map_err(PathError::of("read the owner of", &path))?)
+                match process.map_err(PathError::of("read the owner of", &path)) {
+                    // As after a power failure.
+                    Err(_) if has_nothing_but_owner(&path)? => None,
+                    process => Some(process?),
+                }
             }
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(PathError::of("read the owner of", &path)(error)),
@@ -165,7 +183,7 @@ impl AbandonedDir {
         let is_abandoned = match &process {
             // Without a lock, a process that cannot be looked up may still run.
             Some(process) => process.runs().map_or(is_locked, |runs| !runs),
-            None => is_locked && paths_in(&path)?.is_empty(),
+            None => is_locked && has_nothing_but_owner(&path)?,
         };
         Ok(is_abandoned.then_some(Self {
             path,
@@ -249,10 +267,16 @@ fn has_notes(private: &Path) -> bool {
         let name = path.file_name().unwrap_or_default().as_encoded_bytes();
         name.starts_with(b".origin-") || name.starts_with(b".target-")
     };
-    let nodes = paths_in(&private.join("devices")).unwrap_or_default();
+    let nodes = paths_in(&private.join(DEVICES)).unwrap_or_default();
     nodes
         .iter()
         .any(|node| paths_in(node).is_ok_and(|paths| paths.iter().any(is_note)))
+}
+
+/// Whether the process ended before it used the directory.
+fn has_nothing_but_owner(private: &Path) -> Result<bool, PathError> {
+    let owners = [OWNER, UNFINISHED_OWNER].map(|name| private.join(name));
+    Ok(paths_in(private)?.iter().all(|path| owners.contains(path)))
 }
 
 /// Opens a directory; `None` if it does not exist or is something else.
@@ -337,6 +361,14 @@ mod tests {
         let (_above, path) = mk_left(|process| process.started += 1);
         fs::remove_file(path.join(OWNER)).unwrap();
         assert!(AbandonedDir::at(path.clone()).unwrap().is_some(), "it is empty");
+        for part in [OWNER, UNFINISHED_OWNER] {
+            fs::write(path.join(part), "{").unwrap();
+            assert!(
+                AbandonedDir::at(path.clone()).unwrap().is_some(),
+                "its process ended while it wrote the owner"
+            );
+            fs::remove_file(path.join(part)).unwrap();
+        }
         fs::write(path.join("precious"), "").unwrap();
         assert!(AbandonedDir::at(path.clone()).unwrap().is_none());
         fs::write(path.join(OWNER), "{}").unwrap();

@@ -96,14 +96,21 @@ async fn output_is_a_table_or_json() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ctl_adds_and_removes_faults() {
     let (server, client) = administered().await;
-    stdout_of(&server, &["attach", "vol-0", "node-0"]).await;
+    let line = stdout_of(&server, &["attach", "vol-0", "node-0"]).await;
+    assert_eq!(line, "attached vol-0 to node-0\n");
     assert_eq!(client.node("node-0").await.unwrap().attached, 1);
     stdout_of(&server, &["detach", "vol-0", "node-0"]).await;
     assert_eq!(client.node("node-0").await.unwrap().attached, 0);
     stdout_of(&server, &["nodes", "deregister", "node-1"]).await;
     let table = stdout_of(&server, &["nodes", "get", "node-1"]).await;
     assert!(table.contains("deregistered"), "{table}");
-    stdout_of(&server, &["nodes", "register", "node-1"]).await;
+    let line = stdout_of(&server, &["nodes", "register", "node-1"]).await;
+    assert_eq!(line, "registered node node-1\n");
+    let line = stdout_of(&server, &["storage", "set-health", "--node=node-1"]).await;
+    assert_eq!(line, "set the storage health of node node-1\n");
+    let json = stdout_of(&server, &["volumes", "create", "new", "-o", "json"]).await;
+    let created: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(created["name"], "new");
     stdout_of(
         &server,
         &["nodes", "set-limit", "node-1", "2", "--advertised-limit=9"],
@@ -367,11 +374,12 @@ async fn ctl_changes_snapshots_pools_and_storage_health() {
     assert!(text.contains("cannot be made smaller"), "{text}");
 
     stdout_of(&server, &["storage", "set-health", "--node=node-1"]).await;
-    let table = stdout_of(
+    stdout_of(
         &server,
         &["storage", "set-health", "UNREACHABLE", "--reason=Cable"],
     )
     .await;
+    let table = stdout_of(&server, &["storage"]).await;
     assert!(
         table.contains("all nodes") && table.contains("Cable") && table.contains("node-1"),
         "{table}"
@@ -390,13 +398,22 @@ async fn exit_codes_distinguish_refusal_usage_error_and_absent_driver() {
         .await
         .unwrap();
     // (words, exit code, in the text)
-    let table: [(&[&str], i32, &str); 9] = [
+    let table: [(&[&str], i32, &str); 10] = [
         (&["volumes", "get", "vol-77"], 1, "vol-77"),
         (&["detach", "vol-0", "node-0"], 1, "vol-0 on node-0"),
         (
             &["journal", "assert", "ControllerPublishVolume"],
             0,
             "all expected",
+        ),
+        (
+            &[
+                "journal",
+                "assert",
+                "ControllerPublishVolume=OK,volume=vol-1,node=node-0",
+            ],
+            1,
+            "expected was ControllerPublishVolume OK volume=vol-1 node=node-0",
         ),
         (
             &["journal", "assert", "ControllerPublishVolume=ABORTED"],

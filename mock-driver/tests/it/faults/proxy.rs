@@ -12,6 +12,7 @@ use csi_mock_driver::run;
 use csi_mock_driver::socket::Listener;
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;
+use rustix::process::Signal;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::task::JoinSet;
@@ -21,6 +22,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
 use super::{nodes_of, publish, unpublish};
+use crate::program::Program;
 use crate::server::{DEADLINE, Server, cancel_after, connect, line_in, lines, mk_map, mk_publish};
 
 /// A driver, and a proxy in front of it with its own rules and journal.
@@ -261,6 +263,31 @@ async fn rules_act_before_after_and_in_the_background() {
         .map(ToString::to_string)
         .collect::<String>();
     assert!(shown.contains("hash:"), "the proxy hashes secrets, too");
+}
+
+/// It holds the driver's work, for which a shutdown waits another minute after the grace period.
+#[tokio::test]
+async fn proxy_ends_although_a_rule_holds_a_call_in_the_background() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    fs::write(
+        path("faults.yaml"),
+        "- {id: held, match: {method: '*'}, action: {effect: later, hang: release}}",
+    )
+    .unwrap();
+    let flags = [
+        format!("--proxy-to={}", path("driver.sock").display()),
+        format!("--faults={}", path("faults.yaml").display()),
+        "--shutdown-grace=100ms".to_owned(),
+    ];
+    let mut program = Program::start(&path("csi.sock"), flags).await;
+    let mut client = program.controller().await;
+    let held = client
+        .controller_publish_volume(mk_publish("vol-0", "node-0"))
+        .await;
+    assert_eq!(held.unwrap_err().code(), Code::DeadlineExceeded);
+    program.signal(Signal::TERM);
+    assert!(program.ended().await.success());
 }
 
 #[tokio::test]

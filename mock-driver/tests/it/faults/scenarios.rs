@@ -314,7 +314,7 @@ fn disk_scenarios_damage_disks_or_make_them_foreign() {
         ),
     ] {
         let faults = Faults::new(Seed(1));
-        scenario::play(&[Scenario::named(name).unwrap()], &faults).unwrap();
+        scenario::play(&[Scenario::named(name).unwrap()], &[], &faults).unwrap();
         assert_eq!(faults.disk("vol-0", "node-0"), expected, "{name}");
     }
 }

@@ -76,6 +76,34 @@ async fn stub_replies_without_the_array_with_fields_of_the_request() {
 }
 
 #[tokio::test]
+async fn stub_and_lie_need_no_volume_of_the_array_for_its_condition() {
+    let listed = json!({"entries": [{"volume": {"volume_id": "ghost"}, "status": {"published_node_ids": ["node-7"]}}]});
+    let list = json!({"id": "l", "match": {"method": "ListVolumes"}, "action": {"response": listed}});
+    let get = json!({"id": "g", "match": {"method": "ControllerGetVolume"}, "action": {"pretend": "OK"}});
+    let fronted = with(false, &[list, get]).await;
+    let offer = &fronted.behind().capabilities;
+    offer.write().change("+VOLUME_CONDITION").unwrap();
+    let mut client = fronted.client().await;
+    let list = client
+        .list_volumes(v1::ListVolumesRequest::default())
+        .await
+        .unwrap();
+    let status = list.into_inner().entries[0].status.clone().unwrap();
+    assert_eq!(
+        (status.published_node_ids, status.volume_condition),
+        (vec!["node-7".to_owned()], None)
+    );
+    let volume_id = "ghost".to_owned();
+    let got = client
+        .controller_get_volume(v1::ControllerGetVolumeRequest { volume_id })
+        .await;
+    assert_eq!(
+        got.unwrap().into_inner(),
+        v1::ControllerGetVolumeResponse::default()
+    );
+}
+
+#[tokio::test]
 async fn stub_of_a_stream_replaces_its_messages() {
     for by_proxy in [false, true] {
         let block = |offset: i64| json!({"byte_offset": offset, "size_bytes": 4096});

@@ -5,41 +5,45 @@ use csi_mock_driver::driver::Settings;
 use super::*;
 
 /// A tmpfs with a limited number of files, unmounted when dropped.
-struct LimitedDisk(tempfile::TempDir);
+pub(super) struct LimitedDisk(PathBuf);
 
 // === impl LimitedDisk ===
 
 impl LimitedDisk {
-    fn mount() -> Self {
-        let disk = Self(tempfile::tempdir().unwrap());
-        disk.run(
-            "mount",
-            &["-t", "tmpfs", "-o", "size=256m", "csi-mock-driver-test"],
-        );
+    pub(super) fn mount(path: PathBuf) -> Self {
+        let disk = Self(path);
+        let args = ["-t", "tmpfs", "-o", "size=256m", "csi-mock-driver-test"];
+        assert!(disk.run("mount", &args));
         disk
     }
 
     /// Number of files.
     fn used(&self) -> u64 {
-        let stat = rustix::fs::statvfs(self.0.path()).unwrap();
+        let stat = rustix::fs::statvfs(&self.0).unwrap();
         stat.f_files - stat.f_ffree
     }
 
     /// Leaves room for so many more files.
-    fn leave(&self, files: u64) {
-        let limit = self.used() + files;
-        self.run("mount", &["-o", &format!("remount,nr_inodes={limit}")]);
+    pub(super) fn leave(&self, files: u64) {
+        assert!(self.try_to_leave(files), "{files} files");
     }
 
-    fn run(&self, program: &str, args: &[&str]) {
-        let status = verdict::command(program).args(args).arg(self.0.path()).status();
-        assert!(status.unwrap().success(), "{program} {args:?}");
+    /// Fails if files are created meanwhile.
+    pub(super) fn try_to_leave(&self, files: u64) -> bool {
+        let limit = self.used() + files;
+        self.run("mount", &["-o", &format!("remount,nr_inodes={limit}")])
+    }
+
+    fn run(&self, program: &str, args: &[&str]) -> bool {
+        let mut command = verdict::command(program);
+        let output = command.args(args).arg(&self.0).output();
+        output.unwrap().status.success()
     }
 }
 
 impl Drop for LimitedDisk {
     fn drop(&mut self) {
-        self.run("umount", &["--lazy"]);
+        assert!(self.run("umount", &["--lazy"]));
     }
 }
 
@@ -80,8 +84,9 @@ async fn call_without_room_for_a_file_says_so_and_succeeds_once_there_is_room() 
     verdict::require!(LoopDevices);
     for devices in kinds() {
         for capability in [mount(Mode::SingleNodeWriter), mk_block(Mode::SingleNodeWriter)] {
-            let disk = LimitedDisk::mount();
-            let media = disk.0.path().join("media");
+            let directory = tempfile::tempdir().unwrap();
+            let disk = LimitedDisk::mount(directory.path().to_owned());
+            let media = disk.0.join("media");
             let set = |_: &Path, settings: &mut Settings| settings.media_dir = Some(media.clone());
             let mut env = TestEnv::start_with(devices, set).await;
             let volume = env.create("a", 64 * MIB, capability).await;

@@ -6,7 +6,7 @@ use std::process::Command;
 use rustix::process::Signal;
 
 use super::*;
-use crate::program::{Program, command};
+use crate::program::{self, command};
 use crate::server::{DEADLINE, published};
 
 /// A machine's directories, and the drivers that run on it one after the other.
@@ -14,11 +14,13 @@ struct Machine {
     directory: tempfile::TempDir,
     devices: Choice,
     keeps_state: bool,
+    /// Whether the links to the devices are outside the driver's own directory.
+    has_device_dir: bool,
 }
 
 /// A running driver.
 struct Running {
-    program: Program,
+    program: program::Program,
     calls: Calls,
 }
 
@@ -41,7 +43,14 @@ impl Machine {
             directory,
             devices,
             keeps_state,
+            has_device_dir: false,
         }
+    }
+
+    fn with_device_dir(mut self) -> Self {
+        self.has_device_dir = true;
+        fs::create_dir(self.path("links")).unwrap();
+        self
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -59,11 +68,18 @@ impl Machine {
         if self.keeps_state {
             command.arg(format!("--state-dir={}", self.path("state").display()));
         }
+        if self.has_device_dir {
+            command.arg(format!("--device-dir={}", self.path("links").display()));
+        }
         command
     }
 
     async fn start(&self, socket: &str) -> Running {
-        let program = Program::run(self.command(socket), &self.path(socket)).await;
+        self.start_by(self.command(socket), socket).await
+    }
+
+    async fn start_by(&self, command: Command, socket: &str) -> Running {
+        let program = program::Program::run(command, &self.path(socket)).await;
         let mut calls = Calls {
             controller: program.controller().await,
             node: NodeClient::new(program.channel().await),
@@ -80,7 +96,7 @@ impl Machine {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
         let mut all: Vec<String> = mounts
             .lines()
-            .filter(|line| line.contains(&under))
+            .filter(|line| line.contains(&under) && !line.starts_with("csi-mock-driver-test "))
             .map(str::to_owned)
             .collect();
         let devices = names_in(Path::new("/sys/block")).into_iter();
@@ -89,9 +105,12 @@ impl Machine {
             let file = fs::read_to_string(format!("/sys/block/{device}/loop/backing_file")).ok()?;
             file.contains(&under).then(|| format!("{device}: {file}"))
         }));
-        for folder in ["tmp", "targets"] {
-            let entries = fs::read_dir(self.path(folder)).unwrap();
-            all.extend(entries.map(|entry| text(&entry.unwrap().path())));
+        for folder in ["tmp", "targets", "links", "."] {
+            let is_left =
+                |path: &PathBuf| folder != "." || path.extension().is_some_and(|kind| kind == "sock");
+            let entries = fs::read_dir(self.path(folder)).into_iter().flatten();
+            let paths = entries.map(|entry| entry.unwrap().path()).filter(is_left);
+            all.extend(paths.map(|path| text(&path)));
         }
         all
     }
@@ -100,13 +119,13 @@ impl Machine {
 // === impl Calls ===
 
 impl Calls {
-    /// Creates and attaches a volume, and uses it and an inline volume at targets.
-    async fn use_volume(
+    /// Creates and attaches a volume; returns its id and the call that stages it.
+    async fn attach(
         &mut self,
         machine: &Machine,
         name: &str,
         capability: v1::VolumeCapability,
-    ) -> Result<(), tonic::Status> {
+    ) -> Result<(String, v1::NodeStageVolumeRequest), tonic::Status> {
         let request = v1::CreateVolumeRequest {
             capacity_range: Some(v1::CapacityRange {
                 required_bytes: 64 * MIB,
@@ -124,19 +143,30 @@ impl Calls {
         let attached = self.controller.controller_publish_volume(request).await?;
         let staging = machine.path("staging").join(&volume);
         fs::create_dir_all(&staging).unwrap();
-        let publish_context = attached.into_inner().publish_context;
-        let request = v1::NodeStageVolumeRequest {
+        let stage = v1::NodeStageVolumeRequest {
             volume_id: volume.clone(),
-            publish_context: publish_context.clone(),
+            publish_context: attached.into_inner().publish_context,
             staging_target_path: text(&staging),
-            volume_capability: Some(capability.clone()),
+            volume_capability: Some(capability),
             ..Default::default()
         };
-        self.node.node_stage_volume(request).await?;
+        Ok((volume, stage))
+    }
+
+    /// Creates and attaches a volume, and uses it and an inline volume at targets.
+    async fn use_volume(
+        &mut self,
+        machine: &Machine,
+        name: &str,
+        capability: v1::VolumeCapability,
+    ) -> Result<(), tonic::Status> {
+        let (volume, stage) = self.attach(machine, name, capability.clone()).await?;
+        let (publish_context, staging) = (stage.publish_context.clone(), stage.staging_target_path.clone());
+        self.node.node_stage_volume(stage).await?;
         let request = v1::NodePublishVolumeRequest {
             volume_id: volume.clone(),
             publish_context,
-            staging_target_path: text(&staging),
+            staging_target_path: staging,
             target_path: text(&machine.path("targets").join(&volume)),
             volume_capability: Some(capability),
             ..Default::default()
@@ -274,10 +304,54 @@ async fn start_undoes_nothing_of_a_running_driver() {
     }
 }
 
+/// Containers have a `/tmp` of their own, and all loop devices in common.
+#[tokio::test]
+async fn unstage_without_record_keeps_the_devices_of_a_driver_in_another_container() {
+    if !verdict::are_met(&[LoopDevices, Program("unshare")]) {
+        return;
+    }
+    let machine = Machine::new(Choice::Loop, false);
+    let container = |socket: &str| {
+        let driver = machine.command(socket);
+        let mut command = verdict::command("unshare");
+        command
+            .args([
+                "--mount",
+                "sh",
+                "-c",
+                "mount -t tmpfs tmpfs \"$TMPDIR\" && exec \"$@\"",
+                "sh",
+            ])
+            .arg(driver.get_program())
+            .args(driver.get_args())
+            .envs(driver.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command
+    };
+    let mut first = machine.start_by(container("first.sock"), "first.sock").await;
+    let mut second = machine.start_by(container("second.sock"), "second.sock").await;
+    let (volume, stage) = first
+        .calls
+        .attach(&machine, "a", mk_block(Mode::SingleNodeWriter))
+        .await
+        .unwrap();
+    for _ in 0..2 {
+        assert_eq!(second.calls.unstage(&machine, &volume).await, Ok(()));
+    }
+    first.calls.node.node_stage_volume(stage).await.unwrap();
+    first.calls.undo_all(&machine, "").await;
+    first.end().await;
+    second.end().await;
+    assert_clean(&machine, "").await;
+}
+
 #[tokio::test]
 async fn clean_undoes_what_a_killed_driver_left_and_says_so() {
-    for devices in kinds() {
-        let machine = Machine::new(devices, false);
+    let machines = kinds().into_iter().flat_map(|devices| {
+        let machine = || Machine::new(devices, false);
+        [machine(), machine().with_device_dir()]
+    });
+    for machine in machines {
+        let devices = machine.devices;
         let mut first = machine.start("first.sock").await;
         let capability = mount(Mode::SingleNodeWriter);
         first.calls.use_volume(&machine, "a", capability).await.unwrap();
@@ -289,6 +363,20 @@ async fn clean_undoes_what_a_killed_driver_left_and_says_so() {
             assert!(output.status.success(), "{output:?}");
             String::from_utf8(output.stdout).unwrap()
         };
+        if machine.has_device_dir {
+            // The devices are now those of a running driver.
+            let second = machine.start("second.sock").await;
+            assert_eq!(clean(), "nothing to clean\n");
+            second.end().await;
+            assert_clean(&machine, &format!("{devices:?}")).await;
+            let mut third = machine.start("third.sock").await;
+            third
+                .calls
+                .use_volume(&machine, "a", mount(Mode::SingleNodeWriter))
+                .await
+                .unwrap();
+            third.kill().await;
+        }
         let said = clean();
         assert!(said.contains("csi-mock-driver-"), "{devices:?}: {said}");
         assert_clean(&machine, &format!("{devices:?}")).await;
@@ -296,53 +384,118 @@ async fn clean_undoes_what_a_killed_driver_left_and_says_so() {
     }
 }
 
-/// Number of kills of the test below with and without state; `CSI_MOCK_KILLS` changes it.
+/// Number of kills of the test below for each machine; `CSI_MOCK_KILLS` changes it.
 const KILLS: u32 = 4;
+
+/// The processes of a round: a driver, a proxy in front of it, and a replay.
+struct Processes {
+    driver: Running,
+    others: [program::Program; 2],
+}
+
+// === impl Processes ===
+
+impl Processes {
+    async fn start(machine: &Machine) -> Self {
+        let driver = machine.start("csi.sock").await;
+        let path = |name: &str| machine.path(name).display().to_string();
+        let line = r#"{"event":"begin","call":1,"method":"/csi.v1.Identity/Probe","start":"2026-01-01T00:00:00Z","request":{}}"#;
+        fs::write(machine.path("journal"), format!("{line}\n")).unwrap();
+        let run = async |words: &[String], socket: &str| {
+            let driver = command(&machine.path(socket));
+            let mut command = Command::new(driver.get_program());
+            command.env("TMPDIR", machine.path("tmp"));
+            let (before, after) = words.split_at(usize::from(words[0] == "replay"));
+            command.args(before).args(driver.get_args()).args(after);
+            program::Program::run(command, &machine.path(socket)).await
+        };
+        let others = [
+            run(&[format!("--proxy-to={}", path("csi.sock"))], "proxy.sock").await,
+            run(
+                &["replay".to_owned(), format!("--journal={}", path("journal"))],
+                "replay.sock",
+            )
+            .await,
+        ];
+        Self { driver, others }
+    }
+
+    /// Kills the driver after some signals, and the others at once.
+    async fn kill(&mut self, signals: usize) {
+        for other in &mut self.others {
+            other.signal(Signal::KILL);
+            other.ended().await;
+        }
+        for _ in 0..signals {
+            self.driver.program.signal(Signal::TERM);
+            tokio::time::sleep(Duration::from_micros(fastrand::u64(0..50_000))).await;
+        }
+        match signals {
+            0 => self.driver.kill().await,
+            _ => drop(self.driver.program.ended().await),
+        }
+    }
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn machine_is_as_before_after_kills_at_random_moments() {
     let kills = std::env::var_os("CSI_MOCK_KILLS");
     let kills = kills.map_or(KILLS, |count| count.to_str().unwrap().parse().unwrap());
-    for devices in kinds() {
-        for keeps_state in [false, true] {
-            let machine = Machine::new(devices, keeps_state);
-            for round in 0..kills {
-                let case = format!("{devices:?}, state: {keeps_state}, round {round}");
-                let mut running = machine.start("csi.sock").await;
-                let pause = Duration::from_micros(fastrand::u64(0..400_000));
-                let signals = fastrand::usize(0..4);
-                let mut calls = running.calls.clone();
-                let working = async {
-                    for number in 0.. {
-                        let capability = match number % 2 {
-                            0 => mount(Mode::SingleNodeWriter),
-                            _ => mk_block(Mode::SingleNodeWriter),
-                        };
-                        let name = format!("{round}-{number}");
-                        if calls.use_volume(&machine, &name, capability).await.is_err() {
-                            return;
-                        }
+    let machines = kinds().into_iter().flat_map(|devices| {
+        [
+            Machine::new(devices, false),
+            Machine::new(devices, true),
+            Machine::new(devices, false).with_device_dir(),
+        ]
+    });
+    for machine in machines {
+        let devices = machine.devices;
+        // The filesystem of the driver's files, which fills up before some kills.
+        let disk = verdict::is_met(LoopDevices).then(|| {
+            let path = machine.path(if machine.keeps_state { "state" } else { "tmp" });
+            fs::create_dir_all(&path).unwrap();
+            super::full::LimitedDisk::mount(path)
+        });
+        for round in 0..kills {
+            let signals = fastrand::usize(0..4);
+            let fills_up = fastrand::bool();
+            let case = format!(
+                "{devices:?}, state: {}, device directory: {}, full disk: {fills_up}, signals: {signals}, round {round}",
+                machine.keeps_state, machine.has_device_dir
+            );
+            let mut running = Processes::start(&machine).await;
+            let pause = Duration::from_micros(fastrand::u64(0..400_000));
+            let mut calls = running.driver.calls.clone();
+            let working = async {
+                for number in 0.. {
+                    let capability = match number % 2 {
+                        0 => mount(Mode::SingleNodeWriter),
+                        _ => mk_block(Mode::SingleNodeWriter),
+                    };
+                    let name = format!("{round}-{number}");
+                    if calls.use_volume(&machine, &name, capability).await.is_err() {
+                        return;
                     }
-                };
-                let killing = async {
+                }
+            };
+            let killing = async {
+                tokio::time::sleep(pause).await;
+                if let Some(disk) = disk.as_ref().filter(|_| fills_up) {
+                    while !disk.try_to_leave(0) {}
                     tokio::time::sleep(pause).await;
-                    if signals == 0 {
-                        return running.kill().await;
-                    }
-                    for _ in 0..signals {
-                        running.program.signal(Signal::TERM);
-                        tokio::time::sleep(Duration::from_micros(fastrand::u64(0..50_000))).await;
-                    }
-                    running.program.ended().await;
-                };
-                tokio::join!(working, killing);
-                let mut next = machine.start("csi.sock").await;
-                next.calls.undo_all(&machine, &case).await;
-                next.end().await;
-                assert_clean(&machine, &case).await;
-                fs::remove_dir_all(machine.path("staging")).unwrap();
-                fs::create_dir(machine.path("staging")).unwrap();
+                }
+                running.kill(signals).await;
+            };
+            tokio::join!(working, killing);
+            if let Some(disk) = &disk {
+                disk.leave(10_000);
             }
+            let mut next = machine.start("csi.sock").await;
+            next.calls.undo_all(&machine, &case).await;
+            next.end().await;
+            assert_clean(&machine, &case).await;
+            fs::remove_dir_all(machine.path("staging")).unwrap();
+            fs::create_dir(machine.path("staging")).unwrap();
         }
     }
 }

@@ -235,7 +235,10 @@ impl State {
                         volume_id: handle.to_string(),
                         ..v1::Volume::default()
                     }),
-                    status: published.map(|published_node_ids| VolumeStatus { published_node_ids }),
+                    status: published.map(|published_node_ids| VolumeStatus {
+                        published_node_ids,
+                        ..VolumeStatus::default()
+                    }),
                 });
             }
         }

@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
 use wildmatch::WildMatch;
 
 use super::filter;
-use crate::admin::expectation;
+use crate::admin::expectation::{self, Came};
 use crate::admin::problem::Refusal;
 use crate::admin::request;
-use crate::admin_api::resource::{
-    Expectation, ExpectationResult, ExpectationStatus, ExpectedCount, Squashed,
-};
+use crate::admin_api::resource::{Expectation, ExpectationResult, ExpectationStatus};
 use crate::fault::ValueMatch;
 use crate::journal::{self, Cursor, Filter, Gap, Journal, Memory};
 use crate::rpc::code;
@@ -22,42 +21,44 @@ pub(super) struct Calls<'a> {
     expectation: &'a Expectation,
     volume: Option<WildMatch>,
     cursor: Cursor,
-    squashed: Vec<Squashed>,
+    squashed: Vec<Came>,
     counters: Vec<Counter>,
+    /// Those of the expected calls.
+    matchers: Vec<Matcher>,
 }
 
 /// The calls that an expected count is about.
 struct Counter {
-    filter: Filter,
-    request: BTreeMap<String, ValueMatch>,
+    matcher: Matcher,
     counted: u64,
 }
 
-// === impl Counter ===
+/// Conditions on finished calls.
+struct Matcher {
+    filter: Filter,
+    request: BTreeMap<String, ValueMatch>,
+}
 
-impl Counter {
-    fn of(index: usize, expected: &ExpectedCount) -> Result<Self, Refusal> {
-        let field = |refusal: Refusal| refusal.within(&format!("counts[{index}]"));
-        let method = Some(expected.method.clone());
-        let (volume, node) = (&expected.volume, &expected.node);
-        let filter = filter([&method, &expected.code, volume, node, &None]).map_err(field)?;
-        let request = match &expected.request {
+// === impl Matcher ===
+
+impl Matcher {
+    /// `field` names the conditions in errors: method, code, volume and node, and those on the request.
+    fn of(field: &str, wanted: [&Option<String>; 4], request: Option<&Value>) -> Result<Self, Refusal> {
+        let [method, code, volume, node] = wanted;
+        let filter = filter([method, code, volume, node, &None]).map_err(|refusal| refusal.within(field))?;
+        let request = match request {
             None => BTreeMap::new(),
             Some(request) => {
-                let field = format!("counts[{index}].request");
+                let field = format!("{field}.request");
                 let request = serde_json::from_value(request.clone()).map_err(|error| error.to_string());
                 let checked = request.and_then(|request| {
-                    ValueMatch::check(&request, &expected.method)?;
+                    ValueMatch::check(&request, method.as_deref().unwrap_or_default())?;
                     Ok(request)
                 });
                 checked.map_err(|reason| Refusal::invalid(field.clone(), format!("{field}: {reason}")))?
             }
         };
-        Ok(Self {
-            filter,
-            request,
-            counted: 0,
-        })
+        Ok(Self { filter, request })
     }
 
     fn covers(&self, journal: &Journal, call: &journal::Call) -> bool {
@@ -72,7 +73,22 @@ impl Counter {
 impl<'a> Calls<'a> {
     pub(super) fn new(journal: &'a Journal, expectation: &'a Expectation) -> Result<Self, Refusal> {
         let counts = expectation.counts.iter().enumerate();
-        let counters = counts.map(|(index, expected)| Counter::of(index, expected));
+        let counters = counts.map(|(index, count)| {
+            let wanted = [
+                &Some(count.method.clone()),
+                &count.code,
+                &count.volume,
+                &count.node,
+            ];
+            let matcher = Matcher::of(&format!("counts[{index}]"), wanted, count.request.as_ref())?;
+            Ok::<_, Refusal>(Counter { matcher, counted: 0 })
+        });
+        let expected = expectation.expected.iter().enumerate();
+        let matchers = expected.map(|(index, call)| {
+            let (method, code) = (Some(call.method.clone()), Some(call.code.clone()));
+            let wanted = [&method, &code, &call.volume, &call.node];
+            Matcher::of(&format!("expected[{index}]"), wanted, call.request.as_ref())
+        });
         Ok(Self {
             journal,
             expectation,
@@ -80,6 +96,7 @@ impl<'a> Calls<'a> {
             cursor: Cursor::after(expectation.after),
             squashed: Vec::new(),
             counters: counters.collect::<Result<_, _>>()?,
+            matchers: matchers.collect::<Result<_, _>>()?,
         })
     }
 
@@ -113,14 +130,20 @@ impl<'a> Calls<'a> {
         };
         for (sequence, call) in self.cursor.new_calls(memory) {
             for counter in &mut self.counters {
-                counter.counted += u64::from(counter.covers(self.journal, call));
+                counter.counted += u64::from(counter.matcher.covers(self.journal, call));
             }
             let method = method::short(&call.method);
             let volume = self.volume.as_ref();
             let about = volume.is_none_or(|volume| volume.matches(call.volume()));
             if let Some(end) = call.end().filter(|_| about && is_tracked(method)) {
-                let call = (sequence, method, code::name(end.outcome.code));
-                expectation::squash(&mut self.squashed, std::iter::once(call));
+                let code = code::name(end.outcome.code);
+                let is_unfit = |(index, matcher): (usize, &Matcher)| {
+                    let expected = &self.expectation.expected[index];
+                    let is_alike = method::short(&expected.method) == method && expected.code == code;
+                    (is_alike && !matcher.covers(self.journal, call)).then_some(index)
+                };
+                let unfit = self.matchers.iter().enumerate().filter_map(is_unfit).collect();
+                expectation::squash(&mut self.squashed, sequence, method, code, unfit);
             }
         }
         let counted: Vec<u64> = self.counters.iter().map(|counter| counter.counted).collect();

@@ -131,19 +131,6 @@ fn drivers_that_share_a_state_directory_keep_apart() {
     let own = |name: &str| state_dir(shared.path(), name);
     assert_eq!(own("a.csi"), Some(shared.path().join("a.csi")));
     assert_eq!(own("b.csi"), Some(shared.path().join("b.csi")));
-    // An earlier version's state, and what this version has made of it.
-    for file in ["snapshot.json", "state.redb"] {
-        let path = shared.path().join(file);
-        std::fs::write(&path, "{}").unwrap();
-        assert_eq!(own("a.csi").as_deref(), Some(shared.path()), "{file}");
-        // A driver that has its own directory, and one beside it.
-        std::fs::create_dir(shared.path().join("b.csi")).unwrap();
-        assert_eq!(own("b.csi"), Some(shared.path().join("b.csi")), "{file}");
-        std::fs::write(shared.path().join("b.csi").join(file), "{}").unwrap();
-        assert_eq!(own("a.csi"), Some(shared.path().join("a.csi")), "{file}");
-        std::fs::remove_dir_all(shared.path().join("b.csi")).unwrap();
-        std::fs::remove_file(path).unwrap();
-    }
     assert_eq!(state_dir(&shared.path().join("missing"), "a.csi"), None);
 
     let given = with(&["--state-dir=/given"]).state_dir;

@@ -73,19 +73,5 @@ pub(in crate::run::args) fn translate(args: &mut Args, matches: &ArgMatches) {
 
 /// The subdirectory of a driver in the shared directory, if that exists.
 pub(super) fn state_dir(shared: &Path, driver_name: &str) -> Option<PathBuf> {
-    let has_state = |directory: &Path| {
-        let files = ["snapshot.json", "state.redb"];
-        files.iter().any(|file| directory.join(file).exists())
-    };
-    let own = shared.join(driver_name);
-    // An earlier version kept its state in the shared directory itself. Which of several drivers has written that is unknown, so
-    // only a driver on its own takes it.
-    let is_alone = || {
-        let entries = std::fs::read_dir(shared).into_iter().flatten().flatten();
-        !entries.map(|entry| entry.path()).any(|path| has_state(&path))
-    };
-    if !own.exists() && has_state(shared) && is_alone() {
-        return Some(shared.to_owned());
-    }
-    shared.is_dir().then_some(own)
+    shared.is_dir().then(|| shared.join(driver_name))
 }
