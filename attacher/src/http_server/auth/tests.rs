@@ -17,9 +17,12 @@ use crate::leader_election::Fenced;
 /// The token of the user `prometheus`, who may get /metrics.
 const TOKEN: &str = "prometheus.token";
 
+/// HTTP status and body for a kind and spec.
+type Answers = fn(&str, &Value) -> (u16, Value);
+
 /// An API server, and the reviews that it got.
 struct ApiServer {
-    answer: Mutex<fn(&str, &Value) -> (u16, Value)>,
+    answer: Mutex<Answers>,
     reviews: Mutex<Vec<(String, Value)>>,
 }
 
@@ -143,7 +146,7 @@ async fn serves_nothing_that_cannot_be_reviewed() {
     let (server, auth) = ApiServer::new();
     let pages = router(mk_view(), Some(auth));
     assert_eq!(status(&pages, "/metrics", TOKEN).await, 200);
-    let failures: [fn(&str, &Value) -> (u16, Value); 4] = [
+    let failures: [Answers; 4] = [
         |_, _| (500, json!({ "kind": "Status", "message": "etcd is away" })),
         |_, _| {
             (
