@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tower::{BoxError, ServiceExt};
 
 use super::Tls;
+use crate::report::chain;
 
 /// Maximum number of connections. One more evicts the one that has been idle longest.
 const CONNECTIONS: usize = 64;
@@ -142,7 +143,7 @@ async fn connection(stream: TcpStream, router: Router, tls: Option<Arc<Tls>>, pe
     let served = peer.evicted.run_until_cancelled(timeout(CONNECTION, served));
     match served.await {
         Some(Ok(Ok(()))) => {}
-        Some(Ok(Err(error))) => tracing::debug!(error, "an HTTP connection failed"),
+        Some(Ok(Err(error))) => tracing::debug!(error = chain(&*error), "an HTTP connection failed"),
         Some(Err(_)) => tracing::debug!("an HTTP connection took too long"),
         None => tracing::debug!("an HTTP connection was evicted for another"),
     }
