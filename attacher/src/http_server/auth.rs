@@ -35,13 +35,8 @@ pub struct Auth {
     failing: AtomicBool,
 }
 
-#[derive(Clone)]
-struct Answer {
-    /// `None` if the user may get the path.
-    refusal: Option<Refusal>,
-    until: Instant,
-}
-
+/// No refusal if the user may get the path, and how long that counts.
+type Answer = (Option<Refusal>, Instant);
 type Refusal = (StatusCode, [(HeaderName, &'static str); 1], String);
 
 // === impl Auth ===
@@ -61,8 +56,8 @@ impl Auth {
     async fn refusal(&self, token: &str, path: &str) -> Option<Refusal> {
         let hash = self.keys.each_ref().map(|key| key.hash_one((token, path)));
         let cached = locked(&self.answers).get(&hash).cloned();
-        if let Some(cached) = cached.filter(|cached| Instant::now() < cached.until) {
-            return cached.refusal;
+        if let Some((refusal, _)) = cached.filter(|(_, until)| Instant::now() < *until) {
+            return refusal;
         }
         let reviewed = self.review(token, path).await;
         let failed = self.failing.swap(reviewed.is_err(), Ordering::Relaxed);
@@ -72,10 +67,7 @@ impl Auth {
                     tracing::info!("the API server reviews tokens again");
                 }
                 let lifetime = refusal.as_ref().map_or(ALLOWED_FOR, |_| REFUSED_FOR);
-                let answer = Answer {
-                    refusal: refusal.clone(),
-                    until: Instant::now() + lifetime,
-                };
+                let answer = (refusal.clone(), Instant::now() + lifetime);
                 locked(&self.answers).put(hash, answer);
                 refusal
             }
