@@ -169,6 +169,16 @@ async fn open_connections_survive_a_new_certificate_and_a_broken_one_is_ignored(
     assert!(connect(address, third.cert.der()).await.is_ok());
 }
 
+#[tokio::test]
+async fn without_files_the_certificate_is_self_signed() {
+    let tls = Tls::new(None).expect("a certificate of the process");
+    let router = Router::new().route("/", get(async || "ok"));
+    let (address, _stop) = serve(router, Some(tls)).await;
+    let refused = connect(address, mk_pair().cert.der()).await;
+    let error = refused.expect_err("an unknown certificate").to_string();
+    assert!(error.contains("invalid peer certificate"), "{error}");
+}
+
 /// Knows users by their token; only `prometheus` may get /metrics. The token `token.quoted` is quoted in an error.
 async fn review(body: Bytes) -> Response {
     let review: Value = serde_json::from_slice(&body).expect("JSON");
