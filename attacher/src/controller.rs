@@ -206,13 +206,26 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         state
     }
 
-    /// Sends a request about `attachment`, stores the API server's response, and returns the object; `None` if it is deleted.
+    /// Sends a request about `attachment`, stores the API server's response, and returns the object; `None` if it is deleted, or if the
+    /// request is for one version and another one was stored meanwhile, which then decides what follows.
     async fn request(
         &self,
         attachment: &Attachment,
         request: AttachmentRequest<'_>,
     ) -> Result<Option<Attachment>, Error> {
-        let (newest, change) = match kube_api::send(&self.cluster, attachment, request).await? {
+        let sent = kube_api::send(&self.cluster, attachment, request).await;
+        let (newest, conflict) = match sent {
+            Err(conflict) if request.is_of_one_version() && conflict.is_conflict() => {
+                let newest = kube_api::send(&self.cluster, attachment, AttachmentRequest::Get).await?;
+                // The same version again is no reason for another decision at once.
+                if matches!(&newest, Newest::Exists(newest) if newest.version == attachment.version) {
+                    return Err(conflict);
+                }
+                (newest, Some(conflict))
+            }
+            sent => (sent?, None),
+        };
+        let (newest, change) = match newest {
             Newest::Exists(newest) => (Some(newest.clone()), Change::LocallyUpdated(newest)),
             Newest::Deleted(version) => {
                 let (name, uid) = (attachment.name.clone(), attachment.uid.clone());
@@ -220,7 +233,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             }
         };
         self.state().handle(Event::Attachments(change));
-        Ok(newest)
+        Ok(newest.filter(|_| conflict.is_none()))
     }
 }
 

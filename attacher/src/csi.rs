@@ -58,4 +58,7 @@ pub trait ControllerClient: Send + Sync + 'static {
 
     /// When the present session with the driver was opened, which identifies it; `None` without a connection.
     fn session(&self) -> Option<Instant>;
+
+    /// Waits until the present session is another one.
+    fn session_ended(&self, session: Option<Instant>) -> impl Future<Output = ()> + Send;
 }

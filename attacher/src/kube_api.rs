@@ -65,9 +65,9 @@ pub trait Cluster: Send + Sync + 'static {
 pub enum AttachmentRequest<'a> {
     /// Reads it.
     Get,
-    /// Adds our finalizer and the record of the coming publish call, in one write.
+    /// Adds our finalizer and the record of the coming publish call, in one write to this version.
     Record(&'a Record),
-    /// Writes `status.attached=true` with the publish context, and removes the attach error.
+    /// Writes `status.attached=true` with the publish context, and removes the attach error, in this version.
     MarkAttached(&'a BTreeMap<String, String>),
     /// Writes `status.attached=false` and removes publish context and detach error, if finalizers of others keep the object.
     MarkDetached,
@@ -75,6 +75,13 @@ pub enum AttachmentRequest<'a> {
     SaveError(Operation, &'a Problem),
     /// Removes our finalizer.
     RemoveFinalizer(&'a Proof),
+}
+
+impl AttachmentRequest<'_> {
+    /// Whether the write is for the version from which it was decided. Others are right whatever was stored since.
+    pub fn is_of_one_version(&self) -> bool {
+        matches!(self, Self::Record(_) | Self::MarkAttached(_))
+    }
 }
 
 /// A request about a PersistentVolume. Writes name its UID.

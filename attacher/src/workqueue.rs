@@ -90,6 +90,8 @@ pub(crate) struct Queue {
     /// The times at which blocked nodes may start a call, and at which the driver takes one.
     node_permits: BTreeSet<(Instant, Node)>,
     driver_permit: Option<Instant>,
+    /// The key that was woken last to probe the driver.
+    probing: Option<Key>,
     /// The lane that was served last, for round robin.
     served: Lane,
     /// The current time: the start time of keys that are queued or start to run.
@@ -166,6 +168,7 @@ impl Queue {
             max_driver_calls: limits.driver_calls,
             node_permits: BTreeSet::new(),
             driver_permit: None,
+            probing: None,
             served: Lane::Volume,
             now,
         }

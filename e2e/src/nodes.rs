@@ -56,7 +56,7 @@ pub const OVERLAY: &str = "deploy/overlays/mock-driver-nodes";
 pub const ROOT_DIR: &str = "/var/lib/kubelet";
 /// Timeout of the readiness of a node or a driver pod on busy cores.
 pub const READY: Duration = Duration::from_secs(180);
-/// Feature gates that tests of Kubernetes' storage suite need and that are disabled by default.
+/// Feature gates that tests of Kubernetes' storage suite need and that are not enabled by default in each supported release.
 const SUITE_GATES: &[&str] = &["CSIVolumeHealth", "VolumeLimitScaling"];
 
 /// A cluster of real nodes.

@@ -124,6 +124,12 @@ impl ApiReader {
         (kept, false)
     }
 
+    /// One of the gaps; empty if there is none.
+    pub(crate) fn first_gap(&self) -> String {
+        let gaps = self.gaps.lock().unwrap_or_else(PoisonError::into_inner);
+        gaps.first().cloned().unwrap_or_default()
+    }
+
     fn note_unread(&self, resources: &str, error: &ReadError) {
         self.note_gap(format!("cannot read {resources}: {error}"));
     }

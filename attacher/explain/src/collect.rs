@@ -110,7 +110,7 @@ impl Collector<'_> {
                 let attachment = self.reader.get(&self.cluster_api(), &name).await?;
                 self.snapshot.attachments.push(attachment);
             }
-            ResourceKind::Cluster => self.read_waiting().await,
+            ResourceKind::Cluster => self.read_waiting().await?,
             ResourceKind::Node => {
                 // Attachments may outlive their Node object; then they are explained.
                 let node = match self.reader.get(&self.cluster_api(), &name).await {
@@ -361,13 +361,17 @@ impl Collector<'_> {
         let sources: Vec<_> = sources
             .filter(|(_, _, name)| is_object_name(name))
             .take(limit)
+            .map(|(kind, namespace, name)| {
+                let selector = format!("involvedObject.kind={kind},involvedObject.name={name}");
+                (namespace.to_owned(), selector)
+            })
             .collect();
         let this = &*self;
-        let events = concurrently(sources, |(kind, namespace, name)| async move {
-            let selector = format!("involvedObject.kind={kind},involvedObject.name={name}");
+        // Owned strings: of a future with borrowed ones, the compiler cannot prove that it is Send.
+        let events = concurrently(sources, |(namespace, selector): (String, String)| async move {
             let resources = format!("events in namespace {namespace}");
             let is_warning = |event: &Event| text(&event.type_) == "Warning";
-            let api = this.api(namespace);
+            let api = this.api(&namespace);
             this.reader.list(&resources, &api, &selector, is_warning).await.0
         });
         let events: Vec<Vec<Event>> = events.await;

@@ -241,10 +241,10 @@ fn notes(view: ClusterView<'_>, nothing: bool) -> Vec<String> {
     };
     notes.extend(warnings(view.snapshot));
     if nothing {
-        let note = if resource.kind == ResourceKind::Cluster {
-            "No volume waits for anything."
-        } else {
-            "There is no volume here that a CSI driver would have to attach."
+        let note = match (resource.kind, view.snapshot.gaps.is_empty()) {
+            (ResourceKind::Cluster, true) => "No volume waits for anything.",
+            (ResourceKind::Cluster, false) => "Of what could be read, no volume waits for anything.",
+            _ => "There is no volume here that a CSI driver would have to attach.",
         };
         notes.push(note.to_owned());
     }

@@ -73,6 +73,19 @@ pub async fn run(line: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
+/// What `explain -A` prints about the client's cluster.
+///
+/// # Errors
+/// The cluster cannot be read. Single objects that cannot be read are notes of the text.
+pub async fn explain_all(client: kube::Client) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+    let args = Args::read(["kubectl-csi_attach", "explain", "-A"].map(OsString::from));
+    let Command::Explain(args) = args.expect("the command line must be valid").command else {
+        unreachable!("the command line names `explain`");
+    };
+    let report = read(&args, client, &args.resource("")).await?;
+    Ok(printer::text(&report, Timestamp::now()))
+}
+
 async fn explain(args: &ExplainArgs) -> Result<State, Error> {
     let (client, namespace) = client::connect(args).await?;
     let resource = args.resource(&namespace);
@@ -128,4 +141,55 @@ fn print(text: &[u8]) -> Result<(), Error> {
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(text)?;
     Ok(stdout.flush()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http::{Request, Response, StatusCode};
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// A client of an API server that responds to the paths that `listed` knows with objects, and to others with an error.
+    fn mk_client(listed: fn(&str) -> Option<Value>) -> kube::Client {
+        let service = tower::service_fn(move |request: Request<Body>| async move {
+            let (status, body) = match listed(request.uri().path()) {
+                Some(items) => (StatusCode::OK, json!({"metadata": {}, "items": items})),
+                None => (
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "etcd is down", "code": 503}),
+                ),
+            };
+            let body = Body::from(body.to_string().into_bytes());
+            Ok::<_, Infallible>(Response::builder().status(status).body(body).unwrap())
+        });
+        kube::Client::new(service, "default")
+    }
+
+    #[tokio::test]
+    async fn cluster_that_cannot_be_read_is_an_error() {
+        let error = explain_all(mk_client(|_| None)).await.unwrap_err();
+        let text = chain(&*error);
+        assert!(
+            text.starts_with("cannot read") && text.contains("etcd is down"),
+            "{text}"
+        );
+    }
+
+    #[tokio::test]
+    async fn cluster_that_is_read_in_part_is_not_called_idle() {
+        let client = mk_client(|path| match path {
+            "/apis/storage.k8s.io/v1/volumeattachments" => Some(json!([])),
+            _ => None,
+        });
+        let text = explain_all(client).await.unwrap();
+        assert!(
+            text.contains("Of what could be read, no volume waits for anything."),
+            "{text}"
+        );
+        assert!(text.contains("cannot read pods"), "{text}");
+    }
 }

@@ -74,11 +74,24 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         Ok((targets, guards))
     }
 
-    /// Executes one command. From the shutdown on, only those that complete what was begun.
+    /// Executes one command. From the shutdown on, only those that complete what was begun. What was decided without calls, or by
+    /// lists and repeated answers, is not written after the end of the session on which it rests.
     async fn command(&self, subject: &Subject, command: &Command) -> Result<(), SyncError> {
         if command.begins() {
             self.unless_draining(std::future::ready(())).await?;
         }
+        let executed = self.execute_command(subject, command);
+        match self.progress(subject, |progress| progress.session_of(command)) {
+            None => executed.await,
+            Some(session) => tokio::select! {
+                biased;
+                () = self.csi.session_ended(session) => Err(SyncError::outdated()),
+                executed = executed => executed,
+            },
+        }
+    }
+
+    async fn execute_command(&self, subject: &Subject, command: &Command) -> Result<(), SyncError> {
         let attachment = &self.newest(subject);
         match command {
             Command::Connect => self.connect(subject).await?,
@@ -200,7 +213,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let newest = self.request(attachment, AttachmentRequest::Record(record)).await;
         let newest = newest.map_err(|error| SyncError::api("could not save VolumeAttachment", &error))?;
         let Some(newest) = newest else { return Ok(()) };
-        let is_stored = newest.finalizer && newest.recorded.has_same_target(&record.annotations);
+        let is_stored = newest.finalizer && newest.recorded == record.annotations;
         if !newest.deleting && !is_stored {
             // A publish under another record would be unpublished from the wrong target.
             return Err(SyncError::not_recorded());

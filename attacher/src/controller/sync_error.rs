@@ -10,6 +10,8 @@ use crate::workqueue::{Class, SyncError};
 /// The API server rejects longer messages, and the whole status with them.
 pub(super) const MESSAGE_BYTES: usize = 1024;
 
+const INVALID_ARGUMENT: i32 = 3;
+
 // === impl SyncError ===
 
 impl SyncError {
@@ -149,6 +151,8 @@ impl SyncError {
             NodeState::Unregistered => "its CSINode does not list the driver now".to_owned(),
             NodeState::Gone => "its CSINode does not exist".to_owned(),
         };
+        // The flag is about targets that the driver does not know, not about requests that it does not understand.
+        let has_flag = last.is_none_or(|last| last.code != Some(INVALID_ARGUMENT));
         Self {
             code: last.and_then(|last| last.code),
             ..Self::new(
@@ -156,7 +160,7 @@ impl SyncError {
                 format!(
                     "nothing proves that volume {volume_id:?} is detached from node id {node_id:?} ({node}); waiting for OK, or \
                      for lists of the driver that show the volume elsewhere. {} Last answer: {}",
-                    cures(finalizer),
+                    cures(finalizer, has_flag),
                     last.map_or("none", |last| &last.message),
                 ),
             )
@@ -170,7 +174,7 @@ impl SyncError {
             format!(
                 "the CSI driver reports no publish calls (PUBLISH_UNPUBLISH_VOLUME) any more, and the volume may be published: \
                  bring the calls back. {}",
-                cures(finalizer),
+                cures(finalizer, true),
             ),
         )
     }
@@ -204,10 +208,15 @@ impl SyncError {
 }
 
 /// What ends the wait for a proof of detach.
-fn cures(finalizer: &str) -> String {
+fn cures(finalizer: &str, has_flag: bool) -> String {
+    let flag = match has_flag {
+        true => {
+            "If the node, the volume or the driver's calls are gone for good, set --assume-unpublished-after=DURATION; or make"
+        }
+        false => "Make",
+    };
     format!(
-        "If the node, the volume or the driver's calls are gone for good, set --assume-unpublished-after=DURATION; or make sure \
-         that the volume is detached, and remove our finalizer: kubectl patch volumeattachment NAME --type=strategic -p \
+        "{flag} sure that the volume is detached, and remove our finalizer: kubectl patch volumeattachment NAME --type=strategic -p \
          '{{\"metadata\":{{\"$deleteFromPrimitiveList/finalizers\":[{finalizer:?}]}}}}'."
     )
 }

@@ -49,8 +49,8 @@ struct State {
     /// Whether the driver has no publish calls.
     without_publish: bool,
     panics: bool,
-    /// Whether a webhook changes the node id of records.
-    changes_records: bool,
+    /// What a webhook makes of records.
+    changes_records: Option<fn(&mut Recorded)>,
     published: Vec<PublishTarget>,
     /// The process crashes after this number of requests and calls.
     crashes_after: Option<usize>,
@@ -63,6 +63,7 @@ struct World {
     state: Arc<Mutex<State>>,
     /// Sends one withheld response.
     respond: Arc<Notify>,
+    reconnected: Arc<Notify>,
 }
 
 // === impl World ===
@@ -89,6 +90,24 @@ impl World {
         match state.refusals.iter().position(|(refused, _)| *refused == request) {
             Some(at) => Err(state.refusals.remove(at).expect("it was found").1),
             None => Ok(()),
+        }
+    }
+
+    async fn write_to(
+        &self,
+        request: &'static str,
+        known: &Attachment,
+        change: impl FnOnce(&mut Attachment),
+    ) -> Result<Attachment, Error> {
+        self.take(request).await?;
+        let stored = self
+            .state()
+            .attachment
+            .as_ref()
+            .map(|attachment| attachment.version);
+        match stored.is_none_or(|stored| stored == known.version) {
+            true => self.change(change),
+            false => Err(conflict()),
         }
     }
 
@@ -129,8 +148,8 @@ impl World {
     async fn record(&self, known: &Attachment, record: &Record) -> Result<Attachment, Error> {
         let body = patch::record(known, record, FINALIZER);
         let metadata = &body["metadata"];
-        let changes_it = self.state().changes_records;
-        self.write("record", |attachment| {
+        let change = self.state().changes_records;
+        self.write_to("record", known, |attachment| {
             attachment.finalizer |= metadata["finalizers"] == json!([FINALIZER]);
             let recorded = &mut attachment.recorded;
             for (key, value) in metadata["annotations"].as_object().into_iter().flatten() {
@@ -142,8 +161,8 @@ impl World {
                     key => panic!("an unknown annotation: {key}"),
                 }
             }
-            if changes_it {
-                recorded.node_id = Some("another".into());
+            if let Some(change) = change {
+                change(recorded);
             }
         })
         .await
@@ -163,7 +182,7 @@ impl World {
         known: &Attachment,
         context: &BTreeMap<String, String>,
     ) -> Result<Attachment, Error> {
-        self.write("mark attached", |attachment| {
+        self.write_to("mark attached", known, |attachment| {
             attachment.attached = true;
             let before = attachment.metadata.keys.iter();
             let kept = before.filter(|key| !known.metadata.keys.contains(key));
@@ -290,6 +309,12 @@ impl ControllerClient for World {
         let mut state = self.state();
         let opened = *state.session.get_or_insert_with(tokio::time::Instant::now);
         (!state.disconnected).then(|| opened.into_std())
+    }
+
+    async fn session_ended(&self, session: Option<std::time::Instant>) {
+        while self.session() == session {
+            self.reconnected.notified().await;
+        }
     }
 
     async fn ready(&self) -> Result<Capabilities, CallError> {
@@ -427,6 +452,14 @@ fn refusal(code: &str) -> CallError {
         code: Code::named(code).expect("a code of gRPC"),
         message: "no such node".to_owned(),
         reach: Reach::Answered,
+    }
+}
+
+fn conflict() -> Error {
+    Error::Rejected {
+        status: 409,
+        message: "the object has been modified".into(),
+        retry_after: None,
     }
 }
 

@@ -182,6 +182,12 @@ impl ControllerClient for Caller {
         self.connection.borrow().as_ref().map(|session| session.opened)
     }
 
+    async fn session_ended(&self, session: Option<Instant>) {
+        let mut connection = self.connection.clone();
+        let is_other = |now: &Option<std::sync::Arc<Session>>| now.as_ref().map(|now| now.opened) != session;
+        drop(connection.wait_for(is_other).await);
+    }
+
     async fn ready(&self) -> Result<Capabilities, CallError> {
         let mut connection = self.connection.clone();
         let up = tokio::time::timeout(

@@ -59,6 +59,7 @@ impl Cluster for ApiServer {
             self.attachments
                 .patch_subresource("status", name, &params, &patch)
         };
+        let is_of_one_version = request.is_of_one_version();
         let (kind, request) = match request {
             AttachmentRequest::Get => (Read, self.attachments.get(name, &GetParams::default())),
             AttachmentRequest::Record(record) => {
@@ -80,7 +81,11 @@ impl Cluster for ApiServer {
                 (Write(priority), patch_status(body))
             }
         };
-        let object: AttachmentObject = retry::send(&self.service, &self.limiter, kind, request?).await?;
+        let mut request = request?;
+        if is_of_one_version {
+            request.extensions_mut().insert(retry::OfOneVersion);
+        }
+        let object: AttachmentObject = retry::send(&self.service, &self.limiter, kind, request).await?;
         check_name(&object.metadata, name)?;
         Attachment::from_wire(object, &self.driver)
             .filter(|newest| newest.uid == attachment.uid)

@@ -71,7 +71,12 @@ struct Settings {
 
 /// A client without kube's decoding. Writes of a leader have its [`Leadership`](crate::leader_election::Leadership) among their
 /// extensions.
-pub(crate) type ApiService = BoxCloneSyncService<Request<Body>, Response<ResponseBody>, BoxError>;
+#[derive(Clone)]
+pub(crate) struct ApiService {
+    /// Host and port, for errors.
+    pub(crate) server: Arc<str>,
+    pub(crate) http: BoxCloneSyncService<Request<Body>, Response<ResponseBody>, BoxError>,
+}
 
 /// The connections of one client.
 struct Connections {
@@ -86,8 +91,8 @@ struct Connections {
 enum Unanswered {
     #[error("the connection to the API server at {0} failed")]
     Lost(Arc<str>, #[source] BoxError),
-    #[error("the response was cut off")]
-    CutOff(#[source] BoxError),
+    #[error("the response of the API server at {0} was cut off")]
+    CutOff(Arc<str>, #[source] BoxError),
     #[error("no answer of the API server at {0} within {limit} s", limit = RESPONSE_TIMEOUT.as_secs())]
     Late(Arc<str>),
 }
@@ -124,7 +129,7 @@ impl Clients {
         let requests = access.service(None, counts.clone());
         Self {
             watches: access.connect(rate.clone(), counts.clone()),
-            events: Client::new(requests.clone(), access.0.namespace.clone()),
+            events: Client::new(requests.http.clone(), access.0.namespace.clone()),
             requests,
             rate,
             counts,
@@ -190,7 +195,7 @@ impl Access {
 
     /// A client with its own connection. Its requests wait for `rate`.
     pub(crate) fn connect(&self, rate: Option<RateLimit>, counts: Requests) -> Client {
-        Client::new(self.service(rate, counts), self.0.namespace.clone())
+        Client::new(self.service(rate, counts).http, self.0.namespace.clone())
     }
 
     pub(crate) fn service(&self, rate: Option<RateLimit>, counts: Requests) -> ApiService {
@@ -215,7 +220,10 @@ impl Access {
             })
             .map_err(credentials::without_plugin_output)
             .service(authorized);
-        BoxCloneSyncService::new(service)
+        ApiService {
+            server: self.0.server.clone(),
+            http: BoxCloneSyncService::new(service),
+        }
     }
 }
 
@@ -244,7 +252,7 @@ impl Connections {
             Err(error) => Outcome::Failed(chain(error)),
         };
         drop(running);
-        let whole = complete(is_watch, answer?);
+        let whole = complete(&self.server, is_watch, answer?);
         let whole = timeout(RESPONSE_TIMEOUT, whole).await;
         Ok(whole.map_err(|_| Unanswered::Late(self.server.clone()))??)
     }
@@ -252,6 +260,7 @@ impl Connections {
 
 /// The response with its whole body, unless it is a watch's, or with a Status if it is a refusal.
 async fn complete(
+    server: &Arc<str>,
     is_watch: bool,
     answer: Response<ResponseBody>,
 ) -> Result<Response<ResponseBody>, Unanswered> {
@@ -260,7 +269,11 @@ async fn complete(
         return Ok(answer);
     }
     let (head, body) = answer.into_parts();
-    let mut body = body.collect().await.map_err(Unanswered::CutOff)?.to_bytes();
+    let mut body = body
+        .collect()
+        .await
+        .map_err(|error| Unanswered::CutOff(server.clone(), error))?
+        .to_bytes();
     if refused {
         let status = serde_json::to_vec(&status::of_refusal(&head, &body));
         body = status.expect("a Status must be JSON").into();

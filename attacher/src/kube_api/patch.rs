@@ -14,7 +14,7 @@ use crate::model::attachment::{NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VO
 use crate::model::{Attachment, Problem, Uid, Version, Volume};
 use crate::plan::{Operation, Record};
 
-/// Adds our finalizer and the record of the coming publish call.
+/// Adds our finalizer and the record of the coming publish call to one version: when it is executed late, another target may be recorded.
 pub fn record(attachment: &Attachment, record: &Record, finalizer: &str) -> Value {
     let recorded = &attachment.recorded;
     let wanted = &record.annotations;
@@ -40,7 +40,7 @@ pub fn record(attachment: &Attachment, record: &Record, finalizer: &str) -> Valu
         before.map(ToString::to_string).as_deref(),
         after.map(ToString::to_string).as_deref(),
     );
-    let mut metadata = json!({ "uid": attachment.uid.0 });
+    let mut metadata = of_one_version(&attachment.uid, attachment.version);
     if record.is_unconditional || !attachment.finalizer {
         metadata["finalizers"] = json!([finalizer]);
     }
@@ -61,16 +61,23 @@ pub(super) fn remove_finalizer(uid: &Uid, finalizer: &str) -> Value {
 }
 
 /// Removes our finalizer from this version of the volume: a removal that the API server executes late, after its repetition, must not
-/// remove the finalizer that a later attach has added to the same volume. A version that is no number cannot be named.
+/// remove the finalizer that a later attach has added to the same volume.
 pub(super) fn remove_pv_finalizer(volume: &Volume, finalizer: &str) -> Value {
-    let mut patch = remove_finalizer(&volume.uid, finalizer);
-    if volume.version != Version::UNKNOWN {
-        patch["metadata"]["resourceVersion"] = volume.version.0.to_string().into();
-    }
-    patch
+    let mut metadata = of_one_version(&volume.uid, volume.version);
+    metadata["$deleteFromPrimitiveList/finalizers"] = json!([finalizer]);
+    json!({ "metadata": metadata })
 }
 
-/// `status` of an attached volume. A patch merges maps, so keys of an earlier publish are set to null.
+/// A write that the API server executes late changes nothing if another one came between. A version that is no number cannot be named.
+fn of_one_version(uid: &Uid, version: Version) -> Value {
+    let mut metadata = json!({ "uid": uid.0 });
+    if version != Version::UNKNOWN {
+        metadata["resourceVersion"] = version.0.to_string().into();
+    }
+    metadata
+}
+
+/// `status` of an attached volume, for one version: when it is executed late, the volume may be detached. A patch merges maps, so keys of an earlier publish are set to null.
 pub(super) fn attached(attachment: &Attachment, context: &BTreeMap<String, String>) -> Value {
     let mut metadata: Map<String, Value> = attachment
         .metadata
@@ -87,7 +94,7 @@ pub(super) fn attached(attachment: &Attachment, context: &BTreeMap<String, Strin
     if !metadata.is_empty() {
         status["attachmentMetadata"] = metadata.into();
     }
-    json!({ "metadata": { "uid": attachment.uid.0 }, "status": status })
+    json!({ "metadata": of_one_version(&attachment.uid, attachment.version), "status": status })
 }
 
 /// `status` of a detached volume.
@@ -130,6 +137,7 @@ mod tests {
             record(&attachment, &first, "f"),
             json!({ "metadata": {
                 "uid": "uid-va",
+                "resourceVersion": "1",
                 "finalizers": ["f"],
                 "annotations": {
                     "csi.alpha.kubernetes.io/node-id": "id",
@@ -155,6 +163,7 @@ mod tests {
             record(&attachment, &changed, "f"),
             json!({ "metadata": {
                 "uid": "uid-va",
+                "resourceVersion": "1",
                 "annotations": {
                     "csi.alpha.kubernetes.io/node-id": "other",
                     "external-attacher/publish-secret": null,
@@ -170,6 +179,7 @@ mod tests {
             record(&attachment, &repeated, "f"),
             json!({ "metadata": {
                 "uid": "uid-va",
+                "resourceVersion": "1",
                 "finalizers": ["f"],
                 "annotations": {
                     "csi.alpha.kubernetes.io/node-id": "other",
@@ -190,7 +200,7 @@ mod tests {
         assert_eq!(
             attached(&attachment, &context),
             json!({
-                "metadata": { "uid": "uid-va" },
+                "metadata": { "uid": "uid-va", "resourceVersion": "1" },
                 "status": {
                     "attached": true, "attachError": null,
                     "attachmentMetadata": { "old": null, "kept": "v" },

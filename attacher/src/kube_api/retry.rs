@@ -120,7 +120,7 @@ pub(super) async fn attempt<T: DeserializeOwned>(
         request.extensions_mut().insert(limiter.leadership.clone());
     }
     let answer = async {
-        let response = service.clone().oneshot(request).await;
+        let response = service.http.clone().oneshot(request).await;
         let (head, body) = response.map_err(|error| chain(&*error))?.into_parts();
         let body = body.collect().await.map_err(|error| chain(&*error))?;
         Ok::<_, String>((head.status, body.to_bytes()))
@@ -134,9 +134,10 @@ pub(super) async fn attempt<T: DeserializeOwned>(
         Some(Ok(answer)) => answer,
         Some(Err(why)) => return Err(Failure::unanswered(why)),
         None => {
-            return Err(Failure::unanswered(
-                "no response from the API server in time".to_owned(),
-            ));
+            return Err(Failure::unanswered(format!(
+                "no response from the API server at {} in time",
+                service.server
+            )));
         }
     };
     if status.is_client_error() || status.is_server_error() {

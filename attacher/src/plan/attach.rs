@@ -118,9 +118,8 @@ pub(crate) fn attach(inputs: &AttachInputs, driver: &Driver) -> Result<AttachPla
     };
     let is_complete = attachment.finalizer && attachment.recorded == annotations;
     Ok(AttachPlan {
-        // Without our finalizer nothing was published, and an attached volume is in use.
-        former: former(inputs, &target, csi, spec.migrated)
-            .filter(|_| attachment.finalizer && !attachment.attached),
+        // An attached volume is in use. The record alone is reason enough: another client may have removed our finalizer.
+        former: former(inputs, &target, csi, spec.migrated).filter(|_| !attachment.attached),
         capability,
         read_only: csi.read_only && driver.capabilities.publish_readonly,
         volume_context: csi.attributes.clone(),

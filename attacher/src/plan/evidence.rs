@@ -11,7 +11,8 @@ use crate::model::{PublishTarget, Uid};
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DetachEvidence {
-    answers: HashMap<PublishTarget, Answers>,
+    /// By the VolumeAttachment or orphan whose unpublishes they answer: each counts its own ones.
+    answers: HashMap<(Uid, PublishTarget), Answers>,
     lists: HashMap<PublishTarget, ListEvidence>,
     /// Targets of running publish calls.
     publishing: HashSet<PublishTarget>,
@@ -22,9 +23,10 @@ pub(crate) struct DetachEvidence {
 // === impl DetachEvidence ===
 
 impl DetachEvidence {
-    /// The evidence about a target, whose last unpublish had this result.
-    pub(crate) fn about(&self, target: &PublishTarget, result: UnpublishResult) -> TargetEvidence {
-        let answers = self.answers.get(target).filter(|answers| answers.is_of(result));
+    /// The evidence about a target, whose last unpublish for the VolumeAttachment had this result.
+    pub(crate) fn about(&self, uid: &Uid, target: &PublishTarget, result: UnpublishResult) -> TargetEvidence {
+        let answers = self.answers.get(&(uid.clone(), target.clone()));
+        let answers = answers.filter(|answers| answers.is_of(result));
         TargetEvidence {
             result,
             answers: answers.cloned(),
@@ -38,26 +40,25 @@ impl DetachEvidence {
         self.lists.clear();
     }
 
-    /// Forgets the answers about a VolumeAttachment that is gone, or whose node registered again.
+    /// Forgets the answers for a VolumeAttachment or orphan that is gone, or whose node registered again.
     pub(crate) fn forget(&mut self, uid: &Uid) {
-        self.answers.retain(|_, answers| !answers.is_about(uid));
+        self.answers.retain(|(asked_for, _), _| asked_for != uid);
     }
 
-    pub(crate) fn forget_answers(&mut self, target: &PublishTarget) {
-        self.answers.remove(target);
+    fn forget_target(&mut self, target: &PublishTarget) {
+        self.answers.retain(|(_, asked), _| asked != target);
+        self.lists.remove(target);
     }
 
     /// A publish call for the target begins.
     pub(crate) fn publish_begins(&mut self, target: &PublishTarget) {
-        self.answers.remove(target);
-        self.lists.remove(target);
+        self.forget_target(target);
         self.publishing.insert(target.clone());
     }
 
     /// The publish call has ended, whatever its result.
     pub(crate) fn publish_ended(&mut self, target: &PublishTarget) {
-        self.answers.remove(target);
-        self.lists.remove(target);
+        self.forget_target(target);
         self.publishing.remove(target);
         self.published_in_round.insert(target.clone());
     }
@@ -71,13 +72,14 @@ impl DetachEvidence {
         result: UnpublishResult,
         now: Instant,
     ) {
-        let before = self.answers.remove(target);
+        let key = (uid.clone(), target.clone());
+        let before = self.answers.remove(&key);
         if matches!(
             result,
             UnpublishResult::NotFound | UnpublishResult::InvalidArgument
         ) {
-            let answers = Answers::after(before.as_ref(), uid, session, result, now);
-            self.answers.insert(target.clone(), answers);
+            let answers = Answers::after(before.as_ref(), session, result, now);
+            self.answers.insert(key, answers);
         }
     }
 

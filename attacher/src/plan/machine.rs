@@ -47,9 +47,16 @@ impl Machine<'_> {
     fn attach(&self, inputs: &AttachInputs, before: &Attachment) -> Step<Next> {
         let attachment = &inputs.attachment;
         // The detach is an item of its own, and the response to an earlier status write may have been lost.
-        if attachment.deleting || attachment.attached && !before.attached {
+        let is_undone = !self.progress.sync.unpublished.is_empty();
+        if attachment.deleting || attachment.attached && !before.attached && !is_undone {
             return Ok(Next::Done);
         }
+        // The API server may execute the status write of an earlier sync after this one has unpublished that target.
+        let inputs = &match attachment.attached && is_undone {
+            true => not_attached(inputs),
+            false => inputs.clone(),
+        };
+        let attachment = &inputs.attachment;
         if let Some(published) = &self.progress.published {
             self.lock([&published.target])?;
             return Ok(act(Command::MarkAttached(Some(published.clone()))));
@@ -162,7 +169,10 @@ impl Machine<'_> {
         }
         let may_be_published = attachment.finalizer || attachment.recorded.node_id.is_some();
         let plan = match detach(inputs, self.view.driver) {
-            Err(refusal) if may_be_published => return Ok(Next::Stop(Stop::Refused(refusal))),
+            // `attached: true` without our finalizer: the volume may be published.
+            Err(refusal) if may_be_published || capabilities.publish && attachment.attached => {
+                return Ok(Next::Stop(Stop::Refused(refusal)));
+            }
             Ok(plan) if capabilities.publish || may_be_published => plan,
             // It was never published.
             Ok(_) | Err(_) => return Ok(release(attachment, None)),
@@ -258,7 +268,7 @@ impl Machine<'_> {
                 }
             },
         };
-        Ok(self.view.evidence.about(target, result))
+        Ok(self.view.evidence.about(&attachment.uid, target, result))
     }
 
     fn connected(&self) -> Step<Capabilities> {
@@ -286,6 +296,16 @@ impl Machine<'_> {
         targets.sort_unstable();
         targets.dedup();
         Err(Next::Lock(targets))
+    }
+}
+
+fn not_attached(inputs: &AttachInputs) -> AttachInputs {
+    AttachInputs {
+        attachment: Arc::new(Attachment {
+            attached: false,
+            ..(*inputs.attachment).clone()
+        }),
+        ..inputs.clone()
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Proof, UnpublishResult, View};
+use super::{Command, Proof, UnpublishResult, View};
 use crate::model::{Attachment, Capabilities, PublishTarget, SecretRef, Secrets, Uid, Volume};
 
 /// What this process knows about one VolumeAttachment or one orphan beyond the objects. A crash is `Progress::default()`.
@@ -81,6 +81,16 @@ pub(crate) struct Orphan {
     pub(crate) attachment: Arc<Attachment>,
 }
 
+// === impl Orphan ===
+
+impl Orphan {
+    /// Identifies it beside VolumeAttachments, also beside the one that published it, which may use the volume again.
+    pub(crate) fn uid(&self) -> Uid {
+        let PublishTarget { volume_id, node_id } = &self.target;
+        Uid(format!("{volume_id:?} on {node_id:?}").into())
+    }
+}
+
 // === impl Progress ===
 
 impl Progress {
@@ -93,6 +103,20 @@ impl Progress {
         self.sync
             .driver
             .take_if(|(session, _)| view.session.is_some() && *session != view.session);
+    }
+
+    /// The session that must last until the command's write is sent.
+    pub(crate) fn session_of(&self, command: &Command) -> Option<Option<Instant>> {
+        let rests_on_session = match command {
+            Command::MarkAttached(published) => published.is_none(),
+            Command::MarkDetached | Command::RemoveFinalizer(_) => self.proof.is_none(),
+            Command::Connect | Command::GetAttachment | Command::GetVolume(_) | Command::GetNode(_) => false,
+            Command::GetSecret { .. } | Command::AddPvFinalizer(_) | Command::Record(_) => false,
+            Command::Publish(_) | Command::Unpublish { .. } => false,
+            Command::KeepOrphan(_) | Command::EndOrphan | Command::KeepProof(_) => false,
+        };
+        let driver = self.sync.driver.filter(|_| rests_on_session);
+        driver.map(|(session, _)| session)
     }
 
     /// A publish has succeeded. Former answers about its target do not count any more.

@@ -49,10 +49,9 @@ pub(crate) enum UnpublishResult {
     Failed,
 }
 
-/// Equal answers in a row about one target, from one session with the driver.
+/// Equal answers in a row to unpublishes of one target for one VolumeAttachment or orphan, from one session with the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answers {
-    uid: Uid,
     /// When the session was opened, which identifies it.
     session: Instant,
     result: UnpublishResult,
@@ -64,6 +63,8 @@ pub(crate) struct Answers {
 /// The complete lists in a row, of one session, that began after the last publish call for a target had ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ListEvidence {
+    /// Whether the last of them shows the volume on the node.
+    pub(crate) is_published: bool,
     /// Lists that have an entry of the volume without the node.
     pub(crate) lacking: u32,
     /// When the first and the last of the lists began that have entries, but none of the volume.
@@ -165,27 +166,21 @@ impl UnpublishResult {
 // === impl Answers ===
 
 impl Answers {
-    /// The answers that end with `result`. Another result, session or VolumeAttachment resets them.
+    /// The answers that end with `result`. Another result or session resets them.
     pub(crate) fn after(
         before: Option<&Self>,
-        uid: &Uid,
         session: Instant,
         result: UnpublishResult,
         now: Instant,
     ) -> Self {
-        let same = before.filter(|b| (&b.uid, b.session, b.result) == (uid, session, result));
+        let same = before.filter(|before| (before.session, before.result) == (session, result));
         Self {
-            uid: uid.clone(),
             session,
             result,
             count: same.map_or(0, |before| before.count).saturating_add(1),
             first: same.map_or(now, |before| before.first),
             last: now,
         }
-    }
-
-    pub(crate) fn is_about(&self, uid: &Uid) -> bool {
-        self.uid == *uid
     }
 
     pub(crate) fn is_of(&self, result: UnpublishResult) -> bool {
@@ -205,14 +200,18 @@ impl ListEvidence {
         match listed {
             ListedState::Elsewhere => Self {
                 lacking: self.lacking.saturating_add(1),
-                unlisted: None,
+                ..Self::default()
             },
-            ListedState::Published | ListedState::Unknown => Self::default(),
+            ListedState::Published => Self {
+                is_published: true,
+                ..Self::default()
+            },
+            ListedState::Unknown => Self::default(),
             // A cold cache lists nothing.
             ListedState::Absent if entries == 0 => Self::default(),
             ListedState::Absent => Self {
-                lacking: 0,
                 unlisted: Some((self.unlisted.map_or(began, |(first, _)| first), began)),
+                ..Self::default()
             },
         }
     }
@@ -238,11 +237,10 @@ impl TargetEvidence {
         matches!(self.result, UnpublishResult::Unpublished | UnpublishResult::InUse)
     }
 
-    /// The driver gave the same answer for so long that it is no cold cache.
+    /// The driver gave the same answer for so long that it is no cold cache, and its lists do not contradict it.
     fn is_repeated(&self) -> bool {
-        self.answers
-            .as_ref()
-            .is_some_and(|answers| answers.lasted(ANSWERS_OVER))
+        let answers = self.answers.as_ref();
+        !self.lists.is_published && answers.is_some_and(|answers| answers.lasted(ANSWERS_OVER))
     }
 }
 

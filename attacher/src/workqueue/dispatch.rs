@@ -14,7 +14,7 @@ pub(super) const REPORT_PERIOD: Duration = Duration::from_secs(15);
 
 impl Queue {
     /// Sets the time, and moves keys whose backoff has ended into their lanes. While the driver is down, only one key at a
-    /// time probes it, even before the end of its backoff.
+    /// time probes it, even before the end of its backoff and beside ready keys, which may not call it.
     pub(crate) fn advance(&mut self, now: Instant) {
         self.now = now;
         let mut held = Vec::new();
@@ -29,14 +29,11 @@ impl Queue {
         }
         self.waiting.extend(held);
         if down.is_some_and(|probe| probe <= now)
-            && Lane::CALLING.iter().all(|lane| self.has_none_ready(*lane))
+            && !self.probing.as_ref().is_some_and(|key| self.is_ready(key))
         {
-            let next = self
-                .waiting
-                .values()
-                .find(|key| self.waits_for_driver(key))
-                .cloned();
-            if let Some(key) = next {
+            let mut waiting = self.waiting.values();
+            self.probing = waiting.find(|key| self.waits_for_driver(key)).cloned();
+            if let Some(key) = self.probing.clone() {
                 self.end_backoff(&key);
             }
         }
@@ -50,8 +47,9 @@ impl Queue {
         self.flow.sweep(now);
     }
 
-    fn has_none_ready(&self, lane: Lane) -> bool {
-        self.lanes[lane as usize].first().is_none()
+    fn is_ready(&self, key: &Key) -> bool {
+        let entry = self.entries.get(key);
+        entry.is_some_and(|entry| matches!(entry.stage, Stage::Ready { .. }))
     }
 
     fn end_backoff(&mut self, key: &Key) {

@@ -32,6 +32,8 @@ struct Node {
     limiter: Limiter,
     /// Whether a call failed alone since the last success.
     fails: bool,
+    /// Its limit is doubted after this many calls in a row that the driver accepts at the interval that was learned for it.
+    doubted_at: u32,
 }
 
 #[derive(Debug)]
@@ -104,6 +106,8 @@ const PROBES: Duration = Duration::from_secs(2);
 const FINAL_PROBES: Duration = Duration::from_secs(5);
 /// The period in which refusals of two nodes count as the driver's.
 const ACROSS_NODES: Duration = Duration::from_secs(2);
+/// The first number of accepted calls after which a node's limit is doubted. It doubles each time.
+const DOUBTED_AT: u32 = 16;
 /// How long limits are kept without calls.
 const KEPT: Duration = Duration::from_secs(600);
 const SWEEP: Duration = Duration::from_secs(60);
@@ -207,6 +211,7 @@ impl FlowControl {
         let node = self.nodes.entry(node.clone()).or_insert_with(|| Node {
             limiter: Limiter::new(LONGEST_LOCK),
             fails: false,
+            doubted_at: DOUBTED_AT,
         });
         node.limiter.begin(id, sent, now);
     }
@@ -226,7 +231,12 @@ impl FlowControl {
         match outcome {
             Outcome::Unrelated => {
                 limits.limiter.forget(id);
-                self.driver.forget(id);
+                // It did not probe the driver.
+                if self.driver.forget(id)
+                    && let Some(failing) = &mut self.failing
+                {
+                    failing.probe = failing.probe.min(now);
+                }
                 Ended::Other
             }
             Outcome::Success => {
@@ -237,6 +247,13 @@ impl FlowControl {
                 } else {
                     limits.limiter.succeeded(id, now);
                     self.driver.succeeded(id, now);
+                    // A limit of the driver may have taught the node, too, which only a refusal could correct.
+                    if limits.limiter.window().is_some()
+                        && self.driver.accepted_in_a_row() >= limits.doubted_at
+                    {
+                        limits.doubted_at = limits.doubted_at.saturating_mul(2);
+                        limits.limiter.unlearn();
+                    }
                 }
                 let node_recovered = std::mem::take(&mut limits.fails);
                 let failing = self.failing.take();

@@ -13,14 +13,17 @@ pub(super) struct Interval {
     /// The one in use.
     pub(super) current: Duration,
     /// Accepted ones in a row, and refused ones.
-    accepted: u32,
+    pub(super) accepted: u32,
     refused: u32,
+    /// Refused ones in all.
+    taught: u32,
 }
 
 /// The bisection ends when the interval is known with this precision.
 const PRECISION: f64 = 1.06;
-/// The part by which the longest refused interval shrinks with a success. It doubles with each 16 in a row.
-const SHRINK: f64 = 0.0003;
+/// The part by which the longest refused interval shrinks with a success, and the number of successes in a row with which that doubles:
+/// after one refusal at most, which may have had another reason, after two, and after more.
+const SHRINKS: [(f64, u32); 3] = [(0.02, 2), (0.005, 4), (0.0003, 16)];
 /// How much longer an interval becomes if it is refused although it was accepted before.
 const STEP: f64 = 1.15;
 /// After this many refusals in a row, what was accepted before is no bound any more.
@@ -38,6 +41,7 @@ impl Default for Interval {
             current: INTERVAL_START,
             accepted: 0,
             refused: 0,
+            taught: 0,
         }
     }
 }
@@ -64,7 +68,8 @@ impl Interval {
         }
         self.high = Some(self.high.map_or(gap, |high| high.min(gap)));
         self.accepted += 1;
-        let share = SHRINK * f64::from(1u32 << (self.accepted / 16).min(4));
+        let (share, doubles) = SHRINKS[self.taught.saturating_sub(1).min(2) as usize];
+        let share = share * f64::from(1u32 << (self.accepted / doubles).min(4));
         self.low = match gap < self.low {
             true => gap / 2,
             false => self.low.mul_f64(1.0 - share),
@@ -82,6 +87,7 @@ impl Interval {
 
     pub(super) fn refused(&mut self, gap: Duration) {
         self.refused += 1;
+        self.taught += 1;
         self.accepted = 0;
         self.low = self.low.max(gap);
         if self.high.is_some_and(|high| high <= self.low) {

@@ -32,7 +32,7 @@ pub(super) struct Limiter {
     last_end: Option<Instant>,
     /// The call that ended then.
     last_ended: CallId,
-    /// The duration of the slowest refusal.
+    /// The duration of the slowest refusal, less what calls one at a time have disproved of it.
     latency: Duration,
 }
 
@@ -97,6 +97,11 @@ impl Limiter {
         is_paced.then_some(self.interval.current)
     }
 
+    /// Calls in a row that were accepted at the interval.
+    pub(super) fn accepted_in_a_row(&self) -> u32 {
+        self.interval.accepted
+    }
+
     /// Whether a call was sent since the start.
     pub(super) fn was_used(&self) -> bool {
         !self.calls.is_empty() || self.last_end.is_some()
@@ -126,6 +131,8 @@ impl Limiter {
         let at = match self.window {
             _ if self.outlasts_call => paced,
             window if window.is_none_or(|window| self.calls.len() < window) => None,
+            // Calls that end before they are known to be accepted would be sent one by one.
+            Some(1) if self.interval.accepted >= 2 => paced,
             Some(1) => paced.max(unknown),
             _ if self.is_start => unknown,
             _ => return Err(None),
@@ -161,9 +168,9 @@ impl Limiter {
         self.calls.insert(id, call);
     }
 
-    /// The end of a call whose result says nothing about the limit.
-    pub(super) fn forget(&mut self, id: CallId) {
-        self.calls.remove(&id);
+    /// The end of a call whose result says nothing about the limit. Returns whether it was in flight.
+    pub(super) fn forget(&mut self, id: CallId) -> bool {
+        self.calls.remove(&id).is_some()
     }
 
     pub(super) fn succeeded(&mut self, id: CallId, now: Instant) {
@@ -172,6 +179,10 @@ impl Limiter {
             return;
         };
         let unchanged = PATIENCE.max(2 * now.saturating_duration_since(call.began));
+        // One slow refusal must not keep calls apart for ever.
+        if self.window == Some(1) && !call.is_paced {
+            self.latency = self.latency.mul_f64(0.9);
+        }
         if let Some(window) = self.window
             && self.calls.len() + 1 >= window
             && !(window == 1 && self.interval.high.is_some())

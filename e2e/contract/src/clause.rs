@@ -192,6 +192,9 @@ clauses! {
     PodsAttached, "pods-attached", Path, path::pods_attached,
         "Once the faults have ended, each running pod's volume has a VolumeAttachment to the pod's node.",
         "kube-controller-manager, attach/detach controller: desired state of world";
+    ListedWhileAttached, "listed-while-attached", Path, path::listed_while_attached,
+        "A Node lists no volume in volumesAttached again whose VolumeAttachment is being deleted.",
+        "kube-controller-manager, node status updater; kubernetes#120571";
     NoPanic, "no-panic", Path, path::no_panic,
         "No controller and no kubelet panics.",
         "the harness";

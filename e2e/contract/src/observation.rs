@@ -1,6 +1,6 @@
 //! What a harness observes, without any type of a Kubernetes or CSI client.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -186,6 +186,8 @@ pub enum Observation {
         /// Whether it is ready and has no out-of-service taint.
         healthy: bool,
     },
+    /// The volumes (the driver's IDs) that the status of a Node (its name) lists as attached.
+    VolumesAttached(Name, BTreeSet<Name>),
     /// The registration of the driver in a CSINode changed.
     CsiNode(Name, Registration),
     /// The controller force-detaches from now on: the volume (the driver's ID) from the node (its name).
@@ -324,6 +326,7 @@ impl fmt::Display for Observation {
             }
             Self::PodGone(name) => write!(f, "pod {name} is deleted"),
             Self::Node { node, healthy } => write!(f, "Node {node} healthy={healthy}"),
+            Self::VolumesAttached(node, volumes) => write!(f, "Node {node} volumesAttached={volumes:?}"),
             Self::CsiNode(node, registration) => write!(f, "CSINode {node}: {registration:?}"),
             Self::Forced(volume, node) => write!(f, "the controller force-detaches {volume} from {node}"),
             Self::PublishCapability(has) => write!(f, "PUBLISH_UNPUBLISH_VOLUME={has}"),

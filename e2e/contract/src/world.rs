@@ -80,6 +80,8 @@ pub struct NodeState {
     pub registration: Option<(Registration, usize)>,
     /// All node IDs that the driver ever registered for it.
     pub ids: BTreeSet<Name>,
+    /// The volumes that its status lists as attached.
+    pub listed: BTreeSet<Name>,
 }
 
 // === impl World ===
@@ -196,6 +198,9 @@ impl World {
             }
             Observation::Node { node, healthy } => {
                 self.nodes.entry(node.clone()).or_default().healthy = Some(*healthy);
+            }
+            Observation::VolumesAttached(node, volumes) => {
+                self.nodes.entry(node.clone()).or_default().listed = volumes.clone();
             }
             Observation::CsiNode(node, registration) => self.register(number, node, registration),
             Observation::Forced(volume, node) => {

@@ -156,14 +156,6 @@ impl Toolchain {
         })
     }
 
-    /// The programs of Kubernetes' storage suite, if all are built.
-    pub async fn built_suite_programs(&self) -> Result<Option<SuitePrograms>> {
-        match self.are_built(&[SUITE, GINKGO, AGNHOST, SUITE_SSH]).await? {
-            true => self.build_suite_programs().await.map(Some),
-            false => Ok(None),
-        }
-    }
-
     async fn are_built(&self, programs: &[GoProgram]) -> Result<bool> {
         for program in programs {
             if self.built_go_program(program).await?.is_none() {

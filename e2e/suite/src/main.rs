@@ -32,7 +32,7 @@ struct Args {
     /// Families of tests; all by default.
     #[arg(long = "suite", value_delimiter = ',')]
     families: Vec<Family>,
-    /// Run some tests of each family, with programs that are already built; otherwise none.
+    /// Run some tests of each family.
     #[arg(long, conflicts_with_all = ["focus", "families", "write"])]
     smoke: bool,
     /// Number of concurrent tests.
@@ -66,21 +66,14 @@ fn main() -> ExitCode {
 
 async fn in_run(args: &Args) -> Result<()> {
     let settings = Settings::from_env();
-    match missing_requirement(&settings) {
-        Some(reason) if args.smoke => {
-            say(&format!("SKIPPED: {reason}"));
-            return Ok(());
-        }
-        Some(reason) => bail!("{reason}"),
-        None => {}
+    if let Some(reason) = missing_requirement(&settings) {
+        bail!("{reason}");
     }
     let commit = args.write.then(commit).transpose()?;
     let run = Run::start()?;
     let toolchain = Toolchain::new(&run, settings);
-    let Some((mut programs, suite)) = programs(&toolchain, args.smoke).await? else {
-        say("SKIPPED: not all programs of the nodes and of the suite are built");
-        return run.finish().await;
-    };
+    let suite = toolchain.build_suite_programs().await?;
+    let mut programs = toolchain.build_node_programs().await?;
     programs.suite = Some(suite.clone());
     let nodes = RealNodes::start(&run, &toolchain, programs, SUITE_OVERLAY, ROOT_DIR).await?;
     suite::deploy(&nodes, &toolchain, args.zones).await?;
@@ -109,19 +102,6 @@ async fn in_run(args: &Args) -> Result<()> {
         0 => Ok(()),
         failed => bail!("{failed} tests failed"),
     }
-}
-
-/// The programs of the nodes and of the suite: built on first use, or only if all are built.
-async fn programs(toolchain: &Toolchain, only_built: bool) -> Result<Option<(NodePrograms, SuitePrograms)>> {
-    if !only_built {
-        let suite = toolchain.build_suite_programs().await?;
-        return Ok(Some((toolchain.build_node_programs().await?, suite)));
-    }
-    let Some(suite) = toolchain.built_suite_programs().await? else {
-        return Ok(None);
-    };
-    let nodes = toolchain.built_node_programs().await?;
-    Ok(nodes.map(|nodes| (nodes, suite)))
 }
 
 /// The commit of the tree, with `-dirty` if it has other changes than results.

@@ -36,6 +36,11 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
             "documents::readme_lists_all_scenarios",
             readme_lists_all_scenarios,
         ),
+        trial(
+            harness,
+            "documents::figures_of_the_readme_are_those_of_the_benchmark",
+            figures_are_measured,
+        ),
     ]
 }
 
@@ -133,6 +138,29 @@ async fn scenarios_exist(_harness: Arc<Harness>) -> Result<()> {
         }
     }
     ensure!(named >= 50, "only {named} scenarios were found in the table");
+    Ok(())
+}
+
+/// The README's table about the Go sidecar has rows of docs/benchmark.md, unchanged.
+async fn figures_are_measured(_harness: Arc<Harness>) -> Result<()> {
+    let (readme, measured) = (
+        read(&workspace_root().join("README.md"))?,
+        read(&workspace_root().join("docs/benchmark.md"))?,
+    );
+    let (_, section) = readme
+        .split_once("## Compare it with the Go sidecar")
+        .context("the README's section about the Go sidecar is missing")?;
+    let rows: Vec<_> = section.lines().filter(|line| line.starts_with('|')).collect();
+    ensure!(
+        rows.len() > 2,
+        "the README's table about the Go sidecar is missing"
+    );
+    for row in rows {
+        ensure!(
+            measured.lines().any(|line| line == row),
+            "docs/benchmark.md has no such row:\n{row}"
+        );
+    }
     Ok(())
 }
 

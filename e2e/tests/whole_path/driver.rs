@@ -329,6 +329,14 @@ impl VolumeCall {
 // === impl Mounts ===
 
 impl Mounts {
+    /// Forgets the volumes that are staged and not published, and returns them.
+    pub(crate) fn forget_staged(&mut self) -> BTreeSet<String> {
+        let is_published = |volume: &String| self.published.iter().any(|(published, _)| published == volume);
+        let (kept, forgotten) = self.staged.iter().cloned().partition(is_published);
+        self.staged = kept;
+        forgotten
+    }
+
     /// Applies a successful call of the Node service.
     pub(crate) fn apply(&mut self, call: &VolumeCall) {
         let (volume, target) = (&call.volume, (call.volume.clone(), call.place.clone()));

@@ -49,6 +49,7 @@ pub(crate) enum FaultKind {
 pub(crate) struct FaultInjector {
     pub world: World,
     kinds: &'static [FaultKind],
+    bug: Option<Bug>,
     pub random: Rng,
     /// Steps by time, then in the order of planning.
     planned: BinaryHeap<Reverse<(Instant, u32, Step)>>,
@@ -119,6 +120,7 @@ pub(crate) async fn play(seed: u64, plan: Plan) -> Result<String, String> {
     let mut injector = FaultInjector {
         world: World::start(seed, plan).await,
         kinds: plan.faults,
+        bug: plan.bug,
         random: Rng::with_seed(seed ^ 0x5eed),
         planned: BinaryHeap::new(),
         count: 0,
@@ -238,6 +240,9 @@ impl FaultInjector {
             Step::StartControllers => self.start_controllers(),
             Step::StartKubelet(node) => {
                 world.observer.fault(node, "kubelet starts");
+                if self.bug != Some(Bug::StagedVolumesCount) {
+                    world.observer.kubelet_starts(&world.machines[node].id);
+                }
                 world.cluster.start_node(node);
                 self.clear_fault(node);
             }

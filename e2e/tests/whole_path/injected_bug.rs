@@ -14,6 +14,10 @@ pub(crate) enum Bug {
     Kubernetes(InjectedBug),
     /// In the attacher, by a change of its requests.
     Sidecar(SidecarBug),
+    /// [kubernetes#121937], which Kubernetes has: volumes that a restarted kubelet has forgotten count as mounted.
+    ///
+    /// [kubernetes#121937]: https://github.com/kubernetes/kubernetes/issues/121937
+    StagedVolumesCount,
 }
 
 /// A known issue of the Go sidecar (docs/go-sidecar.md).
@@ -33,13 +37,13 @@ impl Bug {
     pub(crate) fn of_kubernetes(self) -> Option<InjectedBug> {
         match self {
             Self::Kubernetes(bug) => Some(bug),
-            Self::Sidecar(_) => None,
+            Self::Sidecar(_) | Self::StagedVolumesCount => None,
         }
     }
 
     pub(crate) fn of_sidecar(self) -> Option<SidecarBug> {
         match self {
-            Self::Kubernetes(_) => None,
+            Self::Kubernetes(_) | Self::StagedVolumesCount => None,
             Self::Sidecar(bug) => Some(bug),
         }
     }

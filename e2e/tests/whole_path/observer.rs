@@ -21,6 +21,7 @@ use kube::{Resource, ResourceExt};
 use tokio::time::Instant;
 
 use crate::driver::{Mounts, VolumeCall};
+use crate::history::FaultKind;
 use crate::timeline::Timeline;
 use crate::world::DRIVER;
 
@@ -66,12 +67,18 @@ const LAG: Duration = Duration::from_secs(30);
 // === impl Observer ===
 
 impl Observer {
-    /// Observes the objects of `server` and the volumes of `array`. `has_faults`: the history is not uneventful.
-    pub(crate) fn new(server: &ApiServer, array: Arc<Driver>, has_faults: bool) -> Self {
+    /// Observes the objects of `server` and the volumes of `array`, which have these faults.
+    pub(crate) fn new(server: &ApiServer, array: Arc<Driver>, faults: &[FaultKind]) -> Self {
         // No volume has a Secret.
         let mut settings = Settings::honest().without(Clause::NoSecretShown);
+        let has_faults = !faults.is_empty();
         if has_faults {
             settings = settings.without(Clause::Uneventful);
+        }
+        // The controller lists a volume again if its update of the Node before the detach fails.
+        let are_harmless = |kind: &FaultKind| matches!(kind, FaultKind::MovePod | FaultKind::FailingDetach);
+        if !faults.iter().all(are_harmless) {
+            settings = settings.without(Clause::ListedWhileAttached);
         }
         let observer = Self(Arc::new(Mutex::new(State {
             timeline: Timeline::default(),
@@ -139,6 +146,24 @@ impl Observer {
         state.machines.remove(id);
         let mounted: Vec<_> = state.contract.world().mounted.keys().cloned().collect();
         for target in mounted.into_iter().filter(|target| &*target.node == id) {
+            state.observe(Observation::Mounted(target, false));
+        }
+    }
+
+    /// A kubelet starts again on its machine. It finds the directories of pods, and forgets volumes that are staged only, which it
+    /// reports as not in use (kubernetes#85476, #121937): they are detached while they are staged, and do not count as mounted.
+    pub(crate) fn kubelet_starts(&self, id: &str) {
+        let mut state = self.lock();
+        let Some(mounts) = state.machines.get_mut(id) else {
+            return;
+        };
+        for volume in mounts.forget_staged() {
+            state.note(
+                id,
+                Some(&volume),
+                "kubelet does not know that the volume is staged",
+            );
+            let target = Target::new(&volume, id);
             state.observe(Observation::Mounted(target, false));
         }
     }
@@ -354,6 +379,13 @@ impl State {
         let name = node.name_any();
         let (line, is_healthy) = node_line(node);
         self.line(node, is_deleted, line);
+        let attached = node
+            .status
+            .iter()
+            .flat_map(|status| status.volumes_attached.iter().flatten());
+        let handles = attached.filter_map(|volume| volume.name.rsplit_once('^'));
+        let handles = handles.map(|(_, handle)| handle.into()).collect();
+        self.observe(Observation::VolumesAttached(name.as_str().into(), handles));
         if is_healthy && !is_deleted {
             self.healthy.entry(name).or_insert_with(Instant::now);
         } else {

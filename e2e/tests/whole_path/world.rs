@@ -80,7 +80,7 @@ impl World {
         attacher::set_clock(clock.clone());
         let array = mk_array(seed, &clock);
         let cluster = mk_cluster(seed, &clock, bug.and_then(Bug::of_kubernetes));
-        let observer = Observer::new(cluster.api_server(), array.clone(), !plan.faults.is_empty());
+        let observer = Observer::new(cluster.api_server(), array.clone(), plan.faults);
         let sidecar_bug = bug.and_then(Bug::of_sidecar);
         let present_ids = Arc::new(Mutex::new(BTreeMap::new()));
         let mut process = DriverProcess::new("driver", array.clone(), observer.clone());

@@ -21,6 +21,10 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("gofmt", "install Go from https://go.dev/dl"),
     ("hostname", "apt-get install hostname"),
     ("ip", "apt-get install iproute2"),
+    (
+        "kubectl",
+        "install kubectl from https://kubernetes.io/docs/tasks/tools",
+    ),
     ("losetup", "apt-get install mount"),
     ("mkfs.ext4", "apt-get install e2fsprogs"),
     ("mkfs.xfs", "apt-get install xfsprogs"),

@@ -42,6 +42,10 @@ impl<F: Fn(u32) -> ListVolumesResponse + Send + Sync + 'static> ControllerClient
         None
     }
 
+    async fn session_ended(&self, _: Option<std::time::Instant>) {
+        std::future::pending().await
+    }
+
     async fn list(&self, _: ListVolumesRequest) -> Result<ListVolumesResponse, CallError> {
         sleep(Duration::from_secs(1)).await;
         let number = self.pages.fetch_add(1, Ordering::Relaxed);

@@ -101,7 +101,7 @@ impl ControllerState {
                 }
                 self.requeue(names);
                 for orphan in self.orphans.values().filter(|o| o.attachment.node == name) {
-                    self.evidence.forget_answers(&orphan.target);
+                    self.evidence.forget(&orphan.uid());
                     let key = Key::Target(orphan.target.clone());
                     self.queue.enqueue_if_pending(&key, &Lane::ALL);
                 }

@@ -41,7 +41,7 @@ impl ControllerState {
         match result {
             Ok(()) if is_newest => {
                 self.orphans.remove(&orphan.target);
-                self.evidence.forget_answers(&orphan.target);
+                self.evidence.forget(&orphan.uid());
                 self.enqueue_waiting_for(&orphan.attachment);
                 if let Some(volume) = orphan.attachment.volume_name() {
                     self.reevaluate(&Key::Volume(volume.clone()));

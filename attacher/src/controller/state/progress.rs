@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{ControllerState, Key};
-use crate::model::{Attachment, Driver, PublishTarget, Uid};
+use crate::model::{Attachment, Driver, PublishTarget};
 use crate::plan::{
     self, AttachInputs, Next, OtherAttachment, Progress, Subject, TargetUsage, UnpublishResult, View,
 };
@@ -30,7 +30,7 @@ impl ControllerState {
             Subject::Attachment(_, attachment) => self.newest_inputs(attachment),
             // Its own VolumeAttachment counts as another one.
             Subject::Orphan(orphan) => Some(self.inputs(&Arc::new(Attachment {
-                uid: Uid::default(),
+                uid: orphan.uid(),
                 ..(*orphan.attachment).clone()
             }))),
         };
@@ -156,7 +156,7 @@ impl ControllerState {
     ) {
         let uid = match subject {
             Subject::Attachment(_, attachment) => attachment.uid.clone(),
-            Subject::Orphan(_) => Uid::default(),
+            Subject::Orphan(orphan) => orphan.uid(),
         };
         self.evidence
             .answered(&uid, target, session, result, self.queue.now);

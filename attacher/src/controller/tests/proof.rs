@@ -31,7 +31,12 @@ impl Fixture {
 
     /// The driver reconnects with or without publish calls.
     fn reconnect(&self, publish: bool) {
-        self.world.state().without_publish = !publish;
+        {
+            let mut state = self.world.state();
+            state.without_publish = !publish;
+            state.session = state.session.map(|before| before + Duration::from_nanos(1));
+        }
+        self.world.reconnected.notify_waiters();
         let capabilities = Capabilities {
             publish,
             ..mk_driver().capabilities
@@ -164,6 +169,125 @@ async fn nothing_decided_without_calls_outlives_the_connection() {
     assert_eq!(fixture.world.state().attachment, None);
     let unpublished = fixture.world.state().unpublished.clone();
     assert_eq!(unpublished.len(), 1, "detached without a call");
+}
+
+/// The write waits, for the limiter or a response, until the driver is back with its publish calls.
+#[tokio::test]
+async fn nothing_decided_without_calls_is_written_in_the_next_session() {
+    let attaching = mk_attachment("va");
+    for (before, write) in [(mk_deleting(), "remove finalizer"), (attaching, "mark attached")] {
+        let mut fixture = Fixture::new(before);
+        if write == "remove finalizer" {
+            fixture = fixture.assume_unpublished_after(MINUTE);
+            let opened = tokio::time::Instant::now() - 2 * MINUTE;
+            fixture.world.state().session = Some(opened);
+        }
+        fixture.reconnect(false);
+        fixture.world.state().silent.push(write);
+        let item = fixture.item().expect("it needs a sync");
+        let sync = fixture.controller.sync(&item);
+        let reconnect = async {
+            while fixture.world.state().seen.last() != Some(&write) {
+                tokio::task::yield_now().await;
+            }
+            fixture.reconnect(true);
+        };
+        let both = async { futures::join!(sync, reconnect).0 };
+        let result = timeout(MINUTE, both)
+            .await
+            .expect("it must not wait for the response");
+        assert!(result.is_err(), "{write}");
+        fixture.world.respond.notify_one();
+        fixture.world.state().silent.clear();
+        fixture.finish(&item, result);
+        let seen = fixture.seen();
+        assert!(
+            !seen.contains(&"unpublish") && !seen.contains(&"publish"),
+            "{seen:?}"
+        );
+        assert_eq!(fixture.sync_next().await, Some(Ok(())), "{write}");
+        let seen = fixture.seen();
+        let call = if write == "mark attached" {
+            "publish"
+        } else {
+            "unpublish"
+        };
+        assert!(seen.contains(&call), "{seen:?}");
+    }
+}
+
+/// The API server executes the status write of an earlier attach after the volume was unpublished from the recorded id.
+#[tokio::test]
+async fn a_late_status_write_does_not_end_an_attach_that_unpublished_its_target() {
+    let recorded = Attachment {
+        deleting: false,
+        ..mk_moved()
+    };
+    let mut fixture = Fixture::new(recorded);
+    fixture.world.state().silent.push("unpublish");
+    let item = fixture.item().expect("an attach");
+    let sync = fixture.controller.sync(&item);
+    let late_write = async {
+        while fixture.world.state().seen.last() != Some(&"unpublish") {
+            tokio::task::yield_now().await;
+        }
+        let late = fixture.world.change(|attachment| attachment.attached = true);
+        let late = late.expect("the attachment exists");
+        fixture.state().handle(Event::Attachments(Change::Applied(late)));
+        fixture.world.state().silent.clear();
+        fixture.world.respond.notify_one();
+    };
+    let result = async { futures::join!(sync, late_write).0 }.await;
+    assert_eq!(result, Ok(()));
+    fixture.finish(&item, result);
+    let published: Vec<_> = fixture
+        .world
+        .state()
+        .published
+        .iter()
+        .map(|target| target.node_id.to_string())
+        .collect();
+    assert_eq!(published, ["id"]);
+    let attachment = fixture.attachment();
+    assert_eq!(attachment.recorded.node_id.as_deref(), Some("id"));
+    assert!(attachment.attached);
+}
+
+/// Another client removed our finalizer. The record shows where the volume may be published.
+#[tokio::test]
+async fn a_record_without_finalizer_is_unpublished_before_a_publish_elsewhere() {
+    let mut fixture = Fixture::new(Attachment {
+        deleting: false,
+        finalizer: false,
+        ..mk_moved()
+    });
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    let unpublished: Vec<_> = fixture
+        .world
+        .state()
+        .unpublished
+        .iter()
+        .map(|target| target.node_id.to_string())
+        .collect();
+    assert_eq!(unpublished, ["old-id"]);
+    assert_eq!(fixture.attachment().recorded.node_id.as_deref(), Some("id"));
+}
+
+/// The operator's flag does not end such a wait.
+#[tokio::test]
+async fn invalid_argument_is_not_answered_with_the_advice_of_the_flag() {
+    for (code, expected) in [("InvalidArgument", false), ("NotFound", true)] {
+        let mut fixture = Fixture::new(mk_deleting());
+        fixture.answers("id", code);
+        fixture.fails().await;
+        let error = fixture
+            .attachment()
+            .detach_error
+            .expect("users must see it")
+            .message;
+        assert_eq!(error.contains("--assume-unpublished-after"), expected, "{error}");
+        assert!(error.contains("kubectl patch"), "{error}");
+    }
 }
 
 /// A5: they may come from a proxy, and do not say that the API server will never store the result.

@@ -176,15 +176,22 @@ async fn restores_a_record_that_an_unseen_write_changed() {
 /// A mutating admission webhook may change it, for example.
 #[tokio::test]
 async fn does_not_publish_if_the_record_is_not_stored() {
-    let mut fixture = Fixture::new(mk_attachment("va"));
-    fixture.world.state().changes_records = true;
-    fixture.fails().await;
-    assert!(!fixture.seen().contains(&"publish"));
-    let error = fixture.attachment().attach_error.expect("users must see it");
-    assert!(error.message.contains("did not store"), "{error:?}");
-    fixture.world.state().changes_records = false;
-    assert_eq!(fixture.sync_next().await, Some(Ok(())));
-    assert_eq!(fixture.attachment().recorded.node_id.as_deref(), Some("id"));
+    let changes: [fn(&mut Recorded); 3] = [
+        |recorded| recorded.node_id = Some("another".into()),
+        |recorded| recorded.handle = None,
+        |recorded| recorded.secret = None,
+    ];
+    for change in changes {
+        let mut fixture = Fixture::new(mk_attachment("va"));
+        fixture.world.state().changes_records = Some(change);
+        fixture.fails().await;
+        assert!(!fixture.seen().contains(&"publish"));
+        let error = fixture.attachment().attach_error.expect("users must see it");
+        assert!(error.message.contains("did not store"), "{error:?}");
+        fixture.world.state().changes_records = None;
+        assert_eq!(fixture.sync_next().await, Some(Ok(())));
+        assert_eq!(fixture.attachment().recorded.node_id.as_deref(), Some("id"));
+    }
 }
 
 /// The deletion of a namespace deletes the RoleBinding that grants access to its Secrets.
@@ -264,16 +271,18 @@ async fn attaches_a_volume_that_the_store_does_not_have() {
 /// The Go sidecar records no handle, and an attach by hand may record nothing.
 #[tokio::test]
 async fn keeps_the_finalizer_if_a_target_that_may_be_published_is_unknown() {
-    for (finalizer, node_id, may_be_published) in [
-        (true, Some("id"), true),
-        (true, None, true),
-        (false, Some("id"), true),
-        (false, None, false),
+    for (finalizer, node_id, attached, may_be_published) in [
+        (true, Some("id"), true, true),
+        (true, None, true, true),
+        (false, Some("id"), true, true),
+        (false, None, true, true),
+        (false, None, false, false),
     ] {
         let mut fixture = Fixture::new(Attachment {
             finalizer,
             foreign_finalizers: true,
-            attached: true,
+            attached,
+            detach_error: Some(Box::default()),
             recorded: Recorded {
                 node_id: node_id.map(Arc::from),
                 ..Recorded::default()

@@ -465,7 +465,7 @@ async fn drops_a_publish_result_of_the_previous_connection() {
 #[tokio::test]
 async fn publishes_again_only_if_the_api_server_rejects_the_result() {
     // Status, calls, whether the attachError shows it.
-    for (status, calls, shown) in [(401, 1, false), (403, 1, false), (409, 1, true), (422, 2, true)] {
+    for (status, calls, shown) in [(401, 1, false), (403, 1, false), (422, 2, true)] {
         let mut fixture = Fixture::new(mk_attachment("va"));
         let message = "no".into();
         let retry_after = None;
@@ -482,6 +482,46 @@ async fn publishes_again_only_if_the_api_server_rejects_the_result() {
         let made = seen.iter().filter(|seen| **seen == "publish").count();
         assert_eq!(made, calls, "{status}");
     }
+}
+
+/// Another client changed the object, or an earlier write was executed late.
+#[tokio::test]
+async fn decides_again_from_the_newest_version_after_a_conflict() {
+    for write in ["record", "mark attached"] {
+        let mut fixture = Fixture::new(mk_attachment("va"));
+        fixture.world.state().silent.push(write);
+        let item = fixture.item().expect("an attach");
+        let sync = fixture.controller.sync(&item);
+        let edit = async {
+            while fixture.world.state().seen.last() != Some(&write) {
+                tokio::task::yield_now().await;
+            }
+            // The watch is late.
+            fixture.world.change(|_| ()).expect("the attachment exists");
+            fixture.world.state().silent.clear();
+            fixture.world.respond.notify_one();
+        };
+        let result = async { futures::join!(sync, edit).0 }.await;
+        assert_eq!(result, Ok(()), "{write}");
+        fixture.finish(&item, result);
+        let seen = fixture.seen();
+        let count = |request| seen.iter().filter(|seen| **seen == request).count();
+        assert_eq!((count(write), count("publish")), (2, 1), "{seen:?}");
+        assert!(fixture.attachment().attached);
+        assert_eq!(fixture.attachment().attach_error, None);
+    }
+}
+
+/// A proxy may answer so, and no write would end it.
+#[tokio::test]
+async fn a_conflict_with_the_known_version_is_retried_with_backoff() {
+    let mut fixture = Fixture::new(mk_attachment("va"));
+    fixture.refuse("mark attached", conflict());
+    fixture.fails().await;
+    let seen = fixture.seen();
+    assert_eq!(seen.iter().filter(|seen| **seen == "mark attached").count(), 1);
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert!(!fixture.seen().contains(&"publish"));
 }
 
 #[tokio::test]
@@ -576,10 +616,12 @@ async fn corrects_a_wrong_status_after_a_crash_without_finalizer() {
     assert_eq!(fixture.seen(), ["get attachment"]);
 }
 
+/// `attached: true` may be true: another client may have removed our finalizer and the record.
 #[tokio::test]
 async fn corrects_a_wrong_status_without_a_call_if_nothing_is_recorded() {
     let left = Attachment {
-        attached: true,
+        attached: false,
+        detach_error: Some(Box::default()),
         finalizer: false,
         foreign_finalizers: true,
         recorded: Recorded::default(),
@@ -594,6 +636,18 @@ async fn corrects_a_wrong_status_without_a_call_if_nothing_is_recorded() {
     assert_eq!(fixture.sync_next().await, Some(Ok(())));
     assert_eq!(fixture.world.state().unpublished, []);
     assert!(!fixture.attachment().has_attached_status());
+
+    let mut fixture = Fixture::new(Attachment {
+        attached: true,
+        ..left
+    });
+    let node = mk_node("node", None);
+    fixture.state().handle(Event::Nodes(Change::Applied(Node {
+        version: Version(2),
+        ..node
+    })));
+    fixture.fails().await;
+    assert!(fixture.attachment().attached);
 }
 
 #[tokio::test]

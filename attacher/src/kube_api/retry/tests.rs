@@ -127,7 +127,7 @@ async fn sends_no_write_if_leadership_ends_before_the_connection_is_established(
         write
             .extensions_mut()
             .insert(Leadership::until(Instant::now() + leads_for));
-        let mut write = std::pin::pin!(service.oneshot(write));
+        let mut write = std::pin::pin!(service.http.oneshot(write));
         assert!(write.as_mut().now_or_never().is_none());
         tokio::time::timeout(CONNECT * 2, write).await.ok();
         assert_eq!(sent.lock().expect("no other test holds it").len(), written);

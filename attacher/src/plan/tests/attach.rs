@@ -68,11 +68,9 @@ fn unpublishes_the_former_target_first() {
             attachment: without_finalizer.into(),
             ..inputs.clone()
         };
-        assert_eq!(
-            attach(&unprotected, &mk_driver()).unwrap().former,
-            None,
-            "nothing was published: {recorded:?}"
-        );
+        // Another client may have removed it.
+        let unprotected = attach(&unprotected, &mk_driver()).unwrap().former;
+        assert_eq!(unprotected.map(|former| former.target), former, "{recorded:?}");
         let plan = attach(&inputs, &mk_driver()).unwrap();
         assert_eq!(plan.former.map(|former| former.target), former, "{recorded:?}");
         assert_eq!(plan.target, target("handle", "id-1"));

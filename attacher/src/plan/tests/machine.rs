@@ -105,11 +105,7 @@ impl Situation {
 
     fn answered(self, node_id: &str, result: UnpublishResult) -> Self {
         self.with(|s| {
-            let uid = if s.is_orphan {
-                Uid::default()
-            } else {
-                s.attachment.uid.clone()
-            };
+            let uid = s.uid();
             let target = target("handle", node_id);
             for at in [0, 60, 120] {
                 let now = s.now + Duration::from_secs(at);
@@ -117,6 +113,13 @@ impl Situation {
             }
             s.progress.sync.unpublished.push((target, result));
         })
+    }
+
+    fn uid(&self) -> Uid {
+        match self.is_orphan {
+            true => mk_orphan(&Arc::new(self.attachment.clone())).uid(),
+            false => self.attachment.uid.clone(),
+        }
     }
 
     fn proven(self) -> Self {
@@ -139,14 +142,10 @@ impl Situation {
 
     /// The next commands, in words, with the node ids whose targets must be locked.
     fn next(self) -> String {
+        let uid = self.uid();
         let attachment = Arc::new(self.attachment);
         let subject = if self.is_orphan {
-            Subject::Orphan(Arc::new(Orphan {
-                target: target("handle", "id-1"),
-                secret: None,
-                migrated: false,
-                attachment: attachment.clone(),
-            }))
+            Subject::Orphan(mk_orphan(&attachment))
         } else {
             // It was not attached when the sync began.
             let before = Attachment {
@@ -154,11 +153,6 @@ impl Situation {
                 ..(*attachment).clone()
             };
             Subject::Attachment(self.operation, before.into())
-        };
-        let uid = if self.is_orphan {
-            Uid::default()
-        } else {
-            attachment.uid.clone()
         };
         let inputs = AttachInputs {
             attachment: Arc::new(Attachment {
@@ -207,6 +201,15 @@ impl Situation {
             ids.join(", ")
         )
     }
+}
+
+fn mk_orphan(attachment: &Arc<Attachment>) -> Arc<Orphan> {
+    Arc::new(Orphan {
+        target: target("handle", "id-1"),
+        secret: None,
+        migrated: false,
+        attachment: attachment.clone(),
+    })
 }
 
 fn in_words(next: &Next) -> String {
@@ -305,6 +308,14 @@ fn rows() -> Vec<(&'static str, Situation)> {
             "attach: the same, OK",
             recorded().moved().read().answered("id-1", Unpublished),
         ),
+        (
+            "attach: the same, OK, and a late write of `attached: true`",
+            recorded()
+                .moved()
+                .read()
+                .answered("id-1", Unpublished)
+                .with(|s| s.attachment.attached = true),
+        ),
         ("attach: the Secret is not read", attach().with_secret()),
         ("attach: no finalizers and record", attach()),
         (
@@ -333,7 +344,16 @@ fn rows() -> Vec<(&'static str, Situation)> {
             }),
         ),
         (
-            "detach: never published, a stale status",
+            "detach: never published, a stale error",
+            detach().read().with(unguarded).with(|s| {
+                s.attachment.recorded = Recorded::default();
+                s.attachment.attached = false;
+                s.attachment.detach_error = Some(Box::default());
+                s.node = None;
+            }),
+        ),
+        (
+            "detach: `attached: true` without finalizer and record, an object is missing",
             detach().read().with(unguarded).with(|s| {
                 s.attachment.recorded = Recorded::default();
                 s.node = None;

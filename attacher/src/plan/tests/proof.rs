@@ -13,22 +13,22 @@ fn now() -> Instant {
 }
 
 /// `count` equal answers, evenly spread over `over`.
-fn answers(uid: &Uid, result: UnpublishResult, count: u32, over: Duration) -> Option<Answers> {
+fn answers(result: UnpublishResult, count: u32, over: Duration) -> Option<Answers> {
     let first = now();
     (0..count).fold(None, |before, number| {
         let at = first + over * number / (count - 1).max(1);
-        Some(Answers::after(before.as_ref(), uid, first, result, at))
+        Some(Answers::after(before.as_ref(), first, result, at))
     })
 }
 
-fn target_evidence(uid: &Uid, result: UnpublishResult, count: u32, over: Duration) -> TargetEvidence {
+fn target_evidence(result: UnpublishResult, count: u32, over: Duration) -> TargetEvidence {
     let is_counted = matches!(
         result,
         UnpublishResult::NotFound | UnpublishResult::InvalidArgument
     );
     TargetEvidence {
         result,
-        answers: is_counted.then(|| answers(uid, result, count, over)).flatten(),
+        answers: is_counted.then(|| answers(result, count, over)).flatten(),
         lists: ListEvidence::default(),
     }
 }
@@ -38,7 +38,7 @@ pub(super) fn mk_evidence<'e>(uid: &'e Uid, plan: &'e DetachPlan, recorded: Unpu
     Evidence {
         uid,
         plan,
-        recorded: target_evidence(uid, recorded, 1, Duration::ZERO),
+        recorded: target_evidence(recorded, 1, Duration::ZERO),
         present: None,
         is_node_confirmed_gone: false,
         assume_after: Duration::ZERO,
@@ -117,7 +117,7 @@ fn first_answers_release_only_what_the_driver_knows() {
         assert_eq!(outcome(&evidence), before, "{recorded:?}");
         for (present, expected) in RESULTS.into_iter().zip(expected) {
             let evidence = Evidence {
-                present: Some(target_evidence(&uid, present, 1, Duration::ZERO)),
+                present: Some(target_evidence(present, 1, Duration::ZERO)),
                 ..mk_evidence(&uid, &plan, recorded)
             };
             assert_eq!(outcome(&evidence), expected, "{recorded:?} {present:?}");
@@ -148,8 +148,8 @@ fn three_answers_over_a_minute_release_one_id_if_the_other_is_released() {
         (NotFound, Failed, 100, 100 * MINUTE, "retry"),
     ] {
         let evidence = Evidence {
-            recorded: target_evidence(&uid, recorded, count, over),
-            present: Some(target_evidence(&uid, present, count, over)),
+            recorded: target_evidence(recorded, count, over),
+            present: Some(target_evidence(present, count, over)),
             ..mk_evidence(&uid, &plan, recorded)
         };
         assert_eq!(
@@ -162,7 +162,7 @@ fn three_answers_over_a_minute_release_one_id_if_the_other_is_released() {
         for recorded in [NotFound, InvalidArgument] {
             let plan = mk_plan(node.clone());
             let evidence = Evidence {
-                recorded: target_evidence(&uid, recorded, 100, 100 * MINUTE),
+                recorded: target_evidence(recorded, 100, 100 * MINUTE),
                 ..mk_evidence(&uid, &plan, recorded)
             };
             assert_eq!(outcome(&evidence), "unproven", "{recorded:?} {node:?}");
@@ -171,44 +171,86 @@ fn three_answers_over_a_minute_release_one_id_if_the_other_is_released() {
 }
 
 #[test]
-fn answers_of_another_session_attachment_or_code_begin_anew() {
+fn answers_of_another_session_or_code_begin_anew() {
     use UnpublishResult::*;
     let (uid, first) = (Uid::from("uid-va"), now());
     let later = |seconds| first + Duration::from_secs(seconds);
-    let answer = |before: Option<&Answers>, uid: &Uid, session, result, at| {
-        Answers::after(before, uid, session, result, later(at))
-    };
-    let one = answer(None, &uid, first, NotFound, 0);
-    let two = answer(Some(&one), &uid, first, NotFound, 40);
+    let answer =
+        |before: Option<&Answers>, session, result, at| Answers::after(before, session, result, later(at));
+    let one = answer(None, first, NotFound, 0);
+    let two = answer(Some(&one), first, NotFound, 40);
     let plan = mk_plan(other_id());
     for (name, third, expected) in [
-        ("same", answer(Some(&two), &uid, first, NotFound, 80), "released"),
-        (
-            "session",
-            answer(Some(&two), &uid, later(1), NotFound, 80),
-            "unproven",
-        ),
-        (
-            "attachment",
-            answer(Some(&two), &"other".into(), first, NotFound, 80),
-            "unproven",
-        ),
-        (
-            "code",
-            answer(Some(&two), &uid, first, InvalidArgument, 80),
-            "unproven",
-        ),
+        ("same", answer(Some(&two), first, NotFound, 80), "released"),
+        ("session", answer(Some(&two), later(1), NotFound, 80), "unproven"),
+        ("code", answer(Some(&two), first, InvalidArgument, 80), "unproven"),
     ] {
         let recorded = TargetEvidence {
             answers: Some(third),
-            ..target_evidence(&uid, NotFound, 1, Duration::ZERO)
+            ..target_evidence(NotFound, 1, Duration::ZERO)
         };
         let evidence = Evidence {
             recorded,
-            present: Some(target_evidence(&uid, Unpublished, 1, Duration::ZERO)),
+            present: Some(target_evidence(Unpublished, 1, Duration::ZERO)),
             ..mk_evidence(&uid, &plan, NotFound)
         };
         assert_eq!(outcome(&evidence), expected, "{name}");
+    }
+}
+
+/// Their detaches alternate.
+#[test]
+fn two_subjects_of_one_target_count_their_own_answers() {
+    let (first, second, session) = (Uid::from("first"), Uid::from("second"), now());
+    let plan = mk_plan(other_id());
+    let mut evidence = DetachEvidence::default();
+    for at in [0, 40, 80] {
+        for uid in [&first, &second] {
+            let now = session + Duration::from_secs(at);
+            evidence.answered(uid, &plan.target, session, UnpublishResult::NotFound, now);
+        }
+    }
+    let outcome_of = |evidence: &DetachEvidence, uid: &Uid| {
+        let recorded = evidence.about(uid, &plan.target, UnpublishResult::NotFound);
+        let present = Some(target_evidence(UnpublishResult::Unpublished, 1, Duration::ZERO));
+        outcome(&Evidence {
+            recorded,
+            present,
+            ..mk_evidence(uid, &plan, UnpublishResult::NotFound)
+        })
+    };
+    assert_eq!(outcome_of(&evidence, &first), "released");
+    evidence.forget(&first);
+    assert_eq!(outcome_of(&evidence, &first), "unproven");
+    assert_eq!(outcome_of(&evidence, &second), "released");
+}
+
+/// The volume stays on a machine that has lost its name, and whose id the driver does not look up any more.
+#[test]
+fn a_list_that_shows_the_volume_there_outweighs_repeated_answers() {
+    use ListedState::*;
+    use UnpublishResult::*;
+    let uid = Uid::from("uid-va");
+    let plan = mk_plan(other_id());
+    for (listed, expected) in [
+        (&[][..], "released"),
+        (&[(Published, 5)], "unproven"),
+        (&[(Published, 5), (Unknown, 5)], "released"),
+        (&[(Published, 5), (Elsewhere, 5)], "released"),
+    ] {
+        let refused = TargetEvidence {
+            lists: lists(listed),
+            ..target_evidence(NotFound, 3, MINUTE)
+        };
+        let ok = target_evidence(Unpublished, 1, Duration::ZERO);
+        for (recorded, present) in [(&refused, &ok), (&ok, &refused)] {
+            let evidence = Evidence {
+                recorded: recorded.clone(),
+                present: Some(present.clone()),
+                ..mk_evidence(&uid, &plan, recorded.result)
+            };
+            assert_eq!(outcome(&evidence), expected, "{listed:?}");
+        }
     }
 }
 
@@ -282,7 +324,7 @@ fn two_lists_in_a_row_with_the_volume_elsewhere_are_a_proof() {
         let mut evidence = mk_evidence(&uid, &plan, recorded);
         evidence.recorded = with(evidence.recorded, recorded_listed);
         evidence.present =
-            present.map(|present| with(target_evidence(&uid, present, 1, Duration::ZERO), present_listed));
+            present.map(|present| with(target_evidence(present, 1, Duration::ZERO), present_listed));
         assert_eq!(outcome(&evidence), expected, "{recorded:?} {present:?}");
     }
 }
@@ -340,7 +382,7 @@ fn the_operators_word_needs_time_answers_and_an_absent_node_or_volume() {
         let with = |assume_after| Evidence {
             recorded: TargetEvidence {
                 lists,
-                ..target_evidence(&uid, result, count, over)
+                ..target_evidence(result, count, over)
             },
             is_node_confirmed_gone: confirmed,
             assume_after,
@@ -408,7 +450,7 @@ fn is_never_less_safe_than_the_go_sidecar() {
                         let plan = mk_plan(node.clone());
                         let with = |result, lists| TargetEvidence {
                             lists,
-                            ..target_evidence(&uid, result, count, over)
+                            ..target_evidence(result, count, over)
                         };
                         let evidence = Evidence {
                             recorded: with(recorded, recorded_lists),

@@ -36,6 +36,10 @@ struct Model {
     executes: Option<(Duration, Option<i32>)>,
     /// Calls for this node hang.
     hangs: Option<&'static str>,
+    /// Calls of keys with this prefix are answered with NOT_FOUND, also in an outage.
+    unknown: Option<&'static str>,
+    /// Each write and answer takes up to this much longer.
+    jitter: Duration,
     /// The call of this key always fails.
     poison: Option<&'static str>,
     refuses_with: i32,
@@ -117,6 +121,11 @@ impl Simulation {
 
     fn at(&mut self, wait: Duration, key: Key, step: Step) {
         self.step += 1;
+        // Mostly short, sometimes long.
+        let wait = match self.model.jitter {
+            Duration::ZERO => wait,
+            jitter => wait + jitter.mul_f64(self.random.f64().powi(4)),
+        };
         self.steps.insert((self.queue.now + wait, self.step), (key, step));
     }
 
@@ -160,6 +169,7 @@ impl Simulation {
                 self.calling.remove(&key);
                 let outcome = match code {
                     0 => Outcome::Success,
+                    5 => Outcome::Unrelated,
                     _ => Outcome::Refused(code),
                 };
                 self.queue.call_ended(&key, outcome);
@@ -180,6 +190,7 @@ impl Simulation {
                 let error = SyncError {
                     class: match code {
                         2 | 13 => Class::Final,
+                        5 => Class::Unproven,
                         _ => Class::Uncertain,
                     },
                     code: Some(code),
@@ -195,6 +206,12 @@ impl Simulation {
     /// The code and the duration of a call that begins now.
     fn serve(&mut self, key: &Key) -> (i32, Duration) {
         let (now, node, model) = (self.queue.now, self.nodes[key].clone(), self.model.clone());
+        if model
+            .unknown
+            .is_some_and(|prefix| format!("{key:?}").contains(prefix))
+        {
+            return (5, REFUSAL);
+        }
         let elapsed = now - self.began;
         if let Some((from, to, code)) = model.outage
             && (from..to).contains(&elapsed)
@@ -289,6 +306,42 @@ fn serves_locked_nodes_in_order() {
             }
             assert!(refused <= 112, "{refused} refusals for 112 calls");
         }
+    }
+}
+
+/// Clients, networks and API servers are not regular: refusals of the driver look like a node's at first.
+#[test]
+fn serves_rate_limits_whatever_the_jitter() {
+    let ideal = 19 * SECOND;
+    for (jitter, nodes, workers) in [
+        (20, 4, 10),
+        (20, 4, 100),
+        (20, 20, 10),
+        (20, 20, 100),
+        (100, 4, 10),
+        (100, 4, 100),
+        (100, 20, 10),
+        (100, 20, 100),
+    ] {
+        let slowest = (0..20).map(|seed| {
+            let model = Model {
+                bucket: Some((20.0, 20.0)),
+                call: 5 * MS,
+                refuses_with: 8,
+                jitter: jitter * MS,
+                ..Model::default()
+            };
+            let mut simulation = Simulation::new(model, workers, true);
+            simulation.random = fastrand::Rng::with_seed(seed);
+            simulation.spread("a", 400, nodes, Lane::Attach);
+            simulation.run(1000 * SECOND)
+        });
+        let slowest = slowest.max().expect("there are seeds");
+        eprintln!("jitter {jitter} ms, {nodes} nodes, {workers} workers: at most {slowest:?}");
+        assert!(
+            slowest < ideal.mul_f64(1.4),
+            "{jitter} {nodes} {workers}: {slowest:?}"
+        );
     }
 }
 
@@ -410,6 +463,37 @@ fn all_keys_go_on_after_an_outage() {
             let probes = seconds as usize / if code == 4 { 1 } else { 2 };
             assert!(simulation.refused <= 60 + searched + probes, "{name}");
         }
+    }
+}
+
+/// Detaches of a deleted node pool, which the driver does not know, are repeated meanwhile.
+#[test]
+fn keys_that_say_nothing_about_the_driver_delay_no_probe() {
+    for unknown in [10, 1000] {
+        let model = Model {
+            call: 10 * MS,
+            outage: Some((Duration::ZERO, 30 * SECOND, 14)),
+            unknown: Some("lost"),
+            ..Model::default()
+        };
+        let mut simulation = Simulation::new(model, 10, true);
+        simulation.spread("a", 10, 10, Lane::Attach);
+        simulation.run(5 * SECOND);
+        simulation.spread("lost", unknown, 10, Lane::Detach);
+        simulation.run(60 * SECOND);
+        let last = simulation.done.iter().map(|(_, at)| *at).max();
+        eprintln!(
+            "{unknown} unknown: {} done by {last:?}, {} refused",
+            simulation.done.len(),
+            simulation.refused
+        );
+        assert_eq!(simulation.done.len(), 10, "{unknown}");
+        // Each unknown one takes 25 ms, one at a time.
+        let others = 25 * MS * unknown as u32;
+        assert!(
+            last < Some(30 * SECOND + others.max(3 * SECOND)),
+            "{unknown}: {last:?}"
+        );
     }
 }
 

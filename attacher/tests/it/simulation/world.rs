@@ -111,6 +111,8 @@ struct State {
     late: Vec<(Instant, Method, PublishTarget)>,
     /// Writes that were answered by an error, and when they are executed.
     late_writes: Vec<(Instant, LateWrite)>,
+    /// Whether one of them is executed. It was sent when its process led.
+    executes_late: bool,
     /// How many times each target became published.
     devices: HashMap<PublishTarget, usize>,
     /// `status.attachmentMetadata` by UID.
@@ -296,6 +298,7 @@ impl World {
             array: Array::default(),
             late: Vec::new(),
             late_writes: Vec::new(),
+            executes_late: false,
             devices: HashMap::new(),
             contexts: HashMap::new(),
             finalizer_added: HashMap::new(),

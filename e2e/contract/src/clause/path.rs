@@ -1,7 +1,7 @@
 //! Clauses about the whole path.
 
 use super::{Deferred, Findings, Now};
-use crate::observation::{Method, Observation, Target};
+use crate::observation::{Method, Name, Observation, Target};
 
 fn is_single_node(now: Now<'_>, volume: &str) -> bool {
     now.world
@@ -20,6 +20,31 @@ pub(super) fn one_node(now: Now<'_>, seen: &Observation, _: &mut Deferred, findi
     if let Some((other, since)) = elsewhere.next().filter(|_| is_single_node(now, &target.volume)) {
         let text = format!("it was published to {} and {} at once", other.node, target.node);
         findings.add(format!("volume {}", target.volume), text, [*since]);
+    }
+}
+
+/// kubelet mounts what is listed, and a pod that starts while the volume is being detached waits for nothing.
+pub(super) fn listed_while_attached(
+    now: Now<'_>,
+    seen: &Observation,
+    _: &mut Deferred,
+    findings: &mut Findings<'_>,
+) {
+    let Observation::VolumesAttached(node, volumes) = seen else {
+        return;
+    };
+    let is_listed = |volume: &Name| {
+        let node = now.world.nodes.get(node);
+        node.is_some_and(|node| node.listed.contains(volume))
+    };
+    for volume in volumes.iter().filter(|volume| !is_listed(volume)) {
+        let of_volume = now.world.attachments.values().filter(|state| {
+            state.version.node == *node && now.world.handle(&state.version).as_ref() == Some(volume)
+        });
+        for state in of_volume.filter(|state| state.deleting.is_some()) {
+            let text = format!("its volumesAttached lists volume {volume} again, which is being detached");
+            findings.add(format!("Node {node}"), text, state.deleting);
+        }
     }
 }
 

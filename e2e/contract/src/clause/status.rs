@@ -43,7 +43,8 @@ pub(super) fn attached_while_published(
     let targets = now.world.targets_of(attachment);
     let is_confirmed = |target: &Target| {
         let state = now.world.targets.get(target);
-        now.world.published.contains_key(target) || state.is_some_and(|state| state.publish_ok.is_some())
+        now.world.published.contains_key(target)
+            || state.is_some_and(|state| state.confirmed(&attachment.uid, now.settings.order).is_some())
     };
     // After an outage of the API server a watch shows even a status that ended meanwhile.
     let is_late = |target: &Target| was_released(now, attachment, target);
@@ -73,7 +74,12 @@ pub(super) fn context_reported(
         .world
         .targets_of(attachment)
         .iter()
-        .filter_map(|target| now.world.targets.get(target)?.publish_ok.clone())
+        .filter_map(|target| {
+            now.world
+                .targets
+                .get(target)?
+                .confirmed(&attachment.uid, now.settings.order)
+        })
         .collect();
     let is_reported = answers
         .iter()

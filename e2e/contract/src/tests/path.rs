@@ -57,6 +57,21 @@ pub(super) fn rows() -> Vec<Row> {
             healed(history().attach("a").add(pod("a", true))),
         ),
         (
+            Clause::ListedWhileAttached,
+            history()
+                .attach("a")
+                .add(listed("a", &["vol"]))
+                .delete("a")
+                .add(listed("a", &[]))
+                .add(listed("a", &["vol"])),
+            history()
+                .attach("a")
+                .add(listed("a", &["vol"]))
+                .delete("a")
+                .add(listed("a", &["vol"]))
+                .add(listed("a", &[])),
+        ),
+        (
             Clause::PodsAttached,
             healed(history().with(honest).add(pod("a", true))),
             healed(history().with(honest).attach("a").add(pod("a", true))),
@@ -180,4 +195,8 @@ fn a_force_that_begins_later_excuses_nothing() {
             .broken()
             .contains(&Clause::MountedIsPublished)
     );
+}
+
+fn listed(node: &str, volumes: &[&str]) -> Observation {
+    Observation::VolumesAttached(node.into(), volumes.iter().map(|&volume| volume.into()).collect())
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use crate::Order;
 use crate::observation::{Answer, Call, List, Method, Name, Target};
 
 /// Why a target counts as released.
@@ -44,8 +45,10 @@ pub struct TargetState {
     pub released_for: BTreeMap<Name, Duration>,
     /// When the last publish began.
     pub publish_began: Option<usize>,
-    /// When a publish last answered OK, with its `publish_context`, unless an unpublish began later.
-    pub publish_ok: Option<(usize, Answer)>,
+    /// When a publish last answered OK, with its `publish_context`.
+    publish_ok: Option<(usize, Answer)>,
+    /// Whether an unpublish began after the last publish.
+    unpublish_sent: bool,
     /// Publishes and unpublishes since the present attachment's first publish.
     pub calls: (usize, usize),
     /// The last failed publish and unpublish, unless one succeeded since.
@@ -105,6 +108,16 @@ impl TargetState {
         (self.lists_without_node >= 2).then_some(Proof::Lists)
     }
 
+    /// The OK of the last publish. A watch may show what it led to only after an unpublish, or another attachment's publish, has begun,
+    /// so there it counts for the attachment with this UID for which it was sent.
+    pub(crate) fn confirmed(&self, uid: &Name, order: Order) -> Option<&(usize, Answer)> {
+        let counts = match order {
+            Order::Exact => !self.unpublish_sent,
+            Order::Watched => self.published_for.as_ref() == Some(uid),
+        };
+        self.publish_ok.as_ref().filter(|_| counts)
+    }
+
     pub(super) fn publish_began(&mut self, number: usize, owner: Option<Name>) {
         if self.published_for != owner {
             self.calls = (0, 0);
@@ -114,6 +127,10 @@ impl TargetState {
         self.orphaned = false;
         self.publish_began = Some(number);
         self.publish_ended = None;
+        if self.unpublish_sent {
+            self.publish_ok = None;
+        }
+        self.unpublish_sent = false;
         self.unpublished = false;
         self.lists_without_node = 0;
         self.unlisted = 0;
@@ -122,7 +139,7 @@ impl TargetState {
     }
 
     pub(super) fn unpublish_began(&mut self) {
-        self.publish_ok = None;
+        self.unpublish_sent = true;
         self.calls.1 += 1;
     }
 

@@ -29,10 +29,12 @@ pub(crate) enum Command {
     Step,
     /// Ends a pause.
     Resume,
+    /// Shows or hides what `kubectl csi-attach explain -A` prints.
+    Explain,
     NextVolume,
     PreviousVolume,
     Help,
-    /// Closes the help.
+    /// Closes the help or the explanation.
     Close,
     Quit,
 }
@@ -77,6 +79,11 @@ pub(crate) const BINDINGS: &[Binding] = &[
         Command::Toggle(Action::RestartControllers),
         "restart the controllers",
     ),
+    bind(
+        'e',
+        Command::Explain,
+        "explain what waits, and for which component",
+    ),
     bind(' ', Command::Step, "pause; then each press lets one step begin"),
     Binding {
         key: KeyCode::Enter,
@@ -97,7 +104,7 @@ pub(crate) const BINDINGS: &[Binding] = &[
     Binding {
         key: KeyCode::Esc,
         command: Command::Close,
-        help: "close this help",
+        help: "close what e or ? has opened",
     },
     bind('q', Command::Quit, "quit and clean up (also Ctrl-C)"),
 ];
@@ -214,6 +221,8 @@ mod tests {
             (KeyCode::Char('q'), KeyModifiers::ALT, None),
             (KeyCode::Char(' '), plain, Some(Command::Step)),
             (KeyCode::Enter, plain, Some(Command::Resume)),
+            (KeyCode::Char('e'), plain, Some(Command::Explain)),
+            (KeyCode::Esc, plain, Some(Command::Close)),
             (KeyCode::Char('x'), plain, None),
         ] {
             assert_eq!(

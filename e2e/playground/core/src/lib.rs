@@ -15,6 +15,12 @@ use std::time::Duration;
 /// Latency of each publish and unpublish at the driver: slow enough to watch.
 const LATENCY: Duration = Duration::from_millis(300);
 
+/// What `kubectl csi-attach explain -A` prints of the cluster now, or why it cannot be read.
+async fn explain(client: kube::Client) -> String {
+    let explained = kubectl_csi_attach::explain_all(client).await;
+    explained.unwrap_or_else(|error| error_text(&anyhow::Error::from_boxed(error)))
+}
+
 /// Text of an error: each cause once. `{error:#}` repeats the causes that a cause's own text contains, and has the Debug text
 /// of Kubernetes' `Status`.
 pub fn error_text(error: &anyhow::Error) -> String {

@@ -15,7 +15,7 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::watcher::{self, watcher};
-use kube::{Api, Resource, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -25,7 +25,9 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::pod_mover::ActionStatus;
-use super::snapshot::{ArrayRow, AttachmentRow, LaneRow, NodeRow, PodRow, Snapshot, WorldRow};
+use super::snapshot::{
+    ArrayRow, AttachmentRow, LaneRow, NodeRow, PodRow, Snapshot, WorldRow, explain_command,
+};
 use crate::narrate::{Names, Narrator, object, without_rpc_prefix};
 use csi_e2e::cluster::Cluster;
 use csi_e2e::driver::array;
@@ -39,6 +41,8 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Follows a test environment. Dropping it ends the tasks.
 pub(crate) struct Observer {
+    client: Client,
+    namespace: String,
     narrator: Narrator,
     status: watch::Receiver<ActionStatus>,
     names: Names,
@@ -50,6 +54,7 @@ pub(crate) struct Observer {
     events: Store<Event>,
     array: watch::Receiver<Option<Vec<ArrayRow>>>,
     lanes: watch::Receiver<Option<Vec<LaneRow>>>,
+    has_replicas: bool,
     _tasks: JoinSet<()>,
 }
 
@@ -62,7 +67,7 @@ struct Status {
 // === impl Observer ===
 
 impl Observer {
-    /// Starts to follow `env`, whose attacher serves HTTP at `attacher`.
+    /// Starts to follow `env`, whose attacher serves HTTP at `attacher`; `None` if there are replicas of it.
     pub(crate) fn new(
         env: &TestEnv<'_>,
         narrator: &Narrator,
@@ -85,6 +90,8 @@ impl Observer {
             tasks.spawn(poll(lanes_tx, move || read_lanes(address)));
         }
         Ok(Self {
+            client: client.clone(),
+            namespace: env.prefix().to_owned(),
             narrator: narrator.clone(),
             status,
             names,
@@ -104,12 +111,17 @@ impl Observer {
             volumes: store(Api::all(client), mine, &mut tasks),
             array,
             lanes,
+            has_replicas: attacher.is_none(),
             _tasks: tasks,
         })
     }
 
     pub(crate) fn narrator(&self) -> &Narrator {
         &self.narrator
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        self.client.clone()
     }
 
     /// The state now.
@@ -119,11 +131,14 @@ impl Observer {
         }
         let (chapter, timeline) = self.narrator.timeline();
         let status = self.status.borrow().clone();
+        let pods = sorted(&self.pods, |pod| self.pod(pod));
         Snapshot {
             elapsed: self.narrator.elapsed(),
             chapter,
             is_paused: self.narrator.pace().is_paused(),
             kubeconfig: cluster.admin_kubeconfig().display().to_string(),
+            explain_command: explain_command(&pods, &self.namespace),
+            names: self.names.about(),
             broken: status
                 .broken
                 .iter()
@@ -131,11 +146,12 @@ impl Observer {
                 .collect(),
             notice: status.notice,
             volumes: sorted(&self.volumes, |volume| self.names.short(&volume.name_any())),
-            pods: sorted(&self.pods, |pod| self.pod(pod)),
+            pods,
             nodes: sorted(&self.nodes, |node| self.node(node)),
             attachments: self.attachments(),
             worlds: self.worlds(cluster),
             lanes: self.lanes.borrow().clone(),
+            has_replicas: self.has_replicas,
             array: self.array.borrow().clone(),
             timeline,
         }

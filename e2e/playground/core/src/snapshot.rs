@@ -17,6 +17,10 @@ pub struct Snapshot {
     pub is_paused: bool,
     /// Kubeconfig for kubectl.
     pub kubeconfig: String,
+    /// The command that explains a pod, in another terminal: one that waits, if there is one.
+    pub explain_command: String,
+    /// How kubectl and the driver name what has a short name here.
+    pub names: String,
     /// Labels of the active faults.
     pub broken: Vec<String>,
     /// Result of the last action.
@@ -32,8 +36,10 @@ pub struct Snapshot {
     /// Desired and actual state of world of the attach/detach controller; `None` if it runs in another
     /// process.
     pub worlds: Option<Vec<WorldRow>>,
-    /// The attacher's lanes; `None` if it does not respond.
+    /// The attacher's lanes; `None` if it does not respond, or if there are replicas of it.
     pub lanes: Option<Vec<LaneRow>>,
+    /// Whether several attachers run, whose lanes are not read.
+    pub has_replicas: bool,
     /// The array's published volumes; `None` if the driver does not respond.
     pub array: Option<Vec<ArrayRow>>,
     /// Actions of the components, oldest first.
@@ -137,10 +143,78 @@ pub struct ArrayRow {
 // === impl Snapshot ===
 
 impl Snapshot {
+    /// The component without which no attach or detach progresses, if it does not respond.
+    pub(crate) fn absent(&self) -> Option<&'static str> {
+        match (&self.lanes, &self.array) {
+            (None, _) if !self.has_replicas => Some("attacher"),
+            (_, None) => Some("driver"),
+            (_, Some(_)) => None,
+        }
+    }
+
     /// The actions that affected this volume, including those that affected all volumes.
     pub fn timeline_of(&self, volume: &str) -> impl DoubleEndedIterator<Item = &TimelineRow> {
         self.timeline
             .iter()
             .filter(move |row| row.volumes.is_empty() || row.volumes.iter().any(|name| name == volume))
+    }
+}
+
+// === functions ===
+
+/// The kubectl command that explains the first pod that waits; without pods, the one that explains the cluster.
+pub(crate) fn explain_command(pods: &[PodRow], namespace: &str) -> String {
+    let waits = |pod: &&PodRow| pod.phase == "Pending";
+    match pods.iter().find(waits).or(pods.first()) {
+        Some(pod) => format!("kubectl csi-attach explain pod/{} -n {namespace}", pod.name),
+        None => "kubectl csi-attach explain -A".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_explains_a_pod_that_waits() {
+        let pod = |name: &str, phase: &str| PodRow {
+            name: name.to_owned(),
+            phase: phase.to_owned(),
+            ..PodRow::default()
+        };
+        let running = pod("db-1", "Running");
+        for (pods, expected) in [
+            (vec![], "kubectl csi-attach explain -A"),
+            (
+                vec![running.clone()],
+                "kubectl csi-attach explain pod/db-1 -n playground",
+            ),
+            (
+                vec![pod("web-1", "Terminating"), running, pod("web-2", "Pending")],
+                "kubectl csi-attach explain pod/web-2 -n playground",
+            ),
+        ] {
+            assert_eq!(explain_command(&pods, "playground"), expected);
+        }
+    }
+
+    #[test]
+    fn attacher_with_replicas_is_not_called_absent() {
+        let with = |lanes: bool, array: bool, has_replicas: bool| Snapshot {
+            lanes: lanes.then(Vec::new),
+            array: array.then(Vec::new),
+            has_replicas,
+            ..Snapshot::default()
+        };
+        for (lanes, array, has_replicas, expected) in [
+            (true, true, false, None),
+            (false, true, false, Some("attacher")),
+            (false, false, false, Some("attacher")),
+            (true, false, false, Some("driver")),
+            (false, true, true, None),
+            (false, false, true, Some("driver")),
+        ] {
+            assert_eq!(with(lanes, array, has_replicas).absent(), expected);
+        }
     }
 }

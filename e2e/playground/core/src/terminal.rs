@@ -6,10 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use kube::Client;
 use ratatui::DefaultTerminal;
 use ratatui::backend::Backend;
 use ratatui::crossterm::event::{self, Event};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
@@ -17,8 +19,9 @@ use super::action::{Action, Command, command_of};
 use super::observer::Observer;
 use super::pod_mover::{self, ActionStatus, PodMover};
 use super::story::Story;
-use super::view::{Choice, draw};
+use super::view::{Choice, Overlay, draw};
 use super::web::{Page, ServedPage};
+use crate::explain;
 use crate::narrate::Narrator;
 use csi_e2e::attacher::Kind;
 use csi_e2e::scenario::test_env::force_cleanup;
@@ -26,6 +29,8 @@ use csi_e2e::scenario::{ScenarioConfig, TestContext, TestEnv};
 
 /// Pause between two snapshots.
 const REFRESH: Duration = Duration::from_millis(200);
+/// Pause between two explanations.
+const EXPLAIN_AGAIN: Duration = Duration::from_secs(1);
 /// Maximum number of queued actions while one is performed.
 const WAITING_ACTIONS: usize = 16;
 
@@ -114,7 +119,7 @@ pub async fn explore(
         let (status_tx, status) = watch::channel(ActionStatus::default());
         let observer = Observer::new(&env, &narrator, Some(attacher), status)?;
         let (actions_tx, actions) = mpsc::channel(WAITING_ACTIONS);
-        let page = page.map(|page| page.serve(Some(actions_tx.clone()), narrator.pace().clone()));
+        let page = page.map(|page| page.serve(Some(actions_tx.clone()), narrator.pace().clone(), env.client()));
         let shown = async {
             match has_view {
                 true => show(&observer, ctx, Some(&actions_tx), page.as_ref()).await,
@@ -161,7 +166,7 @@ pub async fn play(
         let following = narrator.follow(&env)?;
         let (_, status) = watch::channel(ActionStatus::default());
         let observer = Observer::new(&env, &narrator, attacher, status)?;
-        let page = page.map(|page| page.serve(None, narrator.pace().clone()));
+        let page = page.map(|page| page.serve(None, narrator.pace().clone(), env.client()));
         tokio::select! {
             played = story.play(&mut env, &narrator) => played?,
             shown = show(&observer, ctx, None, page.as_ref()) => {
@@ -212,6 +217,8 @@ async fn show(
         ..Choice::default()
     };
     let mut snapshot = observer.snapshot(ctx.cluster());
+    let (explanation_tx, explanation) = watch::channel(String::new());
+    let mut explaining = JoinSet::new();
     let mut ticks = interval(REFRESH);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -240,10 +247,32 @@ async fn show(
                 }
             }
         }
+        match (
+            choice.overlay == Some(Overlay::Explanation),
+            explaining.is_empty(),
+        ) {
+            (true, true) => {
+                explanation_tx.send_replace("Reading the cluster.".to_owned());
+                explaining.spawn(keep_explaining(observer.client(), explanation_tx.clone()));
+            }
+            (false, false) => explaining.shutdown().await,
+            (true, false) | (false, true) => {}
+        }
+        choice.explanation.clone_from(&explanation.borrow());
         screen
             .0
             .draw(|frame| draw(frame, &snapshot, &choice))
             .context("draw on the terminal")?;
+    }
+}
+
+/// Explains the cluster again and again.
+async fn keep_explaining(client: Client, explanation_tx: watch::Sender<String>) {
+    let mut ticks = interval(EXPLAIN_AGAIN);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        explanation_tx.send_replace(explain(client.clone()).await);
     }
 }
 

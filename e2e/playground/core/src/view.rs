@@ -6,15 +6,15 @@
 mod panel;
 
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Flex, Layout, Rect};
+use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Borders, Clear, Paragraph};
+use ratatui::widgets::{Block, Borders, Clear, Paragraph, Wrap};
 
 use super::action::{BINDINGS, Command};
 use super::snapshot::Snapshot;
 use crate::narrate::TimelineRow;
-use panel::{Panel, panels};
+use panel::panels;
 
 const GOOD: Style = Style::new().fg(Color::Green);
 const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
@@ -32,11 +32,22 @@ const PANEL_WIDTHS: [[u16; 2]; 3] = [[1, 1], [2, 3], [1, 1]];
 /// Minimum width at which the timeline shows the full names of the components.
 const WIDE: u16 = 110;
 
+/// What covers the panels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Overlay {
+    Help,
+    /// What `kubectl csi-attach explain -A` prints.
+    Explanation,
+}
+
 /// The user's selection in the view.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Choice {
     pub(crate) volume: usize,
-    pub(crate) help: bool,
+    pub(crate) overlay: Option<Overlay>,
+    /// Text of the explanation, and the number of its lines above the overlay.
+    pub(crate) explanation: String,
+    pub(crate) scrolled: usize,
     /// Whether the keys for faults are enabled.
     pub(crate) can_break: bool,
     /// URL of the web page; empty without one.
@@ -49,13 +60,26 @@ impl Choice {
     /// Applies a command about the view.
     pub(crate) fn apply(&mut self, command: Command, volumes: usize) {
         let volumes = volumes.max(1);
-        match command {
-            Command::NextVolume => self.volume = (self.volume + 1) % volumes,
-            Command::PreviousVolume => self.volume = (self.volume + volumes - 1) % volumes,
-            Command::Help => self.help = !self.help,
-            Command::Close => self.help = false,
-            Command::Toggle(_) | Command::Step | Command::Resume | Command::Quit => {}
+        match (command, self.overlay) {
+            (Command::NextVolume, Some(Overlay::Explanation)) => {
+                let last = self.explanation.lines().count().saturating_sub(1);
+                self.scrolled = (self.scrolled + 1).min(last);
+            }
+            (Command::PreviousVolume, Some(Overlay::Explanation)) => {
+                self.scrolled = self.scrolled.saturating_sub(1);
+            }
+            (Command::NextVolume, _) => self.volume = (self.volume + 1) % volumes,
+            (Command::PreviousVolume, _) => self.volume = (self.volume + volumes - 1) % volumes,
+            (Command::Help, _) => self.toggle(Overlay::Help),
+            (Command::Explain, _) => self.toggle(Overlay::Explanation),
+            (Command::Close, _) => self.overlay = None,
+            (Command::Toggle(_) | Command::Step | Command::Resume | Command::Quit, _) => {}
         }
+    }
+
+    fn toggle(&mut self, overlay: Overlay) {
+        self.overlay = (self.overlay != Some(overlay)).then_some(overlay);
+        self.scrolled = 0;
     }
 }
 
@@ -65,11 +89,21 @@ pub(crate) fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot, choice: &Choice) 
     let chapter = wrap(&snapshot.chapter, area.width.into());
     let chapter_height = u16::try_from(chapter.len()).unwrap_or(0).min(area.height / 5);
     let panels = panels(snapshot);
+    let columns = |row: usize, area: Rect| -> [Rect; 2] {
+        let widths = PANEL_WIDTHS[row].map(Constraint::Fill);
+        Layout::horizontal(widths).spacing(1).areas(area)
+    };
     let notice_height = u16::from(!snapshot.notice.is_empty());
     let free = area
         .height
         .saturating_sub(2 + notice_height + chapter_height + TIMELINE);
-    let wanted = |row: usize| panels[row].iter().map(Panel::height).max().unwrap_or(0);
+    let wanted = |row: usize| {
+        let heights = panels[row].iter().zip(columns(row, area));
+        heights
+            .map(|(panel, area)| panel.height(area.width))
+            .max()
+            .unwrap_or(0)
+    };
     let height = |row: usize| Constraint::Length(wanted(row).min(free / PANEL_ROWS));
     let [title, story, first, second, third, timeline, notice, footer] = Layout::vertical([
         Constraint::Length(1),
@@ -85,19 +119,18 @@ pub(crate) fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot, choice: &Choice) 
     frame.render_widget(title_line(snapshot, choice), title);
     let chapter: Vec<_> = chapter.into_iter().map(|line| Line::styled(line, BOLD)).collect();
     frame.render_widget(Paragraph::new(chapter), story);
-    for ((row, widths), panels) in [first, second, third].into_iter().zip(PANEL_WIDTHS).zip(panels) {
-        let areas: [Rect; 2] = Layout::horizontal(widths.map(Constraint::Fill))
-            .spacing(1)
-            .areas(row);
-        for (area, panel) in areas.into_iter().zip(panels) {
+    for ((row, area), panels) in [first, second, third].into_iter().enumerate().zip(panels) {
+        for (area, panel) in columns(row, area).into_iter().zip(panels) {
             panel.draw(frame, area);
         }
     }
     draw_timeline(frame, timeline, snapshot, choice);
     frame.render_widget(Line::styled(snapshot.notice.as_str(), CHANGING), notice);
     draw_footer(frame, footer, choice);
-    if choice.help {
-        draw_help(frame, snapshot, choice);
+    match choice.overlay {
+        Some(Overlay::Help) => draw_help(frame, snapshot, choice),
+        Some(Overlay::Explanation) => draw_explanation(frame, snapshot, choice),
+        None => {}
     }
 }
 
@@ -119,25 +152,36 @@ fn title_line(snapshot: &Snapshot, choice: &Choice) -> Line<'static> {
     Line::from(spans)
 }
 
-/// The keys; those for help and quitting are never cut.
+/// The keys that fit; those for help and quitting always do.
 fn draw_footer(frame: &mut Frame<'_>, area: Rect, choice: &Choice) {
-    let keys = match choice.can_break {
-        true => "s slow  f fail  n node  o out-of-service  k kill  a API  c controllers  space pause",
-        false => "space pause, step  Enter go on  up/down volume",
+    let keys: &[&str] = match choice.can_break {
+        true => &[
+            "s slow",
+            "f fail",
+            "n node",
+            "o taint",
+            "k kill",
+            "a API",
+            "c controllers",
+            "e explain",
+            "space pause",
+        ],
+        false => &["e explain", "space pause, step", "Enter go on", "up/down volume"],
     };
-    let text = Span::styled(keys, DIM);
     let last = match area.width < WIDE && choice.can_break {
-        true => "  ? q",
-        false => "  ? help  q quit",
+        true => "? q",
+        false => "? help  q quit",
     };
-    let last = Span::styled(last, DIM);
-    let width = u16::try_from(last.width()).unwrap_or(0);
-    let fitted = u16::try_from(text.width()).unwrap_or(u16::MAX);
-    let [text_area, last_area] = Layout::horizontal([Constraint::Max(fitted), Constraint::Length(width)])
-        .flex(Flex::Start)
-        .areas(area);
-    frame.render_widget(text, text_area);
-    frame.render_widget(last, last_area);
+    let room = usize::from(area.width).saturating_sub(last.len());
+    let mut text = String::new();
+    for key in keys {
+        if text.len() + key.len() + 2 > room {
+            break;
+        }
+        text.push_str(key);
+        text.push_str("  ");
+    }
+    frame.render_widget(Span::styled(text + last, DIM), area);
 }
 
 fn draw_timeline(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot, choice: &Choice) {
@@ -189,9 +233,12 @@ fn draw_timeline(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot, choice:
     frame.render_widget(Paragraph::new(lines).block(block), area);
 }
 
-/// The rows without repetitions of up to three rows: the last of each, and how often it came.
+/// The rows without repetitions of up to three rows: the last of each, and how often it came. The measured durations of calls
+/// may differ.
 fn collapsed(rows: Vec<&TimelineRow>) -> Vec<(&TimelineRow, usize)> {
-    let is_same = |a: &TimelineRow, b: &TimelineRow| (&a.actor, &a.text) == (&b.actor, &b.text);
+    let is_same = |a: &TimelineRow, b: &TimelineRow| {
+        a.actor == b.actor && without_duration(&a.text) == without_duration(&b.text)
+    };
     let mut collapsed: Vec<(&TimelineRow, usize)> = Vec::new();
     for row in rows {
         collapsed.push((row, 1));
@@ -216,6 +263,17 @@ fn collapsed(rows: Vec<&TimelineRow>) -> Vec<(&TimelineRow, usize)> {
         }
     }
     collapsed
+}
+
+/// The text before and after the first `N ms`.
+fn without_duration(text: &str) -> (&str, &str) {
+    for (at, unit) in text.match_indices(" ms") {
+        let before = text[..at].trim_end_matches(|c: char| c.is_ascii_digit());
+        if before.len() < at {
+            return (before, &text[at + unit.len()..]);
+        }
+    }
+    (text, "")
 }
 
 fn colour_of(actor: &str) -> Style {
@@ -243,14 +301,7 @@ fn draw_help(frame: &mut Frame<'_>, snapshot: &Snapshot, choice: &Choice) {
             Span::raw(binding.help),
         ])
     }));
-    let export: Vec<char> = format!("export KUBECONFIG={}", snapshot.kubeconfig)
-        .chars()
-        .collect();
-    lines.extend(
-        export
-            .chunks(width)
-            .map(|part| Line::raw(part.iter().collect::<String>())),
-    );
+    lines.extend(in_another_terminal(snapshot, width));
     let height = u16::try_from(lines.len()).unwrap_or(0) + 2;
     let popup = area.centered(
         Constraint::Length(popup_width),
@@ -259,6 +310,49 @@ fn draw_help(frame: &mut Frame<'_>, snapshot: &Snapshot, choice: &Choice) {
     frame.render_widget(Clear, popup);
     let block = Block::bordered().title(Span::styled("Help", BOLD));
     frame.render_widget(Paragraph::new(lines).block(block), popup);
+}
+
+/// The commands for another terminal, unbroken, so that they can be copied; and what has other names there.
+fn in_another_terminal(snapshot: &Snapshot, width: usize) -> Vec<Line<'static>> {
+    let export = format!("export KUBECONFIG={}", snapshot.kubeconfig);
+    let mut lines = Vec::new();
+    for command in [&export, &snapshot.explain_command] {
+        let characters: Vec<char> = command.chars().collect();
+        let parts = characters.chunks(width);
+        lines.extend(parts.map(|part| Line::raw(part.iter().collect::<String>())));
+    }
+    let names = wrap(&snapshot.names, width).into_iter();
+    lines.extend(names.map(|line| Line::styled(line, DIM)));
+    lines
+}
+
+fn draw_explanation(frame: &mut Frame<'_>, snapshot: &Snapshot, choice: &Choice) {
+    let area = frame.area();
+    // The first line of the view has the active faults, the last one the keys.
+    let popup = Rect {
+        y: area.y + 1.min(area.height),
+        height: area.height.saturating_sub(2),
+        ..area
+    };
+    let style = |line: &str| match line.split_once(':') {
+        Some((_, " STUCK") | ("STUCK", _)) => BAD,
+        Some((_, " in progress") | ("in progress", _)) => CHANGING,
+        Some((_, " fine")) => GOOD,
+        _ => PLAIN,
+    };
+    let text = choice.explanation.lines().skip(choice.scrolled);
+    let mut lines: Vec<_> = text
+        .map(|line| Line::styled(line.to_owned(), style(line)))
+        .collect();
+    lines.push(Line::default());
+    let width = usize::from(popup.width.saturating_sub(2)).max(1);
+    lines.extend(in_another_terminal(snapshot, width));
+    let block = Block::bordered()
+        .title(Span::styled("What waits: kubectl csi-attach explain -A", BOLD))
+        .title_bottom(Span::styled("Esc closes  up/down scrolls", DIM));
+    frame.render_widget(Clear, popup);
+    let paragraph = Paragraph::new(lines).wrap(Wrap { trim: false });
+    frame.render_widget(paragraph.block(block), popup);
 }
 
 /// Breaks text at spaces into lines of at most `width` characters; a longer word gets a separate line.

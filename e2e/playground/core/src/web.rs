@@ -16,6 +16,7 @@ use csi_mock_driver::admin;
 use futures::{Stream, stream};
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
+use kube::Client;
 use ratatui::crossterm::event::KeyCode;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -24,6 +25,7 @@ use tokio::task::JoinSet;
 
 use super::action::{Action, BINDINGS, Command};
 use super::snapshot::Snapshot;
+use crate::explain;
 use crate::narrate::Pace;
 
 /// Minimum time between two snapshots for a browser.
@@ -60,6 +62,7 @@ struct PageState {
     /// `None` while a story runs.
     actions: Option<mpsc::Sender<Action>>,
     pace: Pace,
+    client: Client,
 }
 
 // === impl Page ===
@@ -83,12 +86,18 @@ impl Page {
     }
 
     /// Serves the page. Without `actions` the user can only change the pace.
-    pub(crate) fn serve(self, actions: Option<mpsc::Sender<Action>>, pace: Pace) -> ServedPage {
+    pub(crate) fn serve(
+        self,
+        actions: Option<mpsc::Sender<Action>>,
+        pace: Pace,
+        client: Client,
+    ) -> ServedPage {
         let snapshots = watch::Sender::new(Arc::from(""));
         let app = app(PageState {
             snapshots: snapshots.clone(),
             actions,
             pace,
+            client,
         });
         let mut server = JoinSet::new();
         server.spawn(async move {
@@ -152,6 +161,7 @@ fn app(state: PageState) -> Router {
         .route("/api/v1/actions/{key}", post(perform))
         .route("/api/v1/pace/{command}", post(change_pace))
         .route("/api/v1/changes", get(changes))
+        .route("/api/v1/explain", get(explain_cluster))
         .with_state(state);
     admin::page_router(pages)
 }
@@ -207,6 +217,12 @@ async fn perform(State(state): State<PageState>, Path(key): Path<String>) -> Res
         ),
         Some(Ok(())) => StatusCode::ACCEPTED.into_response(),
     }
+}
+
+/// What `kubectl csi-attach explain -A` prints, as text.
+async fn explain_cluster(State(state): State<PageState>) -> Response {
+    let text = explain(state.client).await;
+    ([(CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response()
 }
 
 /// Streams the snapshots, at most one per [`PAUSE`].

@@ -10,6 +10,7 @@ use csi_attacher::csi::CallError;
 use csi_attacher::model::{Attachment, Capabilities, PublishTarget};
 use csi_proto::v1::list_volumes_response::{Entry, VolumeStatus};
 use csi_proto::v1::{self, ListVolumesRequest, ListVolumesResponse};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
@@ -18,8 +19,8 @@ use super::{Bug, Lie, State, World, recorded};
 pub(super) struct Array {
     has_publish_capability: bool,
     /// When the present session was opened: the driver reconnects to change its capability.
-    session: Instant,
-    /// From when on no sync runs that began without the publish capability.
+    session: watch::Sender<Instant>,
+    /// From when on no write is executed that was sent without the publish capability.
     pub(super) publishes_from: Option<Instant>,
     /// Handles of all volumes, which the array keeps.
     pub(super) handles: BTreeSet<Arc<str>>,
@@ -30,8 +31,8 @@ pub(super) struct Array {
     previous: HashSet<PublishTarget>,
 }
 
-/// Longer than a sync that began before the driver changed.
-const SYNC_TIME: Duration = Duration::from_secs(2);
+/// Longer than the API server takes to execute a write that was sent before the driver changed.
+const WRITE_TIME: Duration = Duration::from_millis(250);
 
 // === impl World ===
 
@@ -99,8 +100,8 @@ impl Array {
         self.has_publish_capability
     }
 
-    pub(super) fn session(&self) -> std::time::Instant {
-        self.session.into_std()
+    pub(super) fn session(&self) -> watch::Receiver<Instant> {
+        self.session.subscribe()
     }
 
     pub(super) fn previous(&mut self) -> &mut HashSet<PublishTarget> {
@@ -112,7 +113,7 @@ impl Default for Array {
     fn default() -> Self {
         Self {
             has_publish_capability: true,
-            session: Instant::now(),
+            session: watch::Sender::new(Instant::now()),
             publishes_from: None,
             handles: BTreeSet::new(),
             lists: 0,
@@ -167,8 +168,8 @@ impl State {
     pub(super) fn set_publish_capability(&mut self, present: bool) {
         if self.array.has_publish_capability != present {
             self.array.has_publish_capability = present;
-            self.array.session = Instant::now();
-            self.array.publishes_from = present.then(|| Instant::now() + SYNC_TIME);
+            self.array.session.send_replace(Instant::now());
+            self.array.publishes_from = present.then(|| Instant::now() + WRITE_TIME);
             if !present {
                 self.observe(Observation::PublishCapability(false));
             }

@@ -42,6 +42,7 @@ impl FakeCluster {
         act: impl FnOnce(&mut State) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let mut chosen = None;
+        let mut late = LATE;
         let (lost_before, lost_after, delay) = {
             let mut state = self.world.state();
             if let Some(choices) = state.choices.as_mut().filter(|_| kind == RequestKind::Write) {
@@ -51,6 +52,10 @@ impl FakeCluster {
             let faults = state.faults.api;
             let lost = state.percent(faults);
             let before = state.random.bool();
+            if kind == RequestKind::Write && lost && before && state.random.u8(..4) == 0 {
+                chosen = Some(ApiFault::Late);
+                late = Duration::from_millis(state.random.u64(100..10_000));
+            }
             (
                 lost && before || matches!(chosen, Some(ApiFault::RequestLost)),
                 lost && !before || matches!(chosen, Some(ApiFault::ResponseLost)),
@@ -69,9 +74,9 @@ impl FakeCluster {
                 return Err(Error::NotFound("a proxy does not know the path".into()));
             }
             Some(ApiFault::Late) => {
-                let late = move |state: &mut State| drop(act(state));
-                let at = Instant::now() + LATE;
-                self.world.state().late_writes.push((at, Box::new(late)));
+                let act = move |state: &mut State| drop(act(state));
+                let at = Instant::now() + late;
+                self.world.state().late_writes.push((at, Box::new(act)));
                 return Err(Error::Unanswered("no response".into()));
             }
             _ => {}
@@ -107,9 +112,11 @@ impl FakeCluster {
         }
     }
 
+    /// `is_of_one_version`: the write is for the known version.
     async fn change(
         &self,
         attachment: &Attachment,
+        is_of_one_version: bool,
         change: impl FnOnce(&mut Attachment, &mut State) -> Result<(), Error> + Send + 'static,
     ) -> Result<Attachment, Error> {
         let (attachment, client) = (attachment.clone(), self.client.clone());
@@ -122,6 +129,13 @@ impl FakeCluster {
                 return Err(error.clone());
             }
             let before = state.attachment(&attachment)?;
+            if is_of_one_version && before.version != attachment.version {
+                return Err(Error::Rejected {
+                    status: 409,
+                    message: "the object has been modified".into(),
+                    retry_after: None,
+                });
+            }
             let context = state.contexts.get(&before.uid).cloned();
             let mut after = before.clone();
             state.writes.attachments += 1;
@@ -147,7 +161,7 @@ impl FakeCluster {
 impl FakeCluster {
     async fn record(&self, known: &Attachment, record: &Record) -> Result<Attachment, Error> {
         let body = patch::record(known, record, FINALIZER);
-        self.change(known, move |attachment, _| {
+        self.change(known, true, move |attachment, _| {
             let metadata = &body["metadata"];
             let adds = metadata["finalizers"] == json!([FINALIZER]);
             if adds && attachment.deleting && !attachment.finalizer {
@@ -200,7 +214,7 @@ impl FakeCluster {
         context: &BTreeMap<String, String>,
     ) -> Result<Attachment, Error> {
         let context = context.clone();
-        self.change(attachment, move |attachment, state| {
+        self.change(attachment, true, move |attachment, state| {
             attachment.attached = true;
             attachment.metadata = Metadata::of(&context);
             state.contexts.insert(attachment.uid.clone(), context);
@@ -211,7 +225,7 @@ impl FakeCluster {
     }
 
     async fn mark_detached(&self, attachment: &Attachment) -> Result<Attachment, Error> {
-        self.change(attachment, |attachment, state| {
+        self.change(attachment, false, |attachment, state| {
             state.contexts.remove(&attachment.uid);
             attachment.attached = false;
             attachment.metadata = Metadata::default();
@@ -222,7 +236,7 @@ impl FakeCluster {
     }
 
     async fn remove_finalizer(&self, attachment: &Attachment) -> Result<Attachment, Error> {
-        self.change(attachment, |attachment, _| {
+        self.change(attachment, false, |attachment, _| {
             attachment.finalizer = false;
             Ok(())
         })
@@ -258,7 +272,7 @@ impl FakeCluster {
         problem: &Problem,
     ) -> Result<Attachment, Error> {
         let problem = Some(Box::new(problem.clone()));
-        self.change(attachment, move |attachment, _| {
+        self.change(attachment, false, move |attachment, _| {
             match failed {
                 Operation::Attach => attachment.attach_error = problem,
                 Operation::Detach => attachment.detach_error = problem,

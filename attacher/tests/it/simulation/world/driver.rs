@@ -154,7 +154,12 @@ impl ControllerClient for FakeDriver {
     }
 
     fn session(&self) -> Option<std::time::Instant> {
-        Some(self.world.state().array.session())
+        Some(self.world.state().array.session().borrow().into_std())
+    }
+
+    async fn session_ended(&self, session: Option<std::time::Instant>) {
+        let mut opened = self.world.state().array.session();
+        drop(opened.wait_for(|opened| Some(opened.into_std()) != session).await);
     }
 
     async fn ready(&self) -> Result<Capabilities, CallError> {
@@ -287,7 +292,9 @@ impl State {
         let due: Vec<_> = self.late_writes.extract_if(.., |(at, _)| *at <= now).collect();
         for (_, write) in due {
             self.observe(Observation::Fault("a late write".to_owned()));
+            self.executes_late = true;
             write(self);
+            self.executes_late = false;
         }
         let due: Vec<_> = self.late.extract_if(.., |(at, ..)| *at <= now).collect();
         for (_, method, target) in due {

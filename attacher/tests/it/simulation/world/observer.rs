@@ -79,6 +79,10 @@ impl World {
     /// Returns the first violation of the contract.
     pub(in super::super) fn verify(&self) -> Result<(), String> {
         let state = self.state();
+        // Otherwise the clauses about the end of all faults would be off.
+        if state.contract.world().relapsed.is_some() {
+            return Err("a fault followed the end of all faults".to_owned());
+        }
         let violations = state.contract.violations();
         violations
             .first()
@@ -207,6 +211,9 @@ impl State {
 
     /// A write arrived at the API server.
     pub(super) fn observe_write(&mut self, by: &Client, object: &str, changed: bool) {
+        if self.executes_late {
+            return;
+        }
         self.observe_lease();
         // The attacher repeats a write whose response was lost.
         let changed = changed || self.faults.api > 0 || self.faults.lies != 0 || self.had_chosen_fault;

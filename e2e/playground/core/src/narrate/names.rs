@@ -65,6 +65,20 @@ impl Names {
         self.nodes.get(id).map_or_else(|| id.to_owned(), Clone::clone)
     }
 
+    /// How kubectl and the driver name nodes and volumes.
+    pub(crate) fn about(&self) -> String {
+        let Self { prefix, nodes, .. } = self;
+        let ids: Vec<_> = nodes
+            .iter()
+            .map(|(id, node)| format!("{id} for {node}"))
+            .collect();
+        format!(
+            "kubectl and explain show nodes and PersistentVolumes with the prefix {prefix}: node a is {prefix}a. \
+             The driver's ids of the nodes are {}.",
+            ids.join(", ")
+        )
+    }
+
     /// The names of the volumes that a text mentions.
     pub fn mentioned(&self, text: &str) -> Vec<String> {
         let words = text.split(|c: char| !c.is_alphanumeric() && !"-.".contains(c));
@@ -102,6 +116,18 @@ mod tests {
         ] {
             assert_eq!(names.short(long), short);
         }
+    }
+
+    #[test]
+    fn other_names_of_the_nodes_are_listed() {
+        let ids = [("node-0", "a"), ("node-1", "b")].map(|(id, node)| (id.to_owned(), node.to_owned()));
+        let names = Names {
+            nodes: Arc::new(ids.into()),
+            ..Names::with_prefix("playground")
+        };
+        let about = names.about();
+        assert!(about.contains("node a is playground-a."), "{about}");
+        assert!(about.ends_with("node-0 for a, node-1 for b."), "{about}");
     }
 
     #[test]

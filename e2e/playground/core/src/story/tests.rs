@@ -156,10 +156,48 @@ fn every_form_of_every_command_can_be_read() {
     }
 }
 
+fn documentation() -> String {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/stories.md");
+    std::fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn example_of_the_documentation_can_be_read() {
+    let text = documentation();
+    let (_, example) = text.split_once("\n```text\n").unwrap();
+    let (example, _) = example.split_once("```").unwrap();
+    let story = Story::parse("example", example).unwrap_or_else(|error| panic!("{error}"));
+    let commands = story
+        .steps
+        .iter()
+        .filter(|step| matches!(step, Step::Command { .. }));
+    assert_eq!(
+        (commands.count(), story.about.as_str()),
+        (
+            9,
+            "The array refuses to detach a volume that a pod on another node needs."
+        )
+    );
+}
+
+#[test]
+fn incidents_of_the_documentation_have_an_issue_and_a_story() {
+    let text = documentation();
+    let (_, incidents) = text.split_once("\n## Three incidents\n").unwrap();
+    let incidents: Vec<_> = incidents.split("\n- [`").skip(1).collect();
+    assert_eq!(incidents.len(), 3);
+    for incident in incidents {
+        let (name, text) = incident.split_once('`').unwrap();
+        assert!(names().any(|known| known == name), "{name}");
+        let numbers = text.split('#').skip(1);
+        let mut numbers = numbers.filter(|after| after.starts_with(|c: char| c.is_ascii_digit()));
+        assert!(numbers.next().is_some(), "{name} has no issue");
+    }
+}
+
 #[test]
 fn documentation_has_every_command() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/stories.md");
-    let text = std::fs::read_to_string(path).unwrap();
+    let text = documentation();
     for syntax in COMMANDS {
         let forms: Vec<_> = syntax.forms.iter().map(|form| format!("`{form}`")).collect();
         let row = format!("| {} | {} |", forms.join("<br>"), syntax.about);

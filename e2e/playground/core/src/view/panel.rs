@@ -1,13 +1,16 @@
 //! The panels above the timeline: a table for each component.
 
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Rect};
+use ratatui::layout::{Constraint, Flex, Layout, Rect};
 use ratatui::style::Style;
-use ratatui::text::Span;
+use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Block, Borders, Paragraph, Row, Table};
 
-use super::{BAD, BOLD, CHANGING, DIM, GOOD, PLAIN};
+use super::{BAD, BOLD, CHANGING, DIM, GOOD, PLAIN, wrap};
 use crate::snapshot::{ArrayRow, AttachmentRow, LaneRow, NodeRow, PodRow, Snapshot, WorldRow};
+
+/// Maximum number of lines of a row.
+const WRAPPED: usize = 6;
 
 /// A table with a title.
 pub(super) struct Panel {
@@ -42,7 +45,11 @@ pub(super) fn panels(snapshot: &Snapshot) -> [[Panel; 2]; 3] {
                 title: "VolumeAttachments",
                 header: &["volume", "node", "state"],
                 widths: vec![short, Constraint::Length(4), fill],
-                rows: Ok(snapshot.attachments.iter().map(attachment).collect()),
+                rows: Ok(snapshot
+                    .attachments
+                    .iter()
+                    .map(|row| attachment(row, snapshot.absent()))
+                    .collect()),
             },
             Panel {
                 title: "State of world: desired | actual",
@@ -81,13 +88,28 @@ pub(super) fn panels(snapshot: &Snapshot) -> [[Panel; 2]; 3] {
 // === impl Panel ===
 
 impl Panel {
-    /// Title, header and rows.
-    pub(super) fn height(&self) -> u16 {
-        let rows = self.rows.as_ref().map_or(1, Vec::len);
-        u16::try_from(rows).unwrap_or(u16::MAX).saturating_add(2)
+    /// Title, header and rows at this width.
+    pub(super) fn height(&self, width: u16) -> u16 {
+        let lines = match &self.rows {
+            Ok(rows) => {
+                let columns = self.columns(width);
+                rows.iter().map(|row| cells(row, &columns, WRAPPED).1).sum()
+            }
+            Err(_) => 1,
+        };
+        u16::try_from(lines).unwrap_or(u16::MAX).saturating_add(2)
     }
 
+    /// Widths of the columns.
+    fn columns(&self, width: u16) -> Vec<u16> {
+        let row = Layout::horizontal(&self.widths).flex(Flex::Start).spacing(1);
+        let areas = row.split(Rect::new(0, 0, width, 1));
+        areas.iter().map(|area| area.width).collect()
+    }
+
+    /// Wraps long texts if there is room for it, and otherwise cuts them.
     pub(super) fn draw(self, frame: &mut Frame<'_>, area: Rect) {
+        let columns = self.columns(area.width);
         let rows = match self.rows {
             Ok(rows) => rows,
             Err(reason) => {
@@ -109,7 +131,17 @@ impl Panel {
         let block = Block::new()
             .borders(Borders::TOP)
             .title(Span::styled(title, BOLD));
-        let table = Table::new(rows.into_iter().take(shown).map(Row::new), self.widths).block(block);
+        let wrapped = |limit: usize| {
+            rows.iter()
+                .map(|row| cells(row, &columns, limit).1)
+                .sum::<usize>()
+        };
+        let limit = (2..=WRAPPED).rev().find(|limit| wrapped(*limit) < room);
+        let rows = rows.iter().take(shown).map(|row| {
+            let (cells, height) = cells(row, &columns, limit.unwrap_or(1));
+            Row::new(cells).height(u16::try_from(height).unwrap_or(u16::MAX))
+        });
+        let table = Table::new(rows, columns.iter().copied().map(Constraint::Length)).block(block);
         let table = match header {
             true => table.header(Row::new(self.header.iter().copied()).style(DIM)),
             false => table,
@@ -119,6 +151,21 @@ impl Panel {
 }
 
 // === rows ===
+
+/// The cells of a row with at most `limit` lines each, and the height of the row.
+fn cells(row: &[Span<'static>], columns: &[u16], limit: usize) -> (Vec<Text<'static>>, usize) {
+    let cell = |(span, width): (&Span<'static>, &u16)| {
+        let mut lines = wrap(&span.content, usize::from(*width));
+        if lines.len() > limit {
+            let rest = lines.split_off(limit - 1).join(" ");
+            lines.push(rest);
+        }
+        Text::from_iter(lines.into_iter().map(Line::from)).style(span.style)
+    };
+    let cells: Vec<_> = row.iter().zip(columns).map(cell).collect();
+    let height = cells.iter().map(Text::height).max().unwrap_or(0).max(1);
+    (cells, height)
+}
 
 fn pod(pod: &PodRow) -> Vec<Span<'static>> {
     let style = match pod.phase.as_str() {
@@ -151,15 +198,17 @@ fn node(node: &NodeRow) -> Vec<Span<'static>> {
     ]
 }
 
-fn attachment(attachment: &AttachmentRow) -> Vec<Span<'static>> {
-    let (state, style) = match (attachment.deleting, attachment.attached) {
-        (true, _) => ("detaching", CHANGING),
-        (false, true) => ("attached", GOOD),
-        (false, false) => ("attaching", CHANGING),
+fn attachment(attachment: &AttachmentRow, absent: Option<&str>) -> Vec<Span<'static>> {
+    let state = match (attachment.deleting, attachment.attached) {
+        (true, _) => "detaching",
+        (false, true) => "attached",
+        (false, false) => "attaching",
     };
-    let state = match attachment.error.as_str() {
-        "" => Span::styled(state, style),
-        error => Span::styled(format!("{state}: {error}"), BAD),
+    let state = match (attachment.error.as_str(), absent) {
+        ("", _) if state == "attached" => Span::styled(state, GOOD),
+        ("", None) => Span::styled(state, CHANGING),
+        ("", Some(component)) => Span::styled(format!("{state}: waits for the {component}"), BAD),
+        (error, _) => Span::styled(format!("{state}: {error}"), BAD),
     };
     vec![
         Span::raw(attachment.volume.clone()),
@@ -189,7 +238,10 @@ fn world(world: &WorldRow) -> Vec<Span<'static>> {
 }
 
 fn lanes(snapshot: &Snapshot) -> Result<Vec<Vec<Span<'static>>>, &'static str> {
-    let lanes = snapshot.lanes.as_ref().ok_or("the attacher does not respond")?;
+    let lanes = snapshot.lanes.as_ref().ok_or(match snapshot.has_replicas {
+        true => "not shown with several attachers",
+        false => "the attacher does not respond",
+    })?;
     let count =
         |count: usize, style: Style| Span::styled(count.to_string(), if count == 0 { PLAIN } else { style });
     let row = |lane: &LaneRow| {

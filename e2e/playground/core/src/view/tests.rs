@@ -28,6 +28,8 @@ fn mk_snapshot() -> Snapshot {
     Snapshot {
         elapsed: 12.3,
         kubeconfig: "/run/admin.kubeconfig".to_owned(),
+        explain_command: "kubectl csi-attach explain pod/db-2 -n playground".to_owned(),
+        names: "node a is playground-a".to_owned(),
         broken: mk_strings(&["node b lost"]),
         volumes: mk_strings(&["cache", "data"]),
         pods: vec![
@@ -93,9 +95,9 @@ fn mk_snapshot() -> Snapshot {
 fn mk_choice(volume: usize) -> Choice {
     Choice {
         volume,
-        help: false,
         can_break: true,
         page: "http://127.0.0.1:1/".to_owned(),
+        ..Choice::default()
     }
 }
 
@@ -168,10 +170,11 @@ fn every_panel_has_its_content_at_both_sizes() {
                     "s slow",
                     "f fail",
                     "n node",
-                    "o out-of-service",
+                    "o taint",
                     "k kill",
                     "a API",
                     "c controllers",
+                    "e explain",
                     "?",
                 ],
             ],
@@ -202,7 +205,7 @@ fn state_of_world_has_all_columns_at_each_width() {
 fn narrow_view_keeps_help_and_quit_keys() {
     let mut snapshot = mk_snapshot();
     let screen = text_of(&drawn(60, 24, &snapshot, &mk_choice(1)));
-    assert_shows(&screen, &[&["s slow", "? q"]]);
+    assert_shows(&screen, &[&["s slow", "a API  ? q"]]);
     snapshot.notice = "pod db-1 does not run yet ".repeat(8);
     let screen = text_of(&drawn(60, 24, &snapshot, &mk_choice(1)));
     assert_shows(&screen, &[&["pod db-1 does not run yet"], &["s slow", "? q"]]);
@@ -213,7 +216,7 @@ fn narrow_help_has_the_whole_kubeconfig_path() {
     let mut snapshot = mk_snapshot();
     snapshot.kubeconfig = format!("/tmp/{}/admin.kubeconfig", "x".repeat(60));
     let choice = Choice {
-        help: true,
+        overlay: Some(Overlay::Help),
         ..mk_choice(0)
     };
     let screen = text_of(&drawn(60, 24, &snapshot, &choice));
@@ -262,14 +265,127 @@ fn repeated_lines_of_the_timeline_are_counted() {
 }
 
 #[test]
-fn escape_closes_the_help() {
+fn repetitions_may_take_different_times() {
+    let mut snapshot = mk_snapshot();
+    let texts = [
+        "calls ControllerPublishVolume: attach data to b",
+        "responds INTERNAL after 3 ms: locked for 5 s",
+        "calls ControllerPublishVolume: attach data to b",
+        "responds INTERNAL after 12 ms: locked for 5 s",
+        "calls ControllerPublishVolume: attach data to b",
+        "responds INTERNAL after 7 ms: locked for 4 s",
+    ];
+    snapshot.timeline = (0..6)
+        .zip(texts)
+        .map(|(at, text)| TimelineRow {
+            at: f64::from(at),
+            actor: "driver".to_owned(),
+            volumes: Vec::new(),
+            text: text.to_owned(),
+        })
+        .collect();
+    let screen = text_of(&drawn(160, 50, &snapshot, &mk_choice(0)));
+    assert_shows(
+        &screen,
+        &[
+            &["2.00", "attach data to b (2 times)"],
+            &["3.00", "responds INTERNAL after 12 ms: locked for 5 s (2 times)"],
+            &["5.00", "responds INTERNAL after 7 ms: locked for 4 s"],
+        ],
+    );
+    assert!(!screen.contains("after 3 ms"), "{screen}");
+}
+
+#[test]
+fn keys_open_and_close_overlays() {
     let mut choice = mk_choice(0);
-    for expected in [false, true] {
-        choice.apply(if expected { Command::Help } else { Command::Close }, 2);
-        assert_eq!(choice.help, expected);
+    for (command, expected) in [
+        (Command::Close, None),
+        (Command::Help, Some(Overlay::Help)),
+        (Command::Explain, Some(Overlay::Explanation)),
+        (Command::Close, None),
+        (Command::Explain, Some(Overlay::Explanation)),
+        (Command::Explain, None),
+    ] {
+        choice.apply(command, 2);
+        assert_eq!(choice.overlay, expected, "{command:?}");
     }
-    choice.apply(Command::Close, 2);
-    assert!(!choice.help);
+}
+
+#[test]
+fn explanation_is_scrolled_to_its_last_line() {
+    let mut choice = mk_choice(0);
+    choice.explanation = "all volumes: STUCK\n\nSTUCK: volume data\n  next:  the CSI driver\n".to_owned();
+    choice.apply(Command::Explain, 2);
+    let screen = text_of(&drawn(80, 24, &mk_snapshot(), &choice));
+    assert_shows(
+        &screen,
+        &[
+            &["playground", "node b lost"],
+            &["kubectl csi-attach explain -A"],
+            &["STUCK: volume data"],
+            &["next:  the CSI driver"],
+            &["export KUBECONFIG=/run/admin.kubeconfig"],
+            &["kubectl csi-attach explain pod/db-2 -n playground"],
+            &["node a is playground-a"],
+            &["s slow", "e explain", "? q"],
+        ],
+    );
+    for _ in 0..9 {
+        choice.apply(Command::NextVolume, 2);
+    }
+    assert_eq!((choice.volume, choice.scrolled), (0, 3));
+    let screen = text_of(&drawn(80, 24, &mk_snapshot(), &choice));
+    assert!(!screen.contains("STUCK"), "{screen}");
+    assert_shows(&screen, &[&["next:  the CSI driver"]]);
+    choice.apply(Command::PreviousVolume, 2);
+    assert_eq!(choice.scrolled, 2);
+}
+
+#[test]
+fn replicas_are_not_said_to_be_silent() {
+    let mut snapshot = mk_snapshot();
+    (snapshot.lanes, snapshot.has_replicas) = (None, true);
+    let screen = text_of(&drawn(160, 50, &snapshot, &mk_choice(0)));
+    assert_shows(&screen, &[&["not shown with several attachers"]]);
+    assert!(!screen.contains("does not respond"), "{screen}");
+}
+
+#[test]
+fn detach_waits_for_a_component_that_does_not_respond() {
+    let mut snapshot = mk_snapshot();
+    snapshot.attachments[0].error.clear();
+    snapshot.array = None;
+    let screen = text_of(&drawn(160, 50, &snapshot, &mk_choice(0)));
+    assert_shows(&screen, &[&["detaching: waits for the driver"]]);
+    snapshot.lanes = None;
+    let screen = text_of(&drawn(160, 50, &snapshot, &mk_choice(0)));
+    assert_shows(&screen, &[&["detaching: waits for the attacher"]]);
+}
+
+#[test]
+fn reason_of_a_pod_is_whole_if_there_is_room() {
+    let mut snapshot = mk_snapshot();
+    let reason = "Multi-Attach error for volume \"playground-data\" Volume is already used by pod(s) db-1";
+    snapshot.pods[1].reason = reason.to_owned();
+    let screen = text_of(&drawn(132, 44, &snapshot, &mk_choice(0)));
+    let column: Vec<_> = screen
+        .lines()
+        .map(|line| line.chars().skip(28).take(37).collect::<String>())
+        .collect();
+    let words = column.join(" ").split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains(&format!("data: {reason}")), "{screen}");
+    assert_shows(&screen, &[&["web-1", "a", "Running", "cache"]]);
+    // Without room each pod keeps its line.
+    let screen = text_of(&drawn(80, 24, &snapshot, &mk_choice(0)));
+    assert_shows(
+        &screen,
+        &[
+            &["db-1", "Terminating"],
+            &["db-2", "data:"],
+            &["web-1", "Running"],
+        ],
+    );
 }
 
 #[test]
@@ -295,7 +411,7 @@ fn newest_lines_of_a_long_timeline_are_shown() {
     assert_shows(&screen, &[&["99.00", "driver", "does step 99"]]);
     assert!(!screen.contains("does step 50 "), "{screen}");
     // Wrapped, not truncated.
-    assert_eq!(screen.matches("slowly").count() % 12, 0, "{screen}");
+    assert_eq!(screen.matches("slowly").count() % 6, 0, "{screen}");
 }
 
 #[test]
@@ -346,7 +462,7 @@ fn chapter_of_a_story_is_shown_whole() {
 fn help_lists_every_key_at_both_sizes() {
     for (width, height) in [(80, 24), (160, 50)] {
         let choice = Choice {
-            help: true,
+            overlay: Some(Overlay::Help),
             ..mk_choice(0)
         };
         let screen = text_of(&drawn(width, height, &mk_snapshot(), &choice));

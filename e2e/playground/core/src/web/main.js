@@ -2,7 +2,7 @@
 
 import { announce, change, get } from "/dashboard/api.js";
 import { dress, make, say, sync, table } from "/dashboard/dom.js";
-import { drawPath } from "/playground/path.js";
+import { drawPath, stateOf } from "/playground/path.js";
 
 const LONGEST_TIMELINE = 200;
 const byId = (id) => document.getElementById(id);
@@ -19,12 +19,12 @@ const PANELS = [
     list(node.inUse), list(node.attached)])],
   ["attachments", "VolumeAttachments", ["volume", "node", "state", "error"], (snapshot) => snapshot.attachments.map((item) => [
     item.volume, item.node, item.deleting ? ["detaching", "warn"] : item.attached ? ["attached", "good"] : ["attaching", "warn"],
-    item.error])],
+    item.error || (stateOf(item, snapshot).tone === "bad" ? stateOf(item, snapshot).text : "")])],
   ["worlds", "Desired and actual state of world", ["volume", "node", "desired by", "actual", "operation"],
     (snapshot) => snapshot.worlds?.map(world) ?? "Only the embedded cluster shows them."],
   ["lanes", "Attacher: lanes", ["lane", "running", "queued", "backoff"], (snapshot) => snapshot.lanes?.map((lane) => [
     lane.lane, `${lane.running}/${lane.limit}`, lane.ready, lane.waiting ? [lane.waiting, "bad"] : lane.waiting])
-    ?? "The attacher does not respond."],
+    ?? (snapshot.hasReplicas ? "Not shown with several attachers." : "The attacher does not respond.")],
   ["array", "Array: published volumes", ["node", "volumes"], (snapshot) => snapshot.array?.map((row) => [
     row.node, list(row.volumes)]) ?? "The driver does not respond."],
 ];
@@ -120,6 +120,8 @@ async function offerActions() {
 document.addEventListener("keydown", (event) => {
   if (!byId("shortcuts").checked || event.repeat || event.ctrlKey || event.altKey || event.metaKey) return;
   if (actions.some(({ key }) => key === event.key)) byId("actions").querySelector(`[data-key="${event.key}"]`).click();
+  else if (event.key === "e") byId("explain").click();
+  else if (event.key === "Escape") showExplanation(false);
 });
 
 document.querySelector(".skip").addEventListener("click", (event) => {
@@ -137,6 +139,33 @@ function drawPace({ isPaused }) {
   byId("resume").hidden = !isPaused;
 }
 
+// === explanation ===
+
+const EXPLAIN_AGAIN = 1000;
+let isExplaining = false;
+
+async function explain() {
+  if (isExplaining || byId("explanation").hidden) return;
+  isExplaining = true;
+  try {
+    const response = await fetch("/api/v1/explain");
+    say(byId("explained"), (await response.text()).split("\n").map(visible).join("\n"));
+  } catch (error) {
+    say(byId("explained"), `The playground does not respond: ${error.message}`);
+  }
+  isExplaining = false;
+}
+
+function showExplanation(isShown) {
+  byId("explanation").hidden = !isShown;
+  byId("explain").setAttribute("aria-expanded", String(isShown));
+  say(byId("explained"), "Reading the cluster.");
+  explain();
+}
+
+byId("explain").addEventListener("click", () => showExplanation(byId("explanation").hidden));
+setInterval(explain, EXPLAIN_AGAIN);
+
 // === snapshots ===
 
 function draw(snapshot) {
@@ -145,6 +174,8 @@ function draw(snapshot) {
   say(byId("chapter"), visible(snapshot.chapter));
   say(byId("notice"), visible(snapshot.notice));
   say(byId("kubeconfig"), `export KUBECONFIG=${visible(snapshot.kubeconfig)}`);
+  say(byId("explain-command"), visible(snapshot.explainCommand));
+  say(byId("names"), visible(snapshot.names));
   const active = snapshot.broken.length ? snapshot.broken : ["no faults active"];
   sync(byId("active"), active, (label) => label, (label) =>
     make("span", { class: `badge ${snapshot.broken.length ? "bad" : "good"}` }, label));

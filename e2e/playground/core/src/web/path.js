@@ -3,6 +3,11 @@
 const SVG = "http://www.w3.org/2000/svg";
 const LINE = 18;
 const GAP = 12;
+/** Width of a character, and the number of lines of a text. */
+const CHARACTER = 7.3;
+const LINES = 5;
+/** Space for edges beside columns that stand below each other. */
+const GUTTER = 56;
 /** Below this width of the page, the columns stand below each other. */
 const NARROW = 640;
 
@@ -15,13 +20,32 @@ function shape(name, attributes, ...children) {
 }
 
 /** What the attachment does, and for whom it waits. */
-function stateOf(item, snapshot) {
-  if (item.error) return { tone: "bad", text: `${item.deleting ? "detach" : "attach"} fails: ${item.error}` };
-  if (item.deleting) return { tone: "busy", text: "detaching" };
-  if (item.attached) return { tone: "good", text: "attached" };
-  if (snapshot.lanes === null) return { tone: "bad", text: "waits for the attacher" };
-  if (snapshot.array === null) return { tone: "bad", text: "waits for the driver" };
-  return { tone: "busy", text: "attaching" };
+export function stateOf(item, snapshot) {
+  const call = item.deleting ? "detach" : "attach";
+  if (item.error) return { tone: "bad", text: `${call} fails: ${item.error}` };
+  if (item.attached && !item.deleting) return { tone: "good", text: "attached" };
+  if (isDead(snapshot)) return { tone: "bad", text: `${call} waits for the attacher` };
+  if (snapshot.array === null) return { tone: "bad", text: `${call} waits for the driver` };
+  return { tone: "busy", text: `${call}ing` };
+}
+
+/** Whether the attacher does not respond. With replicas the lanes of none are read. */
+const isDead = (snapshot) => snapshot.lanes === null && !snapshot.hasReplicas;
+
+/** The lines of a pod: its volumes, and why it waits. */
+function linesOf(pod) {
+  const name = pod.node ? `${pod.name}: ${pod.volumes.join(", ") || "no volume"}` : pod.name;
+  return [[name, pod.phase === "Running" ? "good" : "busy"], ...(pod.reason ? [[pod.reason, "bad"]] : [])];
+}
+
+/** The attacher: its lanes with work. */
+function workOf(snapshot) {
+  if (snapshot.lanes === null) {
+    return isDead(snapshot) ? [["does not respond", "bad"]] : [["several attachers, lanes not shown", "plain"]];
+  }
+  const lanes = snapshot.lanes.filter(({ running, ready, waiting }) => running + ready + waiting > 0);
+  return lanes.length === 0 ? [["idle", "plain"]] : lanes.map((lane) => [
+    `${lane.lane}: ${lane.running} running, ${lane.ready + lane.waiting} waiting`, lane.waiting ? "bad" : "busy"]);
 }
 
 /** The boxes of each column; a box has a key, lines of [text, tone], and a tone. */
@@ -31,20 +55,19 @@ function columnsOf(snapshot) {
     const tone = node.outOfService || !node.ready ? "bad" : "plain";
     const state = node.outOfService ? ", out of service" : node.ready ? "" : ", not ready";
     return { key: `node ${node.name}`, tone, lines: [[`node ${node.name}${state}`, "title"],
-      ...pods.map((pod) => [`${pod.name}: ${pod.volumes.join(", ") || "no volume"}`, pod.phase === "Running" ? "good" : "busy"])] };
+      ...pods.flatMap(linesOf)] };
   });
   const pending = snapshot.pods.filter((pod) => !pod.node);
   if (pending.length) {
-    nodes.push({ key: "pending", tone: "busy", lines: [["not scheduled", "title"], ...pending.map((pod) => [pod.name, "busy"])] });
+    nodes.push({ key: "pending", tone: "busy", lines: [["not scheduled", "title"], ...pending.flatMap(linesOf)] });
   }
   const attachments = snapshot.attachments.map((item) => {
     const { tone, text } = stateOf(item, snapshot);
     return { key: `va ${item.name}`, tone, lines: [[`${item.volume} → ${item.node}`, "title"], [text, tone]] };
   });
-  const lanes = (snapshot.lanes ?? []).filter(({ running, ready, waiting }) => running + ready + waiting > 0);
-  const attacher = { key: "attacher", tone: snapshot.lanes === null ? "bad" : lanes.length ? "busy" : "plain", lines: [["attacher", "title"],
-    ...(snapshot.lanes === null ? [["does not respond", "bad"]] : lanes.length === 0 ? [["idle", "plain"]] : lanes.map((lane) => [
-      `${lane.lane}: ${lane.running} running, ${lane.ready + lane.waiting} waiting`, lane.waiting ? "bad" : "busy"]))] };
+  const work = workOf(snapshot);
+  const toneOfWork = isDead(snapshot) ? "bad" : work[0][1] === "plain" ? "plain" : "busy";
+  const attacher = { key: "attacher", tone: toneOfWork, lines: [["attacher", "title"], ...work] };
   const places = new Map(snapshot.volumes.map((volume) => [volume, []]));
   for (const row of snapshot.array ?? []) for (const volume of row.volumes) places.set(volume, [...places.get(volume) ?? [], row.node]);
   const array = snapshot.array === null ? [{ key: "array", tone: "bad", lines: [["array", "title"], ["the driver does not respond", "bad"]] }]
@@ -62,13 +85,36 @@ function edgesOf(snapshot) {
   });
 }
 
-/** Cuts a text that is too long for its box; the tables below have it whole. */
-const cut = (text, width) => (text.length * 7.2 > width - 16 ? `${text.slice(0, Math.floor((width - 16) / 7.2) - 1)}…` : text);
+/** Breaks a text into the lines of a box; the tables below have whole what does not fit. */
+function wrap(text, width) {
+  const room = Math.floor((width - 16) / CHARACTER);
+  const lines = [""];
+  for (const word of text.split(" ")) {
+    const line = lines.at(-1);
+    if (line && line.length + 1 + word.length > room) lines.push(word);
+    else lines[lines.length - 1] = line ? `${line} ${word}` : word;
+  }
+  const shown = lines.slice(0, LINES);
+  if (lines.length > LINES) shown[LINES - 1] += "…";
+  return shown.map((line) => (line.length > room ? `${line.slice(0, room - 1)}…` : line));
+}
+
+/** The curve from one box to another: to the next column, or around the boxes between two of the same column. */
+function curve(a, b) {
+  const [y1, y2] = [a.top + a.height / 2, b.top + b.height / 2];
+  if (a.left === b.left) {
+    const [x, bend] = [a.left + a.width, Math.min(GUTTER, 14 + Math.abs(y2 - y1) / 8) * 4 / 3];
+    return `M${x} ${y1} C${x + bend} ${y1} ${x + bend} ${y2} ${x} ${y2}`;
+  }
+  const [x1, x2] = [a.left + a.width, b.left];
+  const middle = (x1 + x2) / 2;
+  return `M${x1} ${y1} C${middle} ${y1} ${middle} ${y2} ${x2} ${y2}`;
+}
 
 /** Draws the path of a snapshot into an element. */
 export function drawPath(element, snapshot, visible) {
   const narrow = window.innerWidth < NARROW;
-  const widths = narrow ? [340, 340, 340, 340] : [210, 250, 220, 190];
+  const widths = narrow ? [284, 284, 284, 284] : [210, 250, 220, 190];
   const boxes = new Map();
   const drawn = [];
   let [left, bottom] = [0, 0];
@@ -78,23 +124,21 @@ export function drawPath(element, snapshot, visible) {
     drawn.push(shape("text", { x: left, y: top + 13, class: "column" }, title));
     top += LINE + 4;
     for (const { key, tone, lines } of column) {
-      const height = lines.length * LINE + 10;
+      const wrapped = lines.flatMap(([text, tone]) => wrap(visible(text), width).map((line) => [line, tone]));
+      const height = wrapped.length * LINE + 10;
       boxes.set(key, { left, top, width, height });
       drawn.push(shape("g", { class: `box ${tone}` }, shape("rect", { x: left, y: top, width, height, rx: 6 }),
-        ...lines.map(([text, toneOfLine], line) => shape("text", { x: left + 8, y: top + 18 + line * LINE, class: toneOfLine },
-          cut(visible(text), width)))));
+        ...wrapped.map(([text, toneOfLine], line) => shape("text", { x: left + 8, y: top + 18 + line * LINE, class: toneOfLine }, text))));
       top += height + GAP;
     }
     bottom = Math.max(bottom, top);
     if (!narrow) left += width + 50;
   });
-  const width = narrow ? 340 : left - 50;
-  const edges = (narrow ? [] : edgesOf(snapshot)).flatMap(([from, to, tone]) => {
+  const width = narrow ? 284 + GUTTER : left - 50;
+  const edges = edgesOf(snapshot).flatMap(([from, to, tone]) => {
     const [a, b] = [boxes.get(from), boxes.get(to)];
     if (!a || !b) return [];
-    const [x1, y1, x2, y2] = [a.left + a.width, a.top + a.height / 2, b.left, b.top + b.height / 2];
-    const middle = (x1 + x2) / 2;
-    return [shape("path", { class: `edge ${tone}`, d: `M${x1} ${y1} C${middle} ${y1} ${middle} ${y2} ${x2} ${y2}` })];
+    return [shape("path", { class: `edge ${tone}`, d: curve(a, b) })];
   });
   const summary = snapshot.attachments.map((item) => `${item.volume} to ${item.node}: ${stateOf(item, snapshot).text}`).join("; ");
   element.replaceChildren(shape("svg", { viewBox: `-2 -2 ${width + 4} ${bottom + 4}`, role: "img",

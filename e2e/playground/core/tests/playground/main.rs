@@ -7,9 +7,11 @@
     reason = "the test harness has no flags for tests"
 )]
 
+mod kubectl;
 mod leftovers;
 mod own_claim;
 mod page;
+mod picture;
 #[path = "../../../../../mock-driver/tests/it/admin/browser/session.rs"]
 mod session;
 mod terminal;
@@ -66,10 +68,31 @@ fn main() -> ExitCode {
             BROWSER,
             page::keys_inject_and_remove_faults,
         ),
+        trial("page::explains_what_waits", BROWSER, page::explains_what_waits),
+        trial(
+            "picture::names_what_each_waits_for",
+            BROWSER,
+            picture::names_what_each_waits_for,
+        ),
+        trial(
+            "picture::comes_first_and_connects_boxes",
+            BROWSER,
+            picture::comes_first_and_connects_boxes,
+        ),
+        trial(
+            "kubectl::printed_commands_work",
+            kubectl::requirements(),
+            kubectl::printed_commands_work,
+        ),
         trial(
             "terminal::keys_inject_a_fault_and_quit",
             &[],
             terminal::keys_inject_a_fault_and_quit,
+        ),
+        trial(
+            "terminal::story_with_replicas_shows_no_lanes",
+            &[OwnHostName],
+            terminal::story_with_replicas_shows_no_lanes,
         ),
         trial(
             "leftovers::existing_cluster_is_clean_afterwards",

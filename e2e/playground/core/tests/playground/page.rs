@@ -14,7 +14,7 @@ use super::program;
 use super::session::{Browser, CONTRAST};
 
 /// The playground without a terminal. Dropping it stops it.
-struct Playground {
+pub(super) struct Playground {
     child: Child,
     address: String,
 }
@@ -45,11 +45,16 @@ impl Playground {
 
     /// The status line of the response to a request.
     async fn status(&self, request: &str) -> Result<String, Failed> {
+        let response = self.response(request).await?;
+        Ok(response.lines().next().unwrap_or_default().to_owned())
+    }
+
+    async fn response(&self, request: &str) -> Result<String, Failed> {
         let mut stream = TcpStream::connect(&self.address).await?;
         stream.write_all(request.as_bytes()).await?;
         let mut response = String::new();
         stream.read_to_string(&mut response).await?;
-        Ok(response.lines().next().unwrap_or_default().to_owned())
+        Ok(response)
     }
 }
 
@@ -83,8 +88,51 @@ pub(crate) fn keys_inject_and_remove_faults() -> Result<(), Failed> {
     })
 }
 
+/// By click and by key; as text for other programs.
+pub(crate) fn explains_what_waits() -> Result<(), Failed> {
+    on_page(async |playground, browser| {
+        browser.click("#explain").await;
+        browser.until(&shows("explained", "cluster: ")).await;
+        browser.click("#actions [data-key=n]").await;
+        browser.until(&pressed("n", true)).await;
+        // Read again while it is open.
+        browser
+            .until(&shows("explained", "Node playground-b is not ready"))
+            .await;
+        browser.until(&shows("explained", "explain pod/")).await;
+        browser
+            .until("document.querySelector('#explain').ariaExpanded === 'true'")
+            .await;
+        browser.until(&shows("explain-command", "-n playground")).await;
+        browser.until(&shows("names", "node a is playground-a")).await;
+        browser.press("e").await;
+        browser
+            .until("document.querySelector('#explanation').hidden")
+            .await;
+        browser.press("e").await;
+        browser
+            .until("!document.querySelector('#explanation').hidden")
+            .await;
+        browser.press(Key::Escape + "").await;
+        browser
+            .until("document.querySelector('#explanation').hidden")
+            .await;
+        let request = format!(
+            "GET /api/v1/explain HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
+            playground.address
+        );
+        let response = playground.response(&request).await?;
+        if !response.contains("text/plain") || !response.contains("\r\n\r\ncluster: ") {
+            return Err(response.into());
+        }
+        Ok(())
+    })
+}
+
 /// Runs a test on the page of a new playground.
-fn on_page(test: impl AsyncFnOnce(&Playground, &Browser) -> Result<(), Failed>) -> Result<(), Failed> {
+pub(super) fn on_page(
+    test: impl AsyncFnOnce(&Playground, &Browser) -> Result<(), Failed>,
+) -> Result<(), Failed> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let playground = Playground::start()?;
     runtime.block_on(async {

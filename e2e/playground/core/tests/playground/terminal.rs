@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
+use std::process::ExitStatus;
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
@@ -63,6 +64,32 @@ impl Output {
 // === functions ===
 
 pub(crate) fn keys_inject_a_fault_and_quit() -> Result<(), Failed> {
+    let ended = in_terminal(&[], drive)?;
+    if !ended.success() {
+        return Err(ended.to_string().into());
+    }
+    Ok(())
+}
+
+/// Replicas serve no lanes, and are not said to be silent.
+pub(crate) fn story_with_replicas_shows_no_lanes() -> Result<(), Failed> {
+    let ended = in_terminal(&["--story", "leader-hand-over"], |terminal, output| {
+        output.until("not shown with several attachers")?;
+        terminal.write_all(b"q")?;
+        output.until(LEAVE)?;
+        output.until("interrupted before the end of the story")
+    })?;
+    if ended.success() {
+        return Err("a story that is interrupted must fail".into());
+    }
+    Ok(())
+}
+
+/// Runs the playground in a terminal, and checks that it restores the terminal.
+fn in_terminal(
+    arguments: &[&str],
+    drive: impl FnOnce(&mut File, &mut Output) -> Result<(), Failed>,
+) -> Result<ExitStatus, Failed> {
     let mut terminal = File::from(openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?);
     grantpt(&terminal)?;
     unlockpt(&terminal)?;
@@ -81,6 +108,7 @@ pub(crate) fn keys_inject_a_fault_and_quit() -> Result<(), Failed> {
     tcsetwinsize(&slave, size)?;
     let mut output = Output::of(terminal.try_clone()?);
     let mut child = program()?
+        .args(arguments)
         .env("TERM", "xterm")
         .stdin(slave.try_clone()?)
         .stdout(slave.try_clone()?)
@@ -92,20 +120,23 @@ pub(crate) fn keys_inject_a_fault_and_quit() -> Result<(), Failed> {
     }
     let ended = child.wait()?;
     driven?;
-    if !ended.success() {
-        return Err(format!("{ended}: {}", output.text).into());
-    }
     let modes = tcgetattr(&slave)?.local_modes;
     if !modes.contains(LocalModes::ICANON | LocalModes::ECHO) {
         return Err(format!("the terminal is still in raw mode: {modes:?}").into());
     }
-    Ok(())
+    Ok(ended)
 }
 
 fn drive(terminal: &mut File, output: &mut Output) -> Result<(), Failed> {
     output.until("no faults active")?;
     terminal.write_all(b"s")?;
     output.until("slow driver")?;
+    terminal.write_all(b"e")?;
+    output.until("explain -A")?;
+    // Of the text that is read from the cluster.
+    output.until("cluster:")?;
+    terminal.write_all(b"\x1b")?;
+    output.until("VolumeAttachments")?;
     terminal.write_all(b"q")?;
     output.until(LEAVE)?;
     output.until("Stopped; processes and files are removed.")

@@ -11,7 +11,8 @@ use csi_e2e::control_plane::Component;
 
 pub(super) const SYNTAX: Syntax = Syntax {
     forms: &["restart controllers"],
-    about: "restarts kube-controller-manager, which rebuilds its desired and actual state of world from the API",
+    about: "restarts kube-controller-manager, which rebuilds its desired and actual state of world from the API. Fails with \
+            `--cluster kubeconfig`",
     is_action: true,
     parse,
 };

@@ -13,7 +13,7 @@ use csi_e2e::scenario::leader::History;
 pub(super) const SYNTAX: Syntax = Syntax {
     forms: &["start attacher [NAME]", "start driver", "start api-server"],
     about: "starts what was killed or stopped. With a name: an attacher with leader election; the first one replaces the \
-            attacher without a name",
+            attacher without a name. `api-server` fails with `--cluster kubeconfig`",
     is_action: true,
     parse,
 };

@@ -11,7 +11,8 @@ use csi_e2e::control_plane::Component;
 
 pub(super) const SYNTAX: Syntax = Syntax {
     forms: &["stop attacher NAME", "stop api-server"],
-    about: "sends SIGTERM to an attacher that `start attacher NAME` has started, or makes the API server unreachable",
+    about: "sends SIGTERM to an attacher that `start attacher NAME` has started, or makes the API server unreachable, which \
+            fails with `--cluster kubeconfig`",
     is_action: true,
     parse,
 };
