@@ -6,18 +6,22 @@
 //! - `health`: liveness, readiness and leadership.
 //! - `status` and `statusz`: the whole state as JSON and as text.
 //! - [`server`]: the HTTP server, bounded in connections and in time.
+//! - `auth`: the permission to read all pages but health.
+//! - `tls`: the certificate of the server.
 
+mod auth;
 mod health;
 mod scrape;
 pub mod server;
 mod status;
 mod statusz;
+mod tls;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Router;
 use axum::extract::State;
-use axum::middleware::map_response;
+use axum::middleware::{from_fn_with_state, map_response};
 use axum::response::{Html, Response};
 use axum::routing::get;
 use http::StatusCode;
@@ -31,6 +35,8 @@ use crate::controller::{Clock, Heartbeat};
 use crate::csi::Calls;
 use crate::kube_api::Requests;
 use crate::leader_election::Leadership;
+pub use auth::Auth;
+pub use tls::{Tls, TlsError};
 
 /// The state that the pages show.
 pub struct View {
@@ -61,23 +67,36 @@ pub struct View {
 /// Version of this program.
 pub(crate) const VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"));
 
-/// The routes of the pages.
-pub fn router(view: Arc<View>) -> Router {
+/// The routes of the pages. `auth` decides who gets those that are not health.
+pub fn router(view: Arc<View>, auth: Option<Auth>) -> Router {
     // A brace would begin a parameter.
     let metrics_path = view.metrics_path.replace('{', "{{").replace('}', "}}");
     let mut router = Router::new()
         .without_v07_checks()
-        .route(&metrics_path, get(scrape::metrics))
-        .route("/healthz", get(health::alive))
-        .route("/readyz", get(health::ready));
-    if view.elects {
-        router = router.route("/healthz/leader-election", get(health::leading));
-    }
+        .route(&metrics_path, get(scrape::metrics));
     if view.serves_statusz {
         router = router.route("/statusz", get(statusz::page));
     }
     if view.metrics_path != "/" {
         router = router.route("/", get(index));
+    }
+    if let Some(auth) = auth {
+        router = router.route_layer(from_fn_with_state(Arc::new(auth), auth::authorize));
+    }
+    with_health(router, view)
+}
+
+/// The routes of health alone.
+pub fn health_router(view: Arc<View>) -> Router {
+    with_health(Router::new(), view)
+}
+
+fn with_health(router: Router<Arc<View>>, view: Arc<View>) -> Router {
+    let mut router = router
+        .route("/healthz", get(health::alive))
+        .route("/readyz", get(health::ready));
+    if view.elects {
+        router = router.route("/healthz/leader-election", get(health::leading));
     }
     router
         .method_not_allowed_fallback(async || (StatusCode::METHOD_NOT_ALLOWED, "405 method not allowed\n"))

@@ -11,6 +11,7 @@ mod metrics;
 pub mod patch;
 mod request_limiter;
 mod retry;
+mod review;
 mod status;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,7 @@ pub(crate) use lease::ApiLease;
 pub(crate) use metrics::RequestStats;
 pub use metrics::Requests;
 pub(crate) use request_limiter::{Rate, RateLimit};
+pub(crate) use review::Reviews;
 pub(crate) use status::MAX_RETRY_AFTER;
 
 use crate::leader_election::NotLeading;

@@ -24,9 +24,9 @@ use tokio_util::sync::CancellationToken;
 use crate::args::Args;
 use crate::controller::state::ControllerState;
 use crate::csi::{Connect, ConnectionManager, ConnectionState, DriverChanged, Session};
-use crate::http_server::View;
+use crate::http_server::{TlsError, View};
 use crate::kube_api::events::Recorder;
-use crate::kube_api::{Access, Clients, ConnectError, RateLimit};
+use crate::kube_api::{Clients, ConnectError, RateLimit};
 use crate::leader_election::{self, IdentityError, Leadership};
 use crate::model::Driver;
 use crate::report::chain;
@@ -49,6 +49,9 @@ pub enum Error {
     /// The process cannot listen at the address of the flag.
     #[error("{0}: cannot listen at {1:?}")]
     Listen(&'static str, String, #[source] std::io::Error),
+    /// The certificate of the HTTP server is unusable.
+    #[error("--http-endpoint has no certificate")]
+    Tls(#[from] TlsError),
     /// No signal handler can be installed.
     #[error("cannot listen for signals")]
     Signals(#[source] std::io::Error),
@@ -76,6 +79,8 @@ pub enum Task {
     Connection,
     /// Serves metrics, health and status.
     Http,
+    /// Serves health alone.
+    Health,
     /// Watches VolumeAttachments.
     Attachments,
     /// Watches PersistentVolumes.
@@ -171,7 +176,6 @@ pub async fn serve<C: Connect>(
 
     let service = Service {
         args,
-        access,
         pod,
         clients,
         connection,
@@ -191,9 +195,10 @@ pub async fn serve<C: Connect>(
     // All syncs have ended; the watches have no state to save.
     stop_connection.cancel();
     let connection_ended = tasks.join(Task::Connection).await;
-    // The HTTP server ends last, so that the shutdown is observable.
+    // The HTTP servers end last, so that the shutdown is observable.
     stop_http.cancel();
     tasks.join(Task::Http).await?;
+    tasks.join(Task::Health).await?;
     tasks.shutdown().await;
     connection_ended
 }
@@ -201,7 +206,6 @@ pub async fn serve<C: Connect>(
 /// The parts that outlive a term.
 struct Service {
     args: Args,
-    access: Access,
     pod: Pod,
     clients: Clients,
     connection: watch::Receiver<ConnectionState>,
@@ -381,6 +385,7 @@ impl fmt::Display for Task {
         f.write_str(match self {
             Self::Connection => "connection",
             Self::Http => "HTTP server",
+            Self::Health => "HTTP server of health",
             Self::Attachments => "watch of VolumeAttachments",
             Self::Volumes => "watch of PersistentVolumes",
             Self::Nodes => "watch of CSINodes",

@@ -1,8 +1,10 @@
 //! Flags of the HTTP server.
 
+use std::path::PathBuf;
+
 use clap::ArgAction;
 
-use super::MaybeText;
+use super::{MaybeText, go_style};
 
 /// Flags of the HTTP server.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
@@ -22,6 +24,23 @@ pub(crate) struct Http {
     /// Serve /statusz, which shows names of volumes and nodes to every client of the port.
     #[arg(long, default_value = "true", action = ArgAction::Set)]
     pub(crate) statusz: bool,
+
+    /// Ask the API server (TokenReview, SubjectAccessReview) whether the bearer token of a request may get the path. Health
+    /// needs no token. The port then serves TLS, with a self-signed certificate unless --http-tls-cert-file is given.
+    #[arg(long, default_value = "false", action = ArgAction::Set)]
+    pub(crate) http_auth: bool,
+
+    /// File with the certificate chain (PEM) of --http-endpoint, which then serves TLS. Read again when it changes.
+    #[arg(long, default_value = "", value_parser = go_style::non_empty, value_name = "FILE")]
+    http_tls_cert_file: MaybeText,
+
+    /// File with the private key (PEM) of --http-tls-cert-file.
+    #[arg(long, default_value = "", value_parser = go_style::non_empty, value_name = "FILE")]
+    http_tls_key_file: MaybeText,
+
+    /// Address of another HTTP server for health alone, without TLS and authentication, such as :8081. Empty: disabled.
+    #[arg(long, default_value = "", value_parser = address, value_name = "ADDRESS")]
+    pub(crate) health_endpoint: MaybeText,
 }
 
 /// Paths of the other pages.
@@ -30,7 +49,7 @@ pub(crate) const OTHER_PAGES: [&str; 4] = ["/healthz", "/healthz/leader-election
 // === impl Http ===
 
 impl Http {
-    /// Checks that at most one address is given.
+    /// Checks that at most one address is given, and what its authentication and TLS need.
     ///
     /// # Errors
     ///
@@ -42,7 +61,31 @@ impl Http {
                     .to_owned(),
             );
         }
+        if self.http_tls_cert_file.is_some() != self.http_tls_key_file.is_some() {
+            return Err("--http-tls-cert-file and --http-tls-key-file must be set together".to_owned());
+        }
+        if (self.http_auth || self.http_tls_cert_file.is_some()) && self.address().is_none() {
+            return Err("--http-auth and --http-tls-cert-file need --http-endpoint".to_owned());
+        }
         Ok(())
+    }
+
+    /// The address of metrics, health and status, with its flag.
+    pub(crate) fn address(&self) -> Option<(&'static str, &str)> {
+        let endpoint = self
+            .endpoint
+            .as_deref()
+            .map(|address| ("--http-endpoint", address));
+        endpoint.or_else(|| Some(("--metrics-address", self.metrics_address.as_deref()?)))
+    }
+
+    /// The files of certificate and key.
+    pub(crate) fn certificate(&self) -> Option<[PathBuf; 2]> {
+        let (certificate, key) = (
+            self.http_tls_cert_file.as_ref()?,
+            self.http_tls_key_file.as_ref()?,
+        );
+        Some([certificate.into(), key.into()])
     }
 }
 

@@ -193,6 +193,12 @@ fn bad_values_name_the_flag_and_exit_with_code_2() {
         (&["--vmodule=x"], "--vmodule"),
         (&["--otlp-endpoint=unix:///run/c.sock"], "--otlp-endpoint"),
         (&["--http-endpoint=8080"], "--http-endpoint"),
+        (&["--health-endpoint=8080"], "--health-endpoint"),
+        (&["--http-auth"], "--http-endpoint"),
+        (
+            &["--http-endpoint=:1", "--http-tls-cert-file=/c"],
+            "--http-tls-key-file",
+        ),
         (
             &["--http-endpoint=:1", "--metrics-address=:2"],
             "--metrics-address",

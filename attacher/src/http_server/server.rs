@@ -17,13 +17,19 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use socket2::{Domain, Socket, Type};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-use tower::ServiceExt;
+use tower::{BoxError, ServiceExt};
+
+use super::Tls;
+use crate::report::chain;
 
 /// Maximum number of connections. One more evicts the one that has been idle longest.
 const CONNECTIONS: usize = 64;
-/// Timeout for the request headers.
+/// Timeout for the TLS handshake, and for the request headers.
 const HEAD: Duration = Duration::from_secs(2);
 /// Timeout for the whole connection.
 const CONNECTION: Duration = Duration::from_secs(15);
@@ -72,12 +78,17 @@ fn listen_at_all(port: u16) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Serves `router` until `shutdown`.
+/// Serves `router` until `shutdown`, with `tls` if there is any.
 ///
 /// # Cancellation
 ///
 /// Drops all connections.
-pub async fn serve(listener: TcpListener, router: Router, shutdown: CancellationToken) {
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    tls: Option<Arc<Tls>>,
+    shutdown: CancellationToken,
+) {
     let mut connections = FuturesUnordered::new();
     let mut peers = VecDeque::new();
     loop {
@@ -90,7 +101,7 @@ pub async fn serve(listener: TcpListener, router: Router, shutdown: Cancellation
                     let peer = Arc::new(Peer::default());
                     evict_if_full(&mut peers);
                     peers.push_back(peer.clone());
-                    connections.push(connection(stream, router.clone(), peer));
+                    connections.push(connection(stream, router.clone(), tls.clone(), peer));
                 }
                 Err(error) => {
                     tracing::debug!(%error, "could not accept an HTTP connection");
@@ -121,26 +132,39 @@ fn evict_if_full(peers: &mut VecDeque<Arc<Peer>>) {
     }
 }
 
-async fn connection(stream: TcpStream, router: Router, peer: Arc<Peer>) {
-    let client = peer.clone();
-    let service = service_fn(move |request| {
-        client.sent_request.store(true, Ordering::Relaxed);
-        router.clone().oneshot(request)
-    });
-    let served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD)
-        .keep_alive(false)
-        .serve_connection(TokioIo::new(stream), service);
-    let served = peer
-        .evicted
-        .run_until_cancelled(tokio::time::timeout(CONNECTION, served));
+async fn connection(stream: TcpStream, router: Router, tls: Option<Arc<Tls>>, peer: Arc<Peer>) {
+    let served = async {
+        let Some(tls) = tls else {
+            return requests(stream, router, &peer).await;
+        };
+        let stream = timeout(HEAD, TlsAcceptor::from(tls.config()).accept(stream)).await??;
+        requests(stream, router, &peer).await
+    };
+    let served = peer.evicted.run_until_cancelled(timeout(CONNECTION, served));
     match served.await {
         Some(Ok(Ok(()))) => {}
-        Some(Ok(Err(error))) => tracing::debug!(%error, "an HTTP connection failed"),
+        Some(Ok(Err(error))) => tracing::debug!(error = chain(&*error), "an HTTP connection failed"),
         Some(Err(_)) => tracing::debug!("an HTTP connection took too long"),
         None => tracing::debug!("an HTTP connection was evicted for another"),
     }
+}
+
+async fn requests(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    router: Router,
+    peer: &Peer,
+) -> Result<(), BoxError> {
+    let service = service_fn(|request| {
+        peer.sent_request.store(true, Ordering::Relaxed);
+        router.clone().oneshot(request)
+    });
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service)
+        .await?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -140,7 +140,7 @@ pub(super) fn refuse_detach_beside(state: &mut ControllerState, attaching: &str)
 
 pub(super) fn get(view: &Arc<View>, path: &str) -> (u16, String) {
     let request = Request::get(path).body(Body::empty()).expect("the path is valid");
-    let response = router(view.clone()).oneshot(request).now_or_never();
+    let response = router(view.clone(), None).oneshot(request).now_or_never();
     let response = response
         .expect("no page waits")
         .unwrap_or_else(|never| match never {});

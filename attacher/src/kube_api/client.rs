@@ -50,6 +50,8 @@ pub(crate) struct Clients {
     pub(crate) rate: Option<RateLimit>,
     /// Metrics of all of them.
     pub(crate) counts: Requests,
+    /// For clients with connections of their own.
+    pub(crate) access: Access,
 }
 
 /// The API server's address and the credentials for it. A clone shares the credentials.
@@ -131,6 +133,7 @@ impl Clients {
             requests,
             rate,
             counts,
+            access: access.clone(),
         }
     }
 }

@@ -79,6 +79,8 @@ const RESOURCES: &[(&str, &str, &str)] = &[
     ("persistentvolumeclaims", "", "persistentvolumeclaims"),
     ("persistentvolumes", "", "persistentvolumes"),
     ("secrets", "", "secrets"),
+    ("subjectaccessreviews", "", "subjectaccessreviews"),
+    ("tokenreviews", "", "tokenreviews"),
     ("volumeattachments", "", "volumeattachments"),
     ("volumeattachments", "status", "volumeattachments/status"),
 ];

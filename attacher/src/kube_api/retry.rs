@@ -38,8 +38,8 @@ pub(super) struct OfOneVersion;
 
 /// A failed attempt.
 #[derive(Debug)]
-struct Failure {
-    error: Error,
+pub(super) struct Failure {
+    pub(super) error: Error,
     /// Minimum delay of the retry; `None` if the error is final.
     retry_after: Option<Duration>,
 }
@@ -100,7 +100,8 @@ pub(super) async fn send<T: DeserializeOwned>(
     trace::request(&name, answer, Error::status).await
 }
 
-async fn attempt<T: DeserializeOwned>(
+/// Sends a request once.
+pub(super) async fn attempt<T: DeserializeOwned>(
     service: &ApiService,
     limiter: &RequestLimiter,
     kind: RequestKind,

@@ -39,7 +39,7 @@ impl Service {
             },
         };
         let server = ApiLease::new(
-            self.access.clone(),
+            self.clients.access.clone(),
             lease_meta.clone(),
             self.view.requests.clone(),
         );

@@ -1,7 +1,8 @@
-//! Starts the HTTP server of `--http-endpoint`.
+//! Starts the HTTP servers of `--http-endpoint` and `--health-endpoint`.
 
 use std::sync::{Arc, Mutex};
 
+use axum::Router;
 use futures::FutureExt as _;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -10,14 +11,14 @@ use super::{Error, Task, Tasks};
 use crate::args::Args;
 use crate::controller::{Clock, Heartbeat};
 use crate::csi::Calls;
-use crate::http_server::{View, router, server};
+use crate::http_server::{Auth, Tls, View, health_router, router, server};
 use crate::kube_api::Clients;
 
 /// Starts serving until `stop`, if a flag has an address, and returns the view that is served.
 ///
 /// # Errors
 ///
-/// When the address is unusable.
+/// When the address or the certificate is unusable.
 pub(super) async fn spawn(
     tasks: &mut Tasks,
     args: &Args,
@@ -41,15 +42,35 @@ pub(super) async fn spawn(
         metrics_path: http.metrics_path.clone(),
         serves_statusz: http.statusz,
     });
-    let (flag, address) = match (&http.endpoint, &http.metrics_address) {
-        (Some(address), _) => ("--http-endpoint", address),
-        (None, Some(address)) => ("--metrics-address", address),
-        (None, None) => return Ok(view),
-    };
-    let listener = server::listen(address).await;
-    let listener = listener.map_err(|source| Error::Listen(flag, address.clone(), source))?;
-    tracing::info!(%address, metrics = http.metrics_path, "serving HTTP");
-    let router = router(view.clone());
-    tasks.spawn(Task::Http, server::serve(listener, router, stop).map(Ok));
+    if let Some(address) = &http.health_endpoint {
+        let at = ("--health-endpoint", address.as_str());
+        let router = health_router(view.clone());
+        listen(tasks, Task::Health, at, router, None, stop.clone()).await?;
+    }
+    if let Some(at) = http.address() {
+        let files = http.certificate();
+        let tls = (http.http_auth || files.is_some()).then(|| Tls::new(files));
+        let auth = http
+            .http_auth
+            .then(|| Auth::new(&clients.access, clients.counts.clone()));
+        let router = router(view.clone(), auth);
+        listen(tasks, Task::Http, at, router, tls.transpose()?, stop).await?;
+    }
     Ok(view)
+}
+
+async fn listen(
+    tasks: &mut Tasks,
+    task: Task,
+    (flag, address): (&'static str, &str),
+    router: Router,
+    tls: Option<Tls>,
+    stop: CancellationToken,
+) -> Result<(), Error> {
+    let listener = server::listen(address).await;
+    let listener = listener.map_err(|source| Error::Listen(flag, address.to_owned(), source))?;
+    tracing::info!(flag, address, tls = tls.is_some(), "serving HTTP");
+    let serving = server::serve(listener, router, tls.map(Arc::new), stop);
+    tasks.spawn(task, serving.map(Ok));
+    Ok(())
 }

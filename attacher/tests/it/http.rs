@@ -52,7 +52,12 @@ impl Served {
         let listener = server::listen("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound socket");
         #[expect(clippy::disallowed_methods, reason = "the test is the supervisor")]
-        let server = tokio::spawn(server::serve(listener, router(view.clone()), stop.clone()));
+        let server = tokio::spawn(server::serve(
+            listener,
+            router(view.clone(), None),
+            None,
+            stop.clone(),
+        ));
         Self {
             address,
             view,

@@ -1,5 +1,6 @@
 //! Tests of the attacher's parts together, without a cluster and without waiting.
 
+mod authentication;
 mod connection;
 mod election;
 mod events;

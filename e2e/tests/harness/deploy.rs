@@ -1,5 +1,6 @@
 //! The manifests of `deploy/`, validated by kustomize, the API server and the programs that they run.
 
+mod authenticated_metrics;
 mod certificate;
 mod charts;
 mod driver;
@@ -65,6 +66,7 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
             permissions_of_the_go_sidecar_are_enough,
         ),
     ];
+    trials.extend(authenticated_metrics::trials(harness));
     trials.extend(certificate::trials(harness));
     trials.extend(charts::trials(harness));
     trials.extend(driver::trials(harness));

@@ -1,5 +1,7 @@
 //! `deploy/components/monitoring` with the definitions of the Prometheus operator.
 
+use std::net::TcpListener;
+
 use anyhow::{Context, Result, ensure};
 use csi_e2e::document::{Shell, block};
 use csi_e2e::toolchain::Toolchain;
@@ -46,12 +48,6 @@ async fn monitoring_service_returns_metrics(shell: Shell, toolchain: &Toolchain)
     let text = std::fs::read_to_string(&file).context("read the overlay")?;
     let patched = text + &block(DEPLOY, "patches:\n  - target: {kind: ServiceMonitor")?;
     std::fs::write(&file, patched).context("write the overlay")?;
-    let behind_proxy = ["monitoring", "kube-rbac-proxy"];
-    write_overlay(
-        &shell.home().join("behind-proxy"),
-        "mock-driver-nodes",
-        &behind_proxy,
-    )?;
     shell
         .run(&format!(
             "kubectl apply --server-side {definitions}
@@ -59,7 +55,6 @@ async fn monitoring_service_returns_metrics(shell: Shell, toolchain: &Toolchain)
              kubectl apply -k ~/monitoring
              kubectl -n csi-mock-driver rollout status deployment/csi-attacher --timeout=3m
              kubectl -n csi-mock-driver get prometheusrule/csi-attacher configmap/csi-attacher-dashboard
-             kubectl apply --dry-run=server -k ~/behind-proxy
              kubectl -n csi-mock-driver wait endpointslices -l kubernetes.io/service-name=csi-attacher \
                  --for=jsonpath='{{.endpoints[*].addresses[*]}}'=$({PODS}) --timeout=1m"
         ))
@@ -81,10 +76,55 @@ async fn monitoring_service_returns_metrics(shell: Shell, toolchain: &Toolchain)
             "no line is {begin}...{end}:\n{page}"
         );
     }
+    let shell = reads_authenticated_pages(shell).await?;
     shell
         .run(&format!(
-            "kubectl delete -k ~/monitoring\nkubectl delete {definitions}"
+            "kubectl delete -k ~/authenticated\nkubectl delete {definitions}"
         ))
         .await
         .map(drop)
+}
+
+/// The commands of the document with `components/authenticated-metrics`, whose pods kubelet probes at another port.
+async fn reads_authenticated_pages(shell: Shell) -> Result<Shell> {
+    let components = ["monitoring", "authenticated-metrics"];
+    write_overlay(
+        &shell.home().join("authenticated"),
+        "mock-driver-nodes",
+        &components,
+    )?;
+    let commands = block(
+        DEPLOY,
+        "kubectl create clusterrolebinding csi-attacher-metrics-reader",
+    )?;
+    let commands: Vec<_> = commands.lines().collect();
+    let [bind, forward, request] = commands.as_slice() else {
+        anyhow::bail!("the block must bind, forward and request: {commands:?}");
+    };
+    let forward = forward.split('#').next().unwrap_or_default();
+    let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+    let shell = shell
+        .replacing("-n csi-attacher", "-n csi-mock-driver")
+        .replacing(
+            "-n monitoring create token prometheus-k8s",
+            "-n csi-mock-driver create token default",
+        )
+        .replacing("monitoring:prometheus-k8s", "csi-mock-driver:default")
+        .replacing("csi-attacher 8080", &format!("csi-attacher {port}:8080"))
+        .replacing("localhost:8080", &format!("localhost:{port}"));
+    let code = "curl --insecure --silent --output /dev/null --write-out '%{http_code}' https://localhost:8080/statusz";
+    let page = shell
+        .run(&format!(
+            "kubectl apply -k ~/authenticated >&2
+             kubectl -n csi-mock-driver rollout status deployment/csi-attacher --timeout=3m >&2
+             {forward} >&2 &
+             until test \"$({code})\" = 401; do test $SECONDS -lt 300; sleep 1; done
+             {bind} >&2
+             until {request}; do test $SECONDS -lt 400; sleep 1; done
+             kill $!
+             kubectl delete clusterrolebinding csi-attacher-metrics-reader >&2"
+        ))
+        .await?;
+    ensure!(page.contains("driver:"), "the page is {page}");
+    Ok(shell)
 }

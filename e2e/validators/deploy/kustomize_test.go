@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -19,44 +20,32 @@ func TestKubeletDirectoryIsReplacedEverywhere(t *testing.T) {
 	expectSame(t, found, expected)
 }
 
-// The attacher listens on loopback only, and every client of its port uses the proxy's.
-func TestKubeRBACProxyServesThePort(t *testing.T) {
-	built := kustomize(t, "overlays/mock-driver", "monitoring", "kube-rbac-proxy")
+// The attacher authenticates the clients of its port, kubelet probes another one, and nothing else changes.
+func TestAuthenticatedMetricsServeHealthOnAnotherPort(t *testing.T) {
+	built := kustomize(t, "overlays/mock-driver", "monitoring", "authenticated-metrics")
 	built.checkFields(t)
 	attacher := container(t, built, "csi-attacher")
-	if !slices.Contains(attacher["args"].([]any), any("--http-endpoint=127.0.0.1:8080")) {
-		t.Errorf("the attacher's arguments are %v", attacher["args"])
+	args := attacher["args"].([]any)
+	base := container(t, kustomize(t, "base"), "csi-attacher")["args"].([]any)
+	added := slices.DeleteFunc(slices.Clone(args), func(arg any) bool { return slices.Contains(base, arg) })
+	if len(args) != len(base)+len(added) || !slices.Equal(added, []any{"--http-auth", "--health-endpoint=:8082"}) {
+		t.Errorf("the base's arguments are %v, the component's %v", base, args)
 	}
-	if ports, _ := attacher["ports"].([]any); len(ports) > 0 {
+	ports := map[string]string{}
+	for _, port := range attacher["ports"].([]any) {
+		ports[fmt.Sprint(port.(object)["name"])] = fmt.Sprint(port.(object)["containerPort"])
+	}
+	if !maps.Equal(ports, map[string]string{"http": "8080", "health": "8082"}) {
 		t.Errorf("the attacher has the ports %v", ports)
 	}
-	base := container(t, kustomize(t, "base"), "csi-attacher")["args"].([]any)
-	if len(base) != len(attacher["args"].([]any)) {
-		t.Errorf("the base's arguments are %v, the component's %v", base, attacher["args"])
-	}
-	port := container(t, built, "kube-rbac-proxy")["ports"].([]any)[0].(object)
-	if port["name"] != "http" {
-		t.Errorf("Service and NetworkPolicy do not find the port %v", port)
-	}
 	for _, probe := range []string{"startupProbe", "livenessProbe", "readinessProbe"} {
-		asked := attacher[probe].(object)["httpGet"].(object)
-		ignored := false
-		for _, arg := range container(t, built, "kube-rbac-proxy")["args"].([]any) {
-			paths, found := strings.CutPrefix(fmt.Sprint(arg), "--ignore-paths=")
-			ignored = ignored || found && slices.Contains(strings.Split(paths, ","), fmt.Sprint(asked["path"]))
-		}
-		if asked["scheme"] != "HTTPS" || fmt.Sprint(asked["port"]) != fmt.Sprint(port["containerPort"]) || !ignored {
+		if asked := attacher[probe].(object)["httpGet"].(object); asked["port"] != "health" || asked["scheme"] != nil {
 			t.Errorf("%s is %v", probe, asked)
 		}
 	}
 	monitor := built["ServiceMonitor csi-mock-driver/csi-attacher"]["spec"].(object)["endpoints"].([]any)[0].(object)
 	if monitor["scheme"] != "https" || monitor["path"] != "/metrics" || monitor["bearerTokenFile"] == nil {
 		t.Errorf("the ServiceMonitor's endpoint is %v", monitor)
-	}
-
-	rolledBack := container(t, kustomize(t, "base", "kube-rbac-proxy", "go-sidecar"), "csi-attacher")
-	if rolledBack["readinessProbe"] != nil || rolledBack["startupProbe"] != nil {
-		t.Errorf("the Go sidecar has probes that it does not serve: %v", rolledBack)
 	}
 }
 
@@ -87,7 +76,7 @@ func TestKustomizationsHaveNoUnknownFields(t *testing.T) {
 	} {
 		parse(t, kustomizeText(t, kustomization)).checkFields(t)
 	}
-	for _, component := range []string{"explain", "finalizers-only", "go-sidecar", "kube-rbac-proxy", "monitoring", "openshift", "publish-secrets"} {
+	for _, component := range []string{"authenticated-metrics", "explain", "finalizers-only", "go-sidecar", "monitoring", "openshift", "publish-secrets"} {
 		kustomize(t, "base", component).checkFields(t)
 	}
 }

@@ -17,7 +17,7 @@ func TestOverlaysOfTheReadmeBuild(t *testing.T) {
 			patches = append(patches, block)
 		}
 	}
-	if len(overlays) != 1 || len(patches) != 2 {
+	if len(overlays) != 1 || len(patches) != 3 {
 		t.Fatalf("the README shows %d overlays and %d patches", len(overlays), len(patches))
 	}
 
@@ -40,6 +40,11 @@ func TestOverlaysOfTheReadmeBuild(t *testing.T) {
 	if label := monitor["metadata"].(object)["labels"].(object)["release"]; label != "kube-prometheus-stack" {
 		t.Errorf("the patch sets the label to %v", label)
 	}
+
+	chart := helm(t, "csi-attacher", "csi-attacher", "csi-attacher", "serviceMonitor.enabled=true,prometheusRule.enabled=true,"+
+		"dashboard.enabled=true,metrics.authentication.enabled=true,metrics.authentication.certificateSecret=csi-attacher-http")
+	authenticated := strings.Replace(base, "monitoring]", "monitoring, path/to/deploy/components/authenticated-metrics]", 1)
+	expectSame(t, chart.installed(), parse(t, build(t, authenticated+patches[2])), notInCharts...)
 }
 
 // The two kustomizations for a second driver in the cluster.

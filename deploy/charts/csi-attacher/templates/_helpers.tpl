@@ -38,6 +38,15 @@
 external-attacher-leader-{{ regexReplaceAll "[^a-zA-Z0-9-]" .Values.driver.name "-" }}
 {{- end -}}
 
+{{/* The port of health alone; empty if there is none. */}}
+{{- define "csi-attacher.healthPort" -}}
+{{- if .Values.http.healthPort -}}
+{{- .Values.http.healthPort -}}
+{{- else if .Values.metrics.authentication.enabled -}}
+8082
+{{- end -}}
+{{- end -}}
+
 {{/* A Deployment's selector cannot be changed: these labels must stay the same in all versions of the chart. */}}
 {{- define "csi-attacher.selectorLabels" -}}
 app.kubernetes.io/name: csi-attacher

@@ -26,7 +26,7 @@ use super::{DEADLINE, image_name};
 use crate::{Harness, trial};
 
 /// Image name of csi-attacher and of the Go attacher.
-const ATTACHER: &str = "csi-attacher";
+pub(super) const ATTACHER: &str = "csi-attacher";
 /// Node name of a pod.
 pub(super) const NODE: &str = "worker-1";
 /// Timeout of a probe on a busy machine.
@@ -35,8 +35,6 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 const DRIVERS: [&str; 2] = ["csi-mock-driver", "csi-mock-driver-node"];
 /// Registry of third-party sidecars.
 pub(super) const FOREIGN: &str = "registry.k8s.io/sig-storage/";
-/// Image of the authenticating proxy.
-const PROXY: &str = "quay.io/brancz/kube-rbac-proxy:";
 
 pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     vec![
@@ -58,7 +56,8 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     ]
 }
 
-/// Flags for one attacher must work with the other, so that users can switch in both directions.
+/// Flags for one attacher must work with the other, so that users can switch in both directions. The Go sidecar must refuse
+/// authentication rather than serve without it.
 async fn programs_accept_their_flags(harness: Arc<Harness>) -> Result<()> {
     let attachers = [
         harness.toolchain.csi_attacher().await?,
@@ -76,8 +75,14 @@ async fn programs_accept_their_flags(harness: Arc<Harness>) -> Result<()> {
                 }
             }
             if let Some(container) = workload.container_of_image(ATTACHER) {
-                for attacher in &attachers {
-                    accepts_flags(attacher, container).await.with_context(what)?;
+                let authenticates = container.args.iter().flatten().any(|arg| arg == "--http-auth");
+                for (attacher, is_ours) in attachers.iter().zip([true, false]) {
+                    let accepted = accepts_flags(attacher, container).await.with_context(what);
+                    if authenticates && !is_ours {
+                        ensure!(accepted.is_err(), "{shape}: the Go sidecar accepts --http-auth");
+                        continue;
+                    }
+                    accepted?;
                     *tried.entry(ATTACHER).or_insert(0) += 1;
                 }
             }
@@ -246,7 +251,7 @@ fn no_request_was_forbidden(cluster: &Cluster, namespace: &str) -> Result<()> {
 }
 
 /// Probes as kubelet does until the response is 200; retries after a missing or partial response.
-async fn probe_succeeds(address: SocketAddr, path: &str) -> Result<()> {
+pub(super) async fn probe_succeeds(address: SocketAddr, path: &str) -> Result<()> {
     wait::poll(DEADLINE, &format!("{path} to respond with 200"), || async {
         let response = tokio::time::timeout(PROBE_TIMEOUT, get(address, path)).await;
         Ok(match response {
@@ -288,8 +293,8 @@ async fn images_have_a_version(harness: Arc<Harness>) -> Result<()> {
                     .context("a container must have an image")?;
                 let (name, version) = image_name(image);
                 if !DRIVERS.contains(&name) && name != ATTACHER {
-                    let foreign = (image.starts_with(FOREIGN) || image.starts_with(PROXY))
-                        && version.is_some_and(|version| version.starts_with('v'));
+                    let foreign =
+                        image.starts_with(FOREIGN) && version.is_some_and(|version| version.starts_with('v'));
                     ensure!(
                         foreign || shape.to_string().ends_with("existing-driver"),
                         "{shape}: {image} should be a released sidecar"

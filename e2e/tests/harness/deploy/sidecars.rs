@@ -126,7 +126,7 @@ const SNAPSHOTS: &str = "snapshot.storage.k8s.io";
 const GROUPS: &str = "groupsnapshot.storage.k8s.io";
 const GROUPS_GATE: &str = "--feature-gates=CSIVolumeGroupSnapshot=true";
 /// Flags with a port.
-const PORT_FLAGS: [&str; 2] = ["--http-endpoint=:", "--port="];
+const PORT_FLAGS: [&str; 3] = ["--health-endpoint=:", "--http-endpoint=:", "--port="];
 
 const fn need(group: &'static str, resource: &'static str, verbs: &'static [&'static str]) -> Need {
     Need {
