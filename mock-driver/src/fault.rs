@@ -19,13 +19,14 @@ use tokio::time::Instant;
 
 use self::call_info::reservation_key;
 pub(crate) use self::call_info::{ArrayUsage, CallInfo, VolumeLocation};
+use self::conflict::IoObstacles;
 pub use self::conflict::RuleConflict;
-use self::conflict::check;
 pub(crate) use self::decision::Decision;
 pub use self::file::FaultFile;
 pub(crate) use self::file::LoadError;
 pub(crate) use self::injected::InjectedKey;
 use self::injected::InjectedTotals;
+pub(crate) use self::io::{FilePath, Io, IoEnd, IoError, IoKind};
 use self::overlay::Overlay;
 pub(crate) use self::overlay::StaleList;
 pub use self::overlay::{DeviceFault, DiskFault};
@@ -52,6 +53,7 @@ mod field_path;
 mod file;
 mod in_force;
 mod injected;
+mod io;
 mod overlay;
 mod parse;
 mod pattern;
@@ -78,6 +80,7 @@ pub struct Faults {
     injected: Mutex<InjectedTotals>,
     /// Capacity reserved by in-flight calls.
     reservations: Arc<Mutex<Reservations>>,
+    io_obstacles: Mutex<IoObstacles>,
     /// The frozen list, if any; shared with the store, which keeps that state.
     pub(crate) frozen: Arc<RwLock<Option<StaleList>>>,
 }
@@ -100,6 +103,7 @@ impl Faults {
             began: Instant::now(),
             injected: Mutex::default(),
             reservations: Arc::default(),
+            io_obstacles: Mutex::default(),
             frozen: Arc::default(),
         }
     }
@@ -127,7 +131,7 @@ impl Faults {
         rules: Vec<Rule>,
     ) -> Result<(), RuleConflict> {
         self.change(|old, now| {
-            check(old, origin, &rules)?;
+            self.check_all(old, origin, &rules)?;
             let same = |rule: &Rule| {
                 old.iter()
                     .find(|rule_state| rule_state.origin == origin && rule_state.rule == *rule)
@@ -158,7 +162,7 @@ impl Faults {
     /// Those of [`Faults::put`]; nothing has changed then.
     pub(crate) fn put_all(&self, rules: Vec<Rule>) -> Result<(), RuleConflict> {
         self.change(|old, now| {
-            check(old, Origin::Admin, &rules)?;
+            self.check_all(old, Origin::Admin, &rules)?;
             let mut new = old.to_vec();
             let (rules, faults): (Vec<_>, Vec<_>) =
                 rules.into_iter().partition(|rule| rule.kind == RuleKind::Rule);
@@ -173,14 +177,6 @@ impl Faults {
             }
             Ok(new)
         })
-    }
-
-    /// Whether [`Faults::put_all`] would accept these rules now.
-    ///
-    /// # Errors
-    /// Those of [`Faults::put_all`].
-    pub(crate) fn check(&self, rules: &[Rule]) -> Result<(), RuleConflict> {
-        check(&self.rules(), Origin::Admin, rules)
     }
 
     /// Removes a rule or backend fault; returns whether it existed.
@@ -287,7 +283,9 @@ impl Faults {
                     !decision.is_refused()
                 }
             };
-            if !is_asked || rule_state.rule.overlay.is_some() || !rule_state.rule.matches.covers(call, &state)
+            let matches = &rule_state.rule.matches;
+            let is_of_kind = matches.io.is_some() == call.io().is_some();
+            if !is_asked || !is_of_kind || rule_state.rule.overlay.is_some() || !matches.covers(call, &state)
             {
                 continue;
             }

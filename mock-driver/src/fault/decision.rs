@@ -1,5 +1,8 @@
 //! The faults of one call.
 
+use tokio::time;
+
+use super::Hang;
 use super::reservation::Reservation;
 use super::rule_state::ActiveFault;
 
@@ -27,6 +30,23 @@ impl Decision {
         let is_worse = |other: &ActiveFault| active.status().is_some() || active.delay > other.delay;
         if self.backend.as_ref().is_none_or(is_worse) {
             self.backend = Some(active);
+        }
+    }
+}
+
+// === impl ActiveFault ===
+
+impl ActiveFault {
+    /// Delays or hangs the call.
+    pub(crate) async fn pause(&mut self) {
+        if !self.delay.is_zero() {
+            time::sleep(self.delay).await;
+        }
+        match self.rule().action.hang {
+            Some(Hang::ClientCancel) => std::future::pending().await,
+            Some(Hang::Release) => self.released().await,
+            Some(Hang::For(time)) => time::sleep(time).await,
+            None => {}
         }
     }
 }
