@@ -127,6 +127,7 @@ impl Driver {
         let state = open_state(settings.state_dir.as_deref())?;
         let journal = open_journal(&settings)?;
         let (rules, fault_file) = open_faults(&settings)?;
+        let rules = Arc::new(rules);
         let id_seed = match settings.seed {
             Some(_) => u128::from(rules.seed.keyed_hash(b"array")),
             None => u128::from_le_bytes(random()?),
@@ -138,7 +139,7 @@ impl Driver {
         if settings.mode.has_array() {
             volume_files.lock_used()?;
         }
-        let node = open_node(&settings, &volume_files, state.clone())?;
+        let node = open_node(&settings, &volume_files, state.clone(), &rules)?;
         check().map_err(OpenError::Bind)?;
         // The state directory of a process with a node only belongs to the node.
         let array_state = state.clone().filter(|_| settings.mode.has_array());
@@ -177,7 +178,7 @@ impl Driver {
             clock: settings.clock,
             volume_files,
             locks: LockTable::new(settings.busy),
-            faults: Arc::new(rules),
+            faults: rules,
             socket_control: Arc::default(),
             exit: ExitRequest::default(),
             proxy_to: settings.proxy_to,
@@ -227,12 +228,34 @@ fn open_node(
     settings: &Settings,
     volume_files: &VolumeFiles,
     state: Option<Arc<Database>>,
+    rules: &Arc<Faults>,
 ) -> Result<Option<Arc<Node>>, OpenError> {
-    let Some(id) = settings.node_id.clone().filter(|_| settings.mode.has_node()) else {
-        return Ok(None);
+    let id = settings.node_id.clone().filter(|_| settings.mode.has_node());
+    let open = |id| {
+        let node = Node::open(
+            id,
+            settings.node.clone(),
+            volume_files.clone(),
+            state,
+            rules.clone(),
+        );
+        node.map(Arc::new)
     };
-    let node = Node::open(id, settings.node.clone(), volume_files.clone(), state)?;
-    Ok(Some(Arc::new(node)))
+    let node = id.map(open).transpose()?;
+    let missing = match &node {
+        Some(node) => node.lacks_for_device_faults(),
+        None => Some(
+            "device faults need a node in this process: --node-id, or the process with --mode=node"
+                .to_owned(),
+        ),
+    };
+    if let Some(reason) = missing {
+        if settings.node.device_faults {
+            return Err(OpenError::NoDeviceFaults { reason });
+        }
+        rules.reject_io(&reason).map_err(OpenError::DeviceFaults)?;
+    }
+    Ok(node)
 }
 
 /// Gives the node the id that it had in the previous process, under which its volumes are attached.

@@ -18,13 +18,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 pub(crate) use self::call_info::{ArrayUsage, CallInfo, VolumeLocation};
-use self::conflict::check;
+use self::conflict::{IoObstacles, check};
 pub use self::conflict::{Needs, RuleConflict};
 pub(crate) use self::decision::Decision;
 pub use self::file::FaultFile;
 pub(crate) use self::file::LoadError;
 pub(crate) use self::injected::InjectedKey;
 use self::injected::InjectedTotals;
+pub(crate) use self::io::{FilePath, Io, IoEnd, IoError, IoKind};
 use self::overlay::Overlay;
 pub(crate) use self::overlay::StaleList;
 pub use self::overlay::{DeviceFault, DiskFault};
@@ -51,6 +52,7 @@ mod field_path;
 mod file;
 mod in_force;
 mod injected;
+mod io;
 mod overlay;
 mod parse;
 mod pattern;
@@ -81,6 +83,7 @@ pub struct Faults {
     injected: Mutex<InjectedTotals>,
     /// Capacity reserved by in-flight calls.
     reservations: Arc<Mutex<Reservations>>,
+    io_obstacles: Mutex<IoObstacles>,
     /// The frozen list, if any; shared with the store, which keeps that state.
     pub(crate) frozen: Arc<RwLock<Option<StaleList>>>,
 }
@@ -105,6 +108,7 @@ impl Faults {
             began: Instant::now(),
             injected: Mutex::default(),
             reservations: Arc::default(),
+            io_obstacles: Mutex::default(),
             frozen: Arc::default(),
         }
     }
@@ -145,6 +149,7 @@ impl Faults {
         let is_replaced = |old: &RuleState| old.origin == origin && parts.contains(&old.rule.kind);
         self.change(|old, now| {
             let others: Vec<_> = old.iter().filter(|old| !is_replaced(old)).collect();
+            self.check_io(&rules)?;
             check(&others, origin, &rules, &self.has)?;
             let same = |rule: &Rule| {
                 old.iter()
@@ -207,6 +212,7 @@ impl Faults {
                 && rules.any(|rule| rule.kind == old.rule.kind && rule.id == old.rule.id)
         };
         let others: Vec<_> = there.iter().filter(|old| !is_replaced(old)).collect();
+        self.check_io(rules)?;
         check(&others, Origin::Admin, rules, &self.has)
     }
 

@@ -18,10 +18,11 @@ use tokio_util::task::TaskTracker;
 use self::device::{Devices, Kind};
 pub use self::error::Error;
 use self::mount::{Disk, Mounter};
+use self::passthrough::Passthroughs;
 use self::record::Records;
 pub(crate) use self::record::{Map, Record, Role};
 use crate::array::{self, Attachment, HealthIssue, Segments};
-use crate::fault::{DeviceFault, DiskFault};
+use crate::fault::{DeviceFault, DiskFault, Faults};
 use crate::store::Database;
 use crate::store::volume_files::{FileId, VolumeFiles};
 
@@ -31,6 +32,7 @@ mod error;
 pub(crate) mod exec;
 pub(crate) mod leftovers;
 pub(crate) mod mount;
+mod passthrough;
 mod path_state;
 mod private_staging;
 mod record;
@@ -49,6 +51,8 @@ pub struct Settings {
     pub device_timeout: Duration,
     /// Whether undoing a deleted volume's staging or publishing is an error.
     pub strict_gone: bool,
+    /// Whether device faults are possible on all mounted volumes, not only on those that a rule names when they are published.
+    pub device_faults: bool,
     /// The node's topology segments; empty for those of the array.
     pub topology: Map,
 }
@@ -77,6 +81,7 @@ pub struct Node {
     pub(crate) volume_files: VolumeFiles,
     pub(crate) devices: Devices,
     mounter: Mounter,
+    passthroughs: Passthroughs,
     records: Records,
     pub(crate) device_timeout: Duration,
     /// Running blocking tasks.
@@ -114,6 +119,7 @@ impl Default for Settings {
             device_dir: None,
             device_timeout: Duration::ZERO,
             strict_gone: false,
+            device_faults: false,
             topology: Map::new(),
         }
     }
@@ -153,6 +159,7 @@ impl Node {
         settings: Settings,
         volume_files: VolumeFiles,
         state: Option<Arc<Database>>,
+        faults: Arc<Faults>,
     ) -> Result<Self, Error> {
         let kind = settings.devices.settle()?;
         let devices = match settings.device_dir {
@@ -178,6 +185,7 @@ impl Node {
                 Kind::Loop => Mounter::Kernel,
                 Kind::Emulated | Kind::None | Kind::Simulated => Mounter::Emulated,
             },
+            passthroughs: Passthroughs::new(faults, settings.device_faults),
             devices,
             records,
             device_timeout: settings.device_timeout,
@@ -239,9 +247,12 @@ impl Node {
                 self.attach(&volume_disk).await?;
             }
             None => {
-                let serial = array::serial(volume);
-                self.blocking(move |node| Ok(node.devices.detach(&serial)?))
-                    .await?;
+                let volume = volume.to_owned();
+                self.blocking(move |node| {
+                    node.passthroughs.detach(&volume);
+                    Ok(node.devices.detach(&array::serial(&volume))?)
+                })
+                .await?;
             }
         }
         Ok(())
@@ -344,9 +355,22 @@ impl Node {
         }
     }
 
-    /// Stops mkfs and scans, and waits until all blocking tasks have ended, also those whose callers have left.
-    pub(crate) async fn finish(&self) {
+    /// Why there are no device faults on this node.
+    pub(crate) fn lacks_for_device_faults(&self) -> Option<String> {
+        match self.devices.kind {
+            Kind::Loop => passthrough::unavailable(),
+            Kind::Emulated | Kind::None | Kind::Simulated => Some(format!(
+                "device faults need mounted volumes: --devices=loop as root, and /dev/fuse; the devices of this node are {}",
+                self.devices.kind.name()
+            )),
+        }
+    }
+
+    /// Stops mkfs and scans, aborts the operations of processes on volumes with device faults, and waits until all blocking tasks
+    /// have ended, also those whose callers have left.
+    pub(crate) async fn finish(self: &Arc<Self>) {
         self.stop.cancel();
+        self.abort_passthroughs().await;
         self.work.close();
         self.work.wait().await;
     }

@@ -33,6 +33,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("openssl", "apt-get install openssl"),
     ("prlimit", "apt-get install util-linux"),
     ("runc", "apt-get install runc"),
+    ("setpriv", "apt-get install util-linux"),
     ("setsid", "apt-get install util-linux"),
     ("tar", "apt-get install tar"),
     ("umount", "apt-get install mount"),
@@ -50,6 +51,8 @@ pub enum Requirement {
     Root,
     /// Root may attach loop devices, make filesystems on them and mount them.
     LoopDevices,
+    /// Root may serve FUSE filesystems on loop devices, and have mounts that no other process sees.
+    Fuse,
     /// This program is on `PATH`.
     Program(&'static str),
     /// A process can have its own host name: root, or user namespaces.
@@ -92,6 +95,9 @@ impl Requirement {
                 (!is_root()).then(|| Missing::new("root", "the user is not root", "sudo, or a container"))
             }
             Self::LoopDevices => missing_loop_devices(),
+            Self::Fuse => missing_loop_devices()
+                .or_else(|| missing_program_of(&["unshare", "nsenter", "setpriv"]))
+                .or_else(missing_fuse),
             Self::Program(name) => (!is_on_path(name)).then(|| missing_program(name)),
             Self::OwnHostName => {
                 missing_program_of(&["unshare", "hostname"]).or_else(|| unshares("own-host-name", "--uts"))
@@ -209,6 +215,16 @@ fn missing_loop_devices() -> Option<Missing> {
             "modprobe loop; in a container: --privileged --volume /dev:/dev",
         ),
     }
+}
+
+fn missing_fuse() -> Option<Missing> {
+    let device = File::options().read(true).write(true).open("/dev/fuse");
+    let error = device.err()?;
+    Some(Missing::new(
+        "fuse",
+        format!("/dev/fuse: {error}"),
+        "modprobe fuse; in a container: --privileged --device /dev/fuse",
+    ))
 }
 
 fn missing_clone() -> Option<Missing> {

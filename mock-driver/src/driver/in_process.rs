@@ -60,7 +60,13 @@ impl Driver {
             devices: Choice::Simulated,
             ..node::Settings::default()
         };
-        let node = Node::open(id.to_owned(), settings, volume_files.clone(), None)?;
+        let node = Node::open(
+            id.to_owned(),
+            settings,
+            volume_files.clone(),
+            None,
+            self.faults.clone(),
+        )?;
         super::take_current_id(Some(&node), &self.store);
         Ok(Arc::new(Self {
             mode: Mode::Node,

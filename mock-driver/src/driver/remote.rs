@@ -301,7 +301,14 @@ mod tests {
         let remote = RemoteArray::at(format!("unix://{}", socket.display()).parse().unwrap(), true);
         let segments = Segments::default();
         let files = VolumeFiles::kept(directory.path().to_owned());
-        let node = Node::open("node-0".to_owned(), node::Settings::default(), files, None).unwrap();
+        let node = Node::open(
+            "node-0".to_owned(),
+            node::Settings::default(),
+            files,
+            None,
+            Arc::default(),
+        )
+        .unwrap();
         let refused = [
             remote.check_media(&Arc::new(node)).await,
             remote.view("vol-0", "node-0").await.map(drop),

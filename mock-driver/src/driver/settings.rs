@@ -85,6 +85,10 @@ pub enum OpenError {
     Faults(#[from] LoadError),
     #[error("--scenario")]
     Scenario(#[from] fault::RuleConflict),
+    #[error("--faults")]
+    DeviceFaults(#[source] fault::RuleConflict),
+    #[error("--device-faults: {reason}")]
+    NoDeviceFaults { reason: String },
     #[error(transparent)]
     VolumeFiles(#[from] volume_files::ClaimError),
     #[error(transparent)]

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use http::HeaderMap;
 use prost_reflect::{DynamicMessage, MapKey};
 
+use super::io::Io;
 use super::reservation::{ReservationKey, Reservations};
 use crate::journal::Peer;
 use crate::rpc::method::Method;
@@ -29,6 +30,10 @@ pub(crate) trait CallInfo {
     }
     /// The metadata of the call, of which the deadline is a part.
     fn headers(&self) -> Option<&HeaderMap> {
+        None
+    }
+    /// The I/O on a published volume; `None` for a call.
+    fn io(&self) -> Option<Io<'_>> {
         None
     }
     /// The calling process.
@@ -58,7 +63,7 @@ pub(crate) trait CallInfo {
     fn usage(&self, _reserved: &Reservations) -> ArrayUsage {
         ArrayUsage::default()
     }
-    /// `required_bytes` of the request, or 0.
+    /// `required_bytes` of the request, or the length of an I/O, or 0.
     fn size(&self) -> u64 {
         let bytes = |message: Cow<'_, DynamicMessage>| {
             let range = message.get_field_by_name("capacity_range")?;

@@ -45,6 +45,10 @@ impl PeerMatch {
 // === impl DeadlineMatch ===
 
 impl DeadlineMatch {
+    pub(super) fn is_set(&self) -> bool {
+        self.exists.is_some() || self.greater.is_some() || self.less.is_some()
+    }
+
     pub(super) fn matches(&self, call: &dyn CallInfo) -> bool {
         let left = || call.headers().and_then(timeout::of);
         let holds = |than: Option<Time>, is: fn(&Duration, &Duration) -> bool| {

@@ -1,12 +1,13 @@
 //! Rules that do not fit to the others.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use super::overlay::{DeviceFault, Overlay};
 use super::rule::{CallEnd, State};
 use super::rule_state::RuleState;
-use super::{FIRST_STATE, Origin, Rule};
+use super::{FIRST_STATE, Faults, Origin, Rule};
 
 /// A rule does not fit to the others.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,6 +30,8 @@ pub enum RuleConflict {
         kind: &'static str,
         needs: Needs,
     },
+    #[error("rule \"{id}\": match.io: {reason}")]
+    Io { id: String, reason: String },
 }
 
 /// What of the driver a rule changes.
@@ -72,6 +75,75 @@ impl Rule {
             (None, _) if self.counts_volumes => Needs::Array,
             (None, _) => Needs::Calls,
         }
+    }
+}
+
+/// Why this process, or a volume that it has published, has no device faults.
+#[derive(Debug, Default)]
+pub(super) struct IoObstacles {
+    pub(super) process: Option<String>,
+    /// The reason of each volume, and its node.
+    pub(super) volumes: BTreeMap<String, (String, &'static str)>,
+}
+
+// === impl IoObstacles ===
+
+impl IoObstacles {
+    /// Checks that a rule takes effect at once if it is a device fault.
+    pub(super) fn check(&self, rule: &Rule) -> Result<(), RuleConflict> {
+        if rule.matches.io.is_none() {
+            return Ok(());
+        }
+        let named = |(volume, (node, _)): &(&String, &(String, &str))| rule.matches.names(volume, node);
+        let volume = self.volumes.iter().find(named);
+        let of_volume = volume.map(|(volume, (_, reason))| format!("volume \"{volume}\" {reason}"));
+        match self.process.clone().or(of_volume) {
+            None => Ok(()),
+            Some(reason) => Err(RuleConflict::Io {
+                id: rule.id.clone(),
+                reason,
+            }),
+        }
+    }
+}
+
+// === impl Faults ===
+
+impl Faults {
+    /// Checks that device faults among the rules take effect at once.
+    pub(super) fn check_io(&self, rules: &[Rule]) -> Result<(), RuleConflict> {
+        let obstacles = crate::lock(&self.io_obstacles);
+        rules.iter().try_for_each(|rule| obstacles.check(rule))
+    }
+
+    /// Rejects device faults from now on.
+    ///
+    /// # Errors
+    /// There is one already.
+    pub(crate) fn reject_io(&self, reason: &str) -> Result<(), RuleConflict> {
+        let rules = self.rules();
+        let mut obstacles = crate::lock(&self.io_obstacles);
+        obstacles.process = Some(reason.to_owned());
+        rules
+            .iter()
+            .try_for_each(|rule_state| obstacles.check(&rule_state.rule))
+    }
+
+    /// Whether a rule is a device fault of the volume, or is one when it is enabled.
+    pub(crate) fn names_io(&self, volume: &str, node: &str) -> bool {
+        let is_named = |rule: &Rule| rule.matches.io.is_some() && rule.matches.names(volume, node);
+        self.rules().iter().any(|rule_state| is_named(&rule_state.rule))
+    }
+
+    /// Sets why a published volume has no device faults; `None` if it has, or is published no more.
+    pub(crate) fn set_volume_without_io(&self, volume: &str, node: &str, reason: Option<&'static str>) {
+        let mut obstacles = crate::lock(&self.io_obstacles);
+        match reason {
+            Some(reason) => obstacles
+                .volumes
+                .insert(volume.to_owned(), (node.to_owned(), reason)),
+            None => obstacles.volumes.remove(volume),
+        };
     }
 }
 

@@ -2,11 +2,13 @@
 
 use std::sync::PoisonError;
 
-use super::Faults;
+use tokio::time;
+
 use super::call_info::{CallInfo, reservation_key};
 use super::reservation::Reservation;
 use super::rule::{Phase, RuleKind};
 use super::rule_state::ActiveFault;
+use super::{Faults, Hang};
 
 /// The faults of one call.
 #[derive(Debug, Default)]
@@ -61,7 +63,9 @@ impl Faults {
                     !decision.is_refused()
                 }
             };
-            if !is_asked || rule_state.rule.overlay.is_some() || !rule_state.rule.matches.covers(call, &state)
+            let matches = &rule_state.rule.matches;
+            let is_of_kind = matches.io.is_some() == call.io().is_some();
+            if !is_asked || !is_of_kind || rule_state.rule.overlay.is_some() || !matches.covers(call, &state)
             {
                 continue;
             }
@@ -96,5 +100,29 @@ impl Faults {
         }
         active.apply(&mut state, &self.injected);
         Some(active)
+    }
+}
+
+// === impl ActiveFault ===
+
+impl ActiveFault {
+    /// Delays or hangs the call, at most until its rule is released.
+    pub(crate) async fn pause(&mut self) {
+        let (delay, hang) = (self.delay, self.rule().action.hang);
+        let wait = async {
+            if !delay.is_zero() {
+                time::sleep(delay).await;
+            }
+            match hang {
+                Some(Hang::ClientCancel | Hang::Release) => std::future::pending().await,
+                Some(Hang::For(time)) => time::sleep(time).await,
+                None => {}
+            }
+        };
+        tokio::select! {
+            biased;
+            () = wait => {}
+            () = self.released() => {}
+        }
     }
 }

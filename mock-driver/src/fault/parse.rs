@@ -173,7 +173,7 @@ impl Rule {
             }
             (phase, effect) => phase.or(effect.map(Effect::phase)).unwrap_or_default(),
         };
-        let action = raw.action.read(&item["action"], phase, matches.method.as_ref())?;
+        let action = raw.action.read(&item["action"], phase, &matches)?;
         let not = item["match"].get("not");
         if not.is_some_and(|not| !has_condition(not)) {
             return Err(FieldError::new(

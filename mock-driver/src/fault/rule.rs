@@ -15,6 +15,7 @@ use super::call_match::{DeadlineMatch, PeerMatch, metadata};
 use super::condition::Condition;
 use super::edit::Edits;
 use super::field_path;
+use super::io::{Bytes, IoEnd, IoKinds, IoMatch, Offsets};
 use super::overlay::Overlay;
 use super::pattern::Pattern;
 use super::random::DelayDistribution;
@@ -66,6 +67,12 @@ pub(crate) struct Match {
     pub(super) secrets: BTreeMap<String, String>,
     /// Entries that the parameters must have.
     pub(super) parameters: BTreeMap<String, String>,
+    /// I/O on published volumes in place of calls: the rule is a device fault.
+    pub(crate) io: Option<IoKinds>,
+    /// Of the file of an I/O, below the root of the volume.
+    pub(super) path: Option<Pattern>,
+    /// The bytes of the file of an I/O.
+    pub(super) offset: Option<Offsets>,
     /// Requests of more bytes than this.
     pub(super) bytes_above: Option<u64>,
     /// The call with this number among those that match, from 1.
@@ -147,6 +154,8 @@ pub(crate) struct Action {
     /// Per-node queue: service time of each call; set only for backend faults.
     pub(super) queue: Option<Duration>,
     pub(crate) hang: Option<Hang>,
+    /// Bytes per second of a volume's I/O.
+    pub(super) bandwidth: Option<Bytes>,
     /// The end; `None` to let the call continue.
     pub(crate) end: Option<CallEnd>,
     pub(crate) set_state: Option<State>,
@@ -183,6 +192,8 @@ pub(crate) enum CallEnd {
     /// The socket and all connections are closed; the socket is opened again after this duration.
     SocketAway(Duration),
     Exit(Exit),
+    /// Of an I/O.
+    Io(IoEnd),
 }
 
 /// The exit of the driver's process.
@@ -266,6 +277,13 @@ impl RuleKind {
 // === impl Match ===
 
 impl Match {
+    /// Whether it names the volume on a node.
+    pub(super) fn names(&self, volume: &str, node: &str) -> bool {
+        let matches =
+            |pattern: &Option<Pattern>, id| pattern.as_ref().is_none_or(|pattern| pattern.matches(id));
+        matches(&self.volume, volume) && matches(&self.node, node)
+    }
+
     /// Whether a call matches, apart from counts and probability.
     pub(super) fn covers(&self, call: &dyn CallInfo, state: &str) -> bool {
         let matches = |pattern: &Option<Pattern>, text: &str| match pattern {
@@ -297,7 +315,16 @@ impl Match {
                 .all(|(key, wanted)| wanted.matches(&metadata(call, key)))
             && self.peer.matches(call.peer())
             && self.deadline.matches(call)
+            && self.io_match().matches(call.io())
             && self.not.as_ref().is_none_or(|not| !not.covers(call, state))
+    }
+
+    fn io_match(&self) -> IoMatch<'_> {
+        IoMatch {
+            kinds: self.io.as_ref(),
+            path: self.path.as_ref(),
+            offset: self.offset,
+        }
     }
 
     fn covers_request(&self, call: &dyn CallInfo) -> bool {

@@ -320,6 +320,8 @@ impl RuleState {
             (None, Some(distribution)) => distribution.at(draw("delay")),
             (None, None) => Duration::ZERO,
         };
+        let transfer = action.bandwidth.map(|rate| rate.time_of(call.size()));
+        let transfer = transfer.map(|time| counts.condition_state.enqueue(call.volume(), time, now));
         Some(ActiveFault {
             rule_state: self.clone(),
             method: call.path().to_owned(),
@@ -329,7 +331,7 @@ impl RuleState {
                 era: counts.era,
             },
             is_applied: false,
-            delay,
+            delay: delay + transfer.unwrap_or_default(),
             refusal,
             response: match &action.end {
                 Some(CallEnd::Respond(response)) => response.render(call),

@@ -7,6 +7,7 @@ use super::*;
 
 mod backend_fault;
 mod chance;
+mod io;
 mod list;
 mod scenario;
 

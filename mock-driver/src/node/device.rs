@@ -26,6 +26,7 @@ use crate::store::volume_files::{VolumeFiles, file_name};
 use self::backing_file_id::BackingFileId;
 pub use self::error::Error;
 pub use self::kind::{Choice, Kind};
+pub(crate) use self::link::link_name;
 use self::link::{BACKING_FILE, PENDING, PREFIX};
 pub(crate) use self::target_notes::{TargetNotes, noted_in, remove_note};
 

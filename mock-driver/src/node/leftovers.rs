@@ -9,9 +9,10 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use super::device::{self, Devices, Kind, noted_in, remove_note};
+use super::device::{self, Devices, Kind, link_name, noted_in, remove_note};
 use super::error::Error;
 use super::mount::{self, MountSource, Mounter};
+use super::passthrough;
 use crate::store::PathError;
 use crate::store::volume_files::FileId;
 
@@ -24,6 +25,13 @@ pub(crate) struct Undone {
     pub(crate) mounts: usize,
     pub(crate) devices: usize,
     pub(crate) targets: usize,
+}
+
+/// A mount of a passthrough filesystem.
+struct PassthroughMount {
+    path: PathBuf,
+    device: u64,
+    link: PathBuf,
 }
 
 // === impl Undone ===
@@ -52,7 +60,8 @@ impl fmt::Display for Undone {
 /// # Errors
 /// Something is in use. The rest is undone nevertheless.
 pub(crate) fn undo(directory: &Path) -> Result<Undone, Error> {
-    let mut undone = Undone::default();
+    // Above the mounts of the devices.
+    let mut undone = undo_passthroughs(directory)?;
     // A device of kind Emulated is a link, which it removes, too.
     let devices = Devices::within(Kind::Loop, directory.to_owned());
     let mut result = Ok(());
@@ -69,6 +78,46 @@ pub(crate) fn undo(directory: &Path) -> Result<Undone, Error> {
     devices.retain(|_| false)?;
     undone.devices += linked.len();
     Ok(undone)
+}
+
+/// Unmounts the passthrough filesystems of volumes whose devices have their links in a directory. Blocks.
+pub(crate) fn undo_passthroughs(directory: &Path) -> Result<Undone, Error> {
+    let mut undone = Undone::default();
+    for mount in passthroughs()?.iter().rev() {
+        let is_there = mount::device_at(&mount.path)? == Some(mount.device);
+        if is_there && mount.link.parent() == Some(directory) {
+            passthrough::force_unmount(&mount.path)?;
+            undone.mounts += 1;
+        }
+    }
+    Ok(undone)
+}
+
+/// Whether the source is the passthrough filesystem of a device with this serial number, which a process left whose directory is
+/// gone, as in a container. Blocks.
+pub(super) fn is_passthrough_of(serial: &str, source: &MountSource) -> bool {
+    let is_left = |mount: &PassthroughMount| {
+        let is_named = mount.link.file_name() == Some(link_name(serial).as_ref());
+        *source == MountSource::Device(mount.device) && is_named && !mount.link.exists()
+    };
+    passthroughs().is_ok_and(|mounts| mounts.iter().any(is_left))
+}
+
+/// The mounts of passthrough filesystems. Their source is the link of the volume's device.
+fn passthroughs() -> Result<Vec<PassthroughMount>, Error> {
+    let text = fs::read_to_string(MOUNTS).map_err(PathError::of("read", Path::new(MOUNTS)))?;
+    let read = |line: &str| {
+        let (mount, filesystem) = line.split_once(" - ")?;
+        let source = filesystem.strip_prefix("fuse ")?.split(' ').next()?;
+        let mut fields = mount.split(' ').skip(2);
+        let (major, minor) = fields.next()?.split_once(':')?;
+        Some(PassthroughMount {
+            path: unescaped(fields.nth(1)?).into(),
+            device: rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?),
+            link: unescaped(source).into(),
+        })
+    };
+    Ok(text.lines().filter_map(read).collect())
 }
 
 /// Undoes everything of the nodes that have their links below a directory of volume files. Blocks.

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::error::Error;
 pub(crate) use self::filesystem::Filesystem;
 pub(crate) use self::formatting::wipe_interrupted;
-pub(crate) use self::kernel::{check_empty, remove_empty};
+pub(crate) use self::kernel::{check_empty, device_at, mount_fuse, remove_empty};
 use self::options::Options;
 
 mod chown;

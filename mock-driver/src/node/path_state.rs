@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use super::error::Error;
+use super::leftovers;
 use super::record::{Record, Role};
 use super::{Node, VolumeDisk};
 use crate::array::Access;
@@ -119,6 +120,10 @@ impl Node {
             return Ok(None);
         }
         if !record.capability.is_block() {
+            let passthrough = self.passthroughs.source(&record.volume);
+            if let Some(source) = passthrough.filter(|_| !record.is_staged()) {
+                return Ok(Some(source));
+            }
             return Ok(Some(self.mounter.files_of(disk)?));
         }
         Ok(Some(self.mounter.device_of(&disk.device)?))
@@ -129,7 +134,8 @@ impl Node {
         let known = self.records.at(&record.path);
         known.is_some_and(|known| {
             known.volume == record.volume && known.mount_source.as_ref() == Some(mounted)
-        }) || self.is_of_volume_disk(&self.volume_disk_of(record, None), mounted)
+        }) || self.passthroughs.source(&record.volume).as_ref() == Some(mounted)
+            || self.is_of_volume_disk(&self.volume_disk_of(record, None), mounted)
     }
 
     /// Whether a mount source belongs to the disk of a volume now. `false` if it cannot be looked up. Blocks.
@@ -163,9 +169,11 @@ impl Node {
         };
         let volume_disks = [VolumeDisk::of_volume(volume), VolumeDisk::of_ephemeral(volume)];
         let mut volume_disks = volume_disks.iter();
-        volume_disks
-            .any(|volume_disk| self.is_of_volume_disk(volume_disk, mounted) || is_on_device_of(volume_disk))
-            || self.abandoned_device(volume, mounted).is_some()
+        volume_disks.any(|volume_disk| {
+            self.is_of_volume_disk(volume_disk, mounted)
+                || is_on_device_of(volume_disk)
+                || leftovers::is_passthrough_of(&volume_disk.serial, mounted)
+        }) || self.abandoned_device(volume, mounted).is_some()
     }
 
     /// The mounted loop device, if it is one of a volume that a process without a state directory left when it was killed, as in

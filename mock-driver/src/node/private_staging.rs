@@ -239,7 +239,7 @@ impl Node {
         })
     }
 
-    fn private_staging(&self, volume: &str) -> Result<PathBuf, Error> {
+    pub(super) fn private_staging(&self, volume: &str) -> Result<PathBuf, Error> {
         let folder = crate::store::volume_files::file_name(&self.home);
         let directory = self.volume_files.directory()?.join("staging").join(folder);
         Ok(directory.join(crate::store::volume_files::file_name(volume)))

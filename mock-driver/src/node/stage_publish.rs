@@ -265,11 +265,14 @@ impl Node {
                 // The leftovers of an interrupted call: see `claim`.
                 self.unmount(record)?;
                 mount::remove_empty(path)?;
+                let root = self.passthrough_of(record, from)?;
+                let from = root.as_deref().unwrap_or(from);
                 self.mounter.show_files(disk, from, path, readonly, flags)?;
             }
             (Role::Published { .. }, Access::Block) => {
                 self.wipe_interrupted_mkfs(disk)?;
                 self.unmount(record)?;
+                self.check_block(record)?;
                 mount::remove_empty(path)?;
                 self.mounter.show_device(disk, path, readonly)?;
             }

@@ -152,7 +152,7 @@ impl Node {
             let is_ours = |mounted: &MountSource| self.is_of(record, mounted);
             self.mounter.unmount(Path::new(&record.path), is_ours)?;
         }
-        Ok(())
+        self.end_idle_passthrough(record)
     }
 
     /// As [`Self::unmount`], and removes the target. Blocks.
@@ -235,15 +235,20 @@ impl Node {
         }
     }
 
-    /// Undoes what a killed process without a state directory left in the node's directory of devices, which this process has
-    /// locked.
+    /// Undoes what a killed process left in the node's directory of devices, which this process has locked: with a state directory,
+    /// passthrough filesystems only.
     async fn undo_leftovers(self: &Arc<Self>) {
-        if self.records.are_kept() || !self.devices.is_locked() {
+        if !self.devices.is_locked() {
             return;
         }
-        let undone = self
-            .blocking(|node| leftovers::undo(&node.devices.directory()?))
-            .await;
+        let undone = self.blocking(|node| {
+            let directory = node.devices.directory()?;
+            match node.records.are_kept() {
+                true => leftovers::undo_passthroughs(&directory),
+                false => leftovers::undo(&directory),
+            }
+        });
+        let undone = undone.await;
         match undone {
             Ok(undone) if undone == leftovers::Undone::default() => {}
             Ok(undone) => tracing::info!("undid what an earlier process of this node left: {undone}"),
@@ -306,6 +311,8 @@ impl Node {
     /// Unpublishes and unstages everything and detaches the devices, at the end of a process without state directory. With
     /// one, pods continue to use their volumes.
     pub(crate) async fn leave(self: &Arc<Self>, features: NodeFeatures) {
+        // Those of calls that were running.
+        self.abort_passthroughs().await;
         if self.records.are_kept() {
             return;
         }

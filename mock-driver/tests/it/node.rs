@@ -23,6 +23,7 @@ use crate::server::{Server, mk_block, mk_create, mk_map, mk_mount, mk_publish, m
 
 mod cells;
 mod data;
+mod device_faults;
 mod exit;
 mod expand;
 mod foreign;

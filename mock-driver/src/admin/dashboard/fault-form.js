@@ -18,10 +18,21 @@ const ACTIONS = {
   away: { label: "removes the socket for", fields: ["time"], phases: ["before", "after"], action: ({ time }) => ({ "socket-away": time }) },
   kill: { label: "kills the driver", fields: [], phases: ["before", "after"], action: () => ({ exit: "kill" }) },
 };
+/** What a rule can do to the I/O on a volume. */
+const IO_ACTIONS = {
+  errno: { label: "fails with", fields: ["errno"], action: ({ errno }) => ({ errno }) },
+  delay: { label: "waits for", fields: ["time"], action: ({ time }) => ({ delay: time }) },
+  hang: { label: "hangs until released", fields: [], action: () => ({ hang: "release" }) },
+  bandwidth: { label: "shares bytes per second", fields: ["rate"], action: ({ rate }) => ({ bandwidth: rate }) },
+  torn: { label: "is torn after bytes", fields: ["kept"], action: ({ kept }) => ({ torn: kept }) },
+  lose: { label: "loses what was not synced", fields: [], action: () => ({ "lose-unsynced": true }) },
+};
+const OPERATIONS = ["*", "read", "write", "fsync", "create", "stat", "detach"];
+const ERRORS = ["EIO", "ENOSPC", "EDQUOT", "EROFS", "ENODEV", "ETIMEDOUT"];
 const PHASES = { before: "in place of its effect", after: "after its effect", background: "at once, its effect follows" };
 const CHOICES = { all: "every one", call: "only number", every: "every nth", probability: "by chance, percent" };
 const NUMBERS = ["limit", "volumes", "bytes", "per-second", "burst"];
-const EXAMPLES = { time: "2s", age: "30s", for: "10s", device: "/dev/sdz", limit: "3", volumes: "10", bytes: "1073741824", "per-second": "5", burst: "5" };
+const EXAMPLES = { time: "2s", age: "30s", for: "10s", device: "/dev/sdz", limit: "3", volumes: "10", bytes: "1073741824", "per-second": "5", burst: "5", rate: "1Mi", kept: "512" };
 const DATA = ["unknown", "btrfs", "luks", "lvm", "partitions", "swap"];
 
 const options = (names) => names.map(([value, text]) => make("option", { value }, text));
@@ -47,14 +58,17 @@ export function faultForm(added) {
 
   const methods = make("datalist", { id: "methods" }, ...METHODS.map((value) => make("option", { value })));
   const first = make("div", { class: "bar" },
-    select("kind", "Fault of", [["rule", "calls"], ["backend-fault", "the array"]]),
+    select("kind", "Fault of", [["rule", "calls"], ["io", "I/O on volumes"], ["backend-fault", "the array"]]),
     select("type", "Type", same(Object.keys(BACKEND_FAULTS))),
     text("method", "Method", { list: "methods", value: "ControllerPublishVolume", placeholder: "* for all" }), methods,
-    text("volume", "Volume", pattern), text("node", "Node", pattern),
+    select("io", "Operation", same(OPERATIONS)),
+    text("volume", "Volume", pattern), text("node", "Node", pattern), text("path", "File", pattern),
     select("choice", "Which calls", Object.entries(CHOICES)), text("number", "Number", { type: "number", min: "1", value: "2" }));
   fields.method.className = "grow";
   const second = make("div", { class: "bar" },
     select("act", "The call", Object.entries(ACTIONS).map(([name, { label }]) => [name, label])),
+    select("ioAct", "The I/O", Object.entries(IO_ACTIONS).map(([name, { label }]) => [name, label])), select("errno", "Error", same(ERRORS)),
+    ...[["rate", "Bytes per second"], ["kept", "Bytes"]].map(([name, label]) => text(name, label, { placeholder: EXAMPLES[name] })),
     select("code", "Code", [["", "default"], ...same(CODES.slice(1))]), select("answer", "Code", same(CODES)),
     text("message", "Message", { placeholder: "default" }), text("time", "Time", { placeholder: EXAMPLES.time }), select("phase", "When", Object.entries(PHASES)),
     text("times", "At most", { type: "number", min: "1", placeholder: "no limit" }),
@@ -93,22 +107,29 @@ export function faultForm(added) {
     }
     const number = Number(value("number"));
     const chosen = { call: { call: number }, every: { every: number }, probability: { probability: number / 100 } }[value("choice")];
+    const times = value("times");
+    const limit = { times: times ? Number(times) : undefined };
+    if (value("kind") === "io") {
+      const { fields: own, action } = IO_ACTIONS[value("ioAct")];
+      const entered = Object.fromEntries(own.map((name) => [name, value(name) || EXAMPLES[name]]));
+      return given({ id, match: given({ io: value("io"), volume: value("volume"), node: value("node"), path: value("path"), ...chosen }), action: action(entered), ...limit });
+    }
     const match = given({ method: value("method") || "*", volume: value("volume"), node: value("node"), ...chosen });
     const { fields: own, phases, action } = ACTIONS[value("act")];
     const phase = phases.includes(value("phase")) ? value("phase") : phases[0];
     const entered = given(Object.fromEntries(own.map((name) => [name, value(name)])));
-    const times = value("times");
     return given({ id, match, phase: phase === "before" ? undefined : phase,
-      action: { ...given(action(entered)), ...(phase === "background" && own.includes("code") ? { delay: value("time") || EXAMPLES.time } : {}) },
-      times: times ? Number(times) : undefined });
+      action: { ...given(action(entered)), ...(phase === "background" && own.includes("code") ? { delay: value("time") || EXAMPLES.time } : {}) }, ...limit });
   }
 
   function arrange() {
     const array = inputs.kind.value === "backend-fault";
     const { fields: own, phases } = ACTIONS[inputs.act.value];
     const inBackground = inputs.phase.value === "background" && own.includes("code");
+    const numbered = inputs.choice.value === "all" ? [] : ["number"];
     const shown = array ? ["type", ...BACKEND_FAULTS[inputs.type.value].fields]
-      : ["method", "volume", "node", "choice", "act", ...own, "phase", "times", ...(inputs.choice.value === "all" ? [] : ["number"]), ...(inBackground ? ["time"] : [])];
+      : inputs.kind.value === "io" ? ["io", "volume", "node", "path", "choice", "ioAct", ...IO_ACTIONS[inputs.ioAct.value].fields, "times", ...numbered]
+      : ["method", "volume", "node", "choice", "act", ...own, "phase", "times", ...numbered, ...(inBackground ? ["time"] : [])];
     for (const [name, element] of Object.entries(fields)) element.hidden = !["kind", "id", ...shown].includes(name);
     for (const option of inputs.phase.options) option.disabled = !phases.includes(option.value);
     if (!phases.includes(inputs.phase.value)) inputs.phase.value = phases[0];

@@ -46,17 +46,18 @@ export function ruleSentence({ match, action, phase, times }) {
 }
 
 function calls(match) {
-  const { method } = match;
-  const subject = every(method) ? "Every call" : method;
+  const { method, io } = match;
+  const subject = io ? `Every ${io === "*" ? "I/O" : list([io].flat())}` : every(method) ? "Every call" : method;
   return [subject, ...conditions(match)].join(" ").replaceAll(" ,", ",");
 }
 
-function conditions({ volume, node, name, request, metadata, peer, deadline, secrets, parameters, not, while: during, ...rest }) {
+function conditions({ volume, node, name, path, offset, request, metadata, peer, deadline, secrets, parameters, not, while: during, ...rest }) {
   const pairs = (kind, entries) => Object.entries(entries ?? {}).map(([key, value]) => `${kind}${key} ${condition(value)}`);
   const fields = [...pairs("", request), ...pairs("metadata ", metadata), ...pairs("peer ", peer), ...pairs("secret ", secrets), ...pairs("parameter ", parameters)];
   const excluded = not && [not.method, ...conditions(not)].filter(Boolean).join(" ");
   return [
-    volume && `of volume ${volume}`, node && `for node ${node}`, name && `named ${name}`,
+    path && `of the file ${path}`, offset && `from byte ${offset.from ?? 0}${offset.to == null ? " on" : ` to ${offset.to}`}`,
+    volume && `of volume ${volume}`, node && `${rest.io ? "on" : "for"} node ${node}`, name && `named ${name}`,
     rest["bytes-above"] != null && `for more than ${size(rest["bytes-above"])}`,
     fields.length && `where ${list(fields)}`,
     deadline && `with a deadline that ${condition(deadline)}`,
@@ -76,20 +77,21 @@ function condition(value) {
   return list(Object.entries(value).filter(([, wanted]) => wanted != null).map(([key, wanted]) => words[key]?.(wanted) ?? key));
 }
 
-function numbers({ call, every: step, probability }) {
+function numbers({ io, call, every: step, probability }) {
   const chosen = [];
-  if (step === 1 && call) chosen.push(`from the ${ordinal(call)} call on`);
-  else if (step) chosen.push(`every ${ordinal(step)} call${call ? ` from the ${ordinal(call)} on` : ""}`);
-  else if (call) chosen.push(`only the ${ordinal(call)} call`);
-  if (probability != null) chosen.push(`${+(probability * 100).toPrecision(6)} % of the calls`);
+  const one = io ? "I/O" : "call";
+  if (step === 1 && call) chosen.push(`from the ${ordinal(call)} ${one} on`);
+  else if (step) chosen.push(`every ${ordinal(step)} ${one}${call ? ` from the ${ordinal(call)} on` : ""}`);
+  else if (call) chosen.push(`only the ${ordinal(call)} ${one}`);
+  if (probability != null) chosen.push(`${+(probability * 100).toPrecision(6)} % of ${io ? "all I/O" : "the calls"}`);
   return chosen.length && `, ${chosen.join(", ")},`;
 }
 
-const WORDED = ["code", "message", "pretend", "effect", "delay", "hang", "edit", "response", "drop-connection", "socket-away", "exit", "after-messages", "set-state"];
+const WORDED = ["code", "message", "pretend", "effect", "delay", "hang", "edit", "response", "drop-connection", "socket-away", "exit", "after-messages", "set-state", "errno", "torn", "lose-unsynced", "bandwidth"];
 
 /** What a rule does to a call, as verbs. An action that has none is shown as in the YAML. */
 function acts(action, phase) {
-  const code = action.code ?? action.pretend;
+  const code = action.code ?? action.pretend ?? action.errno;
   const verbs = [];
   if (phase === "background") {
     verbs.push(`returns ${code ?? "DEADLINE_EXCEEDED"} at once`);
@@ -109,6 +111,9 @@ function acts(action, phase) {
   if (action["drop-connection"]) verbs.push("loses its connection");
   if (action["socket-away"]) verbs.push(`removes the socket for ${action["socket-away"]}`);
   if (action.exit != null) verbs.push(action.exit === "kill" ? "kills the driver" : `exits the driver with status ${action.exit}`);
+  if (action.bandwidth) verbs.push(`shares ${action.bandwidth} bytes per second`);
+  if (action.torn != null) verbs.push(`succeeds with its first ${action.torn} bytes on the disk only`);
+  if (action["lose-unsynced"]) verbs.push("loses all writes since the last fsync");
   if (action["set-state"]) verbs.push(`sets the state to ${action["set-state"]}`);
   const others = Object.entries(action).filter(([key]) => !WORDED.includes(key));
   return [...verbs, ...others.map(([key, value]) => `changes ${key}: ${flow(value)}`)];

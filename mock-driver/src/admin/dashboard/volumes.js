@@ -10,6 +10,11 @@ const PAGE = 50;
 /** The backend faults of a volume's device, with the labels of their switches. */
 const DEVICE_FAULTS = { "device-absent": "no device", "wrong-device": "wrong device", "damaged-filesystem": "damaged filesystem", "foreign-data": "foreign data" };
 
+/** The rules for the I/O of a volume, with their actions and the labels of their switches. */
+const IO_FAULTS = {
+  "io-error": ["I/O errors", { errno: "EIO" }], "io-slow": ["slow I/O (2 s)", { delay: "2s" }], "io-hang": ["hanging I/O", { hang: "release" }],
+};
+
 export function volumes(panel, refresh) {
   const pager = new Pager("volumes", refresh);
   const again = () => { pager.reset(); refresh(); };
@@ -22,12 +27,13 @@ export function volumes(panel, refresh) {
   panel.append(make("div", { class: "bar" }, field("Search", search, "grow"), field("Show", held), add, pager.whole), list.whole);
 
   return async () => {
-    const [page, pools, faults] = await Promise.all([
-      get(`/volumes${query({ search: search.value, attached: held.value, after: pager.after, limit: PAGE })}`), get("/pools"), get("/backend-faults"),
+    const [page, pools, faults, { rules }] = await Promise.all([
+      get(`/volumes${query({ search: search.value, attached: held.value, after: pager.after, limit: PAGE })}`), get("/pools"), get("/backend-faults"), get("/faults"),
     ]);
     pager.update(page);
     const poolOf = new Map(pools.map((pool) => [pool.name, pool]));
     const known = page.items.map((volume) => ({ ...volume, pool: poolOf.get(volume.pool) ?? { name: volume.pool },
+      rules: rules.filter(({ rule }) => rule.match.io && matches(rule.match.volume, volume.id)),
       faults: faults.filter(({ fault }) => fault.type in DEVICE_FAULTS && matches(fault.volume, volume.id)) }));
     expanded.sync(list.body, known, (volume) => volume.id, ({ id }) => row(id, list, expanded, refresh), ({ id }) => detail(id, refresh));
   };
@@ -64,7 +70,7 @@ function row(id, list, expanded, refresh) {
     chips.hidden = volume.attachments.length === 0;
     say(none, chips.hidden ? "none" : "");
     const issues = volume.health ?? [];
-    const broken = [...new Set(volume.faults.filter((fault) => fault.enabled).map(({ fault }) => fault.type))];
+    const broken = [...new Set([...volume.faults.filter((fault) => fault.enabled).map(({ fault }) => fault.type), ...volume.rules.filter((rule) => rule.enabled).map((rule) => rule.id)])];
     say(health, [...issues.map((issue) => issue.status), ...broken].join(", ") || "healthy");
     dress(health, issues.length || broken.length ? "badge bad" : "quiet");
     health.title = issues.map((issue) => `${issue.reason} ${issue.message}`).join("; ");
@@ -97,6 +103,21 @@ function detail(id, refresh) {
     };
     return [button, label];
   });
+  for (const [kind, [label, action]] of Object.entries(IO_FAULTS)) {
+    const rule = `${kind}-${id}`;
+    let known;
+    const button = toggle(`${label} of ${id}`, async (on) => {
+      const done = `${id}: ${label} ${on ? "on" : "off"}`;
+      const changed = known ? change("PATCH", `/faults/${part(rule)}`, { enabled: on }, done)
+        : change("POST", "/faults", { id: rule, match: { io: "*", volume: id }, action }, done);
+      if (await changed) refresh();
+    });
+    button.update = (volume) => {
+      known = volume.rules.find((one) => one.id === rule);
+      button.set(Boolean(known?.enabled));
+    };
+    switches.push([button, label]);
+  }
   degraded.update = ({ health = [] }) => {
     others = health.filter((issue) => issue.status !== "DEGRADED");
     degraded.set(others.length < health.length);

@@ -147,7 +147,9 @@ pub(super) fn taken(error: RuleConflict) -> Refusal {
     match &error {
         RuleConflict::Id { .. } => Refusal::new(Code::AlreadyExists, error.to_string()),
         RuleConflict::State { .. } => Refusal::invalid("match.while.state", error.to_string()),
-        RuleConflict::NoEffect { .. } => Refusal::new(Code::FailedPrecondition, error.to_string()),
+        RuleConflict::NoEffect { .. } | RuleConflict::Io { .. } => {
+            Refusal::new(Code::FailedPrecondition, error.to_string())
+        }
     }
 }
 

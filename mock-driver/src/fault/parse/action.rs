@@ -13,9 +13,10 @@ use super::field_error::FieldError;
 use super::value::{AnyCode, Effect};
 use crate::fault::duration::Time;
 use crate::fault::edit::Edits;
+use crate::fault::io::{Bytes, IoEnd, IoError, IoKind, IoKinds};
 use crate::fault::random::DelayDistribution;
 use crate::fault::response::Response;
-use crate::fault::rule::{Action, CallEnd, Exit, Hang, Methods, Phase, State};
+use crate::fault::rule::{Action, CallEnd, Exit, Hang, Match, Methods, Phase, State};
 use crate::rpc::capabilities::Capability;
 use crate::rpc::method::Method;
 
@@ -25,6 +26,8 @@ pub(in crate::fault) struct Field {
     pub(in crate::fault) name: &'static str,
     role: Role,
     phases: &'static [Phase],
+    /// The phases of a device fault; empty if it has no such field.
+    io_phases: &'static [Phase],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,23 +43,31 @@ enum Role {
 }
 
 const ALL: &[Phase] = &[Phase::Before, Phase::After, Phase::Background];
+const BEFORE: &[Phase] = &[Phase::Before];
+const AROUND: &[Phase] = &[Phase::Before, Phase::After];
+const AFTER: &[Phase] = &[Phase::After];
+const NEVER: &[Phase] = &[];
 
-/// All fields, in the order of the cookbook.
-pub(in crate::fault) const FIELDS: [Field; 14] = [
-    field("delay", Role::Wait, ALL),
-    field("hang", Role::Wait, ALL),
-    field("code", Role::End, ALL),
-    field("message", Role::Detail, ALL),
-    field("pretend", Role::End, &[Phase::Before]),
-    field("effect", Role::Detail, ALL),
-    field("edit", Role::End, &[Phase::After]),
-    field("response", Role::End, &[Phase::Before]),
-    field("drop-connection", Role::End, &[Phase::Before, Phase::After]),
-    field("socket-away", Role::End, &[Phase::Before, Phase::After]),
-    field("exit", Role::End, &[Phase::Before, Phase::After]),
-    field("capabilities", Role::End, &[Phase::After]),
-    field("after-messages", Role::Detail, &[Phase::After]),
-    field("set-state", Role::State, ALL),
+/// All fields, in the order of the cookbook, with their phases for calls and for device faults.
+pub(in crate::fault) const FIELDS: [Field; 18] = [
+    field("delay", Role::Wait, ALL, BEFORE),
+    field("hang", Role::Wait, ALL, BEFORE),
+    field("code", Role::End, ALL, NEVER),
+    field("message", Role::Detail, ALL, NEVER),
+    field("pretend", Role::End, BEFORE, NEVER),
+    field("effect", Role::Detail, ALL, AROUND),
+    field("edit", Role::End, AFTER, NEVER),
+    field("response", Role::End, BEFORE, NEVER),
+    field("drop-connection", Role::End, AROUND, NEVER),
+    field("socket-away", Role::End, AROUND, NEVER),
+    field("exit", Role::End, AROUND, NEVER),
+    field("capabilities", Role::End, AFTER, NEVER),
+    field("after-messages", Role::Detail, AFTER, NEVER),
+    field("set-state", Role::State, ALL, BEFORE),
+    field("errno", Role::End, NEVER, AROUND),
+    field("torn", Role::End, NEVER, BEFORE),
+    field("lose-unsynced", Role::End, NEVER, BEFORE),
+    field("bandwidth", Role::Wait, NEVER, BEFORE),
 ];
 
 #[derive(Deserialize)]
@@ -77,15 +88,40 @@ pub(super) struct RawAction {
     response: Option<Value>,
     set_state: Option<State>,
     after_messages: Option<u64>,
+    errno: Option<IoError>,
+    torn: Option<Bytes>,
+    #[serde(default)]
+    lose_unsynced: bool,
+    bandwidth: Option<Bytes>,
 }
 
-const fn field(name: &'static str, role: Role, phases: &'static [Phase]) -> Field {
-    Field { name, role, phases }
+const fn field(
+    name: &'static str,
+    role: Role,
+    phases: &'static [Phase],
+    io_phases: &'static [Phase],
+) -> Field {
+    Field {
+        name,
+        role,
+        phases,
+        io_phases,
+    }
 }
 
-/// The names of the fields with a role.
-fn names(role: Role) -> String {
-    let fields = FIELDS.iter().filter(|field| field.role == role);
+// === impl Field ===
+
+impl Field {
+    fn phases(&self, is_io: bool) -> &'static [Phase] {
+        if is_io { self.io_phases } else { self.phases }
+    }
+}
+
+/// The names of the fields with a role, of calls or of device faults.
+fn names(role: Role, is_io: bool) -> String {
+    let fields = FIELDS
+        .iter()
+        .filter(|field| field.role == role && !field.phases(is_io).is_empty());
     fields.map(|field| field.name).collect::<Vec<_>>().join(", ")
 }
 
@@ -93,12 +129,8 @@ fn names(role: Role) -> String {
 
 impl RawAction {
     /// Checks the action of a rule, whose source is `text`.
-    pub(super) fn read(
-        self,
-        text: &Value,
-        phase: Phase,
-        method: Option<&Methods>,
-    ) -> Result<Action, FieldError> {
+    pub(super) fn read(self, text: &Value, phase: Phase, matches: &Match) -> Result<Action, FieldError> {
+        let (method, io) = (matches.method.as_ref(), matches.io.as_ref());
         let is_set = |field: &&Field| {
             !matches!(
                 text.get(field.name),
@@ -106,7 +138,8 @@ impl RawAction {
             )
         };
         let set: Vec<&Field> = FIELDS.iter().filter(is_set).collect();
-        check_fields(&set, phase)?;
+        check_fields(&set, phase, io.is_some())?;
+        self.check_io(io)?;
         let has = |role| set.iter().any(|field| field.role == role);
         let is_reversed = matches!(self.delay, Some(DelayDistribution::Uniform { from, to }) if from > to);
         let is_given_up = self.hang == Some(Hang::ClientCancel);
@@ -167,6 +200,7 @@ impl RawAction {
             delay: self.delay,
             queue: None,
             hang: self.hang,
+            bandwidth: self.bandwidth,
             set_state: self.set_state.clone(),
             after_messages: self.after_messages,
             end: self.end(
@@ -194,13 +228,51 @@ impl RawAction {
             .or_else(|| self.drop_connection.then_some(CallEnd::DropConnection))
             .or_else(|| self.socket_away.map(|time| CallEnd::SocketAway(time.into())))
             .or_else(|| self.exit.map(CallEnd::Exit))
+            .or_else(|| self.errno.map(|error| CallEnd::Io(IoEnd::Fail(error))))
+            .or_else(|| self.torn.map(|Bytes(kept)| CallEnd::Io(IoEnd::Torn(kept))))
+            .or_else(|| self.lose_unsynced.then_some(CallEnd::Io(IoEnd::LoseUnsynced)))
+    }
+
+    /// Checks that a device fault has an effect on each operation.
+    fn check_io(&self, io: Option<&IoKinds>) -> Result<(), FieldError> {
+        let Some(IoKinds(kinds)) = io else { return Ok(()) };
+        let all = |kind| kinds.iter().all(|other| *other == kind);
+        FieldError::first([
+            (
+                self.hang == Some(Hang::ClientCancel),
+                "action.hang",
+                "must be a time or release: a process cannot cancel its I/O",
+            ),
+            (
+                self.torn.is_some() && !all(IoKind::Write),
+                "action.torn",
+                "needs match.io: write",
+            ),
+            (
+                self.bandwidth == Some(Bytes(0)),
+                "action.bandwidth",
+                "must be above 0; hang: release stops all I/O",
+            ),
+            (
+                kinds.contains(&IoKind::Detach) && !self.lose_unsynced,
+                "match.io",
+                "detach is for lose-unsynced only: no process waits for it",
+            ),
+        ])
     }
 }
 
 /// Checks phases and combinations according to the table.
-fn check_fields(set: &[&Field], phase: Phase) -> Result<(), FieldError> {
-    if let Some(field) = set.iter().find(|field| !field.phases.contains(&phase)) {
-        let phases: Vec<&str> = field.phases.iter().map(|phase| phase.name()).collect();
+fn check_fields(set: &[&Field], phase: Phase, is_io: bool) -> Result<(), FieldError> {
+    if let Some(field) = set.iter().find(|field| field.phases(is_io).is_empty()) {
+        let reason = match is_io {
+            true => "has no effect on I/O: remove it, or match.io",
+            false => "is a device fault: write match: {io: write}, or another operation",
+        };
+        return Err(FieldError(format!("action.{}", field.name), reason.to_owned()));
+    }
+    if let Some(field) = set.iter().find(|field| !field.phases(is_io).contains(&phase)) {
+        let phases: Vec<&str> = field.phases(is_io).iter().map(|phase| phase.name()).collect();
         let reason = format!(
             "has no effect in phase {}: write phase: {}",
             phase.name(),
@@ -213,7 +285,7 @@ fn check_fields(set: &[&Field], phase: Phase) -> Result<(), FieldError> {
         let reason = format!(
             "contradicts action.{}: a call ends once, so an action has at most one of {}; make two rules of it",
             one.name,
-            names(Role::End)
+            names(Role::End, is_io)
         );
         return Err(FieldError(format!("action.{}", other.name), reason));
     }
@@ -223,9 +295,9 @@ fn check_fields(set: &[&Field], phase: Phase) -> Result<(), FieldError> {
     let has_state = set.iter().any(|field| field.role == Role::State);
     let reason = format!(
         "must have one of {}, {} or {}",
-        names(Role::End),
-        names(Role::Wait),
-        names(Role::State)
+        names(Role::End, is_io),
+        names(Role::Wait, is_io),
+        names(Role::State, is_io)
     );
     FieldError::first([
         (!acts && !has_state, "action", &reason),

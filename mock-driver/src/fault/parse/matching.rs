@@ -5,6 +5,7 @@ use wildmatch::WildMatch;
 
 use super::field_error::FieldError;
 use crate::fault::field_path;
+use crate::fault::io::Offsets;
 use crate::fault::rule::{LocationMatch, Match, Methods, State};
 use crate::rpc::method::Method;
 
@@ -13,6 +14,7 @@ use crate::rpc::method::Method;
 impl Match {
     /// Rejects a `match` that matches no call.
     pub(super) fn check(&self) -> Result<(), FieldError> {
+        self.check_io(self.io.is_some())?;
         // A method that only a proxy can receive may have any field.
         let known = self.method.as_ref().map(Methods::known).unwrap_or_default();
         let any = |is: fn(Method) -> bool| known.is_empty() || known.iter().any(|method| is(*method));
@@ -89,6 +91,40 @@ impl Match {
 }
 
 impl Match {
+    /// Rejects fields of calls in a `match` of I/O, and the reverse.
+    fn check_io(&self, is_io: bool) -> Result<(), FieldError> {
+        let of_calls = [
+            ("match.method", self.method.is_some()),
+            ("match.name", self.name.is_some()),
+            ("match.secrets", !self.secrets.is_empty()),
+            ("match.parameters", !self.parameters.is_empty()),
+            ("match.request", !self.request.is_empty()),
+            ("match.metadata", !self.metadata.is_empty()),
+            ("match.deadline", self.deadline.is_set()),
+            ("match.while.volume", self.r#while.volume.is_some()),
+        ];
+        let of_io = [
+            ("match.path", self.path.is_some()),
+            ("match.offset", self.offset.is_some()),
+        ];
+        let (fields, reason) = match is_io {
+            true => (
+                &of_calls[..],
+                "is of a call, and match.io matches I/O: remove one of them",
+            ),
+            false => (&of_io[..], "is of I/O: add match.io with the operations"),
+        };
+        if let Some((field, _)) = fields.iter().find(|(_, is_set)| *is_set) {
+            return Err(FieldError::new(field, reason));
+        }
+        let is_empty = self.offset.is_some_and(Offsets::is_empty);
+        FieldError::first([(is_empty, "match.offset", "to must be above from")])?;
+        match &self.not {
+            Some(not) if is_io => not.check_io(true).map_err(in_not),
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// A path must exist in the request of one of the methods. Secrets have a field of their own, whose values are never shown.
     fn check_request(&self, known: &[Method]) -> Result<(), FieldError> {
         for path in self.request.keys() {
@@ -115,10 +151,15 @@ impl Match {
             let reason = "takes the fields of a call: write call, every and probability beside it";
             return Err(FieldError::new("match.not", reason));
         }
-        not.check().map_err(|FieldError(field, reason)| {
-            FieldError(field.replacen("match.", "match.not.", 1), reason)
-        })
+        match self.io.is_some() {
+            true => Ok(()),
+            false => not.check().map_err(in_not),
+        }
     }
+}
+
+fn in_not(FieldError(field, reason): FieldError) -> FieldError {
+    FieldError(field.replacen("match.", "match.not.", 1), reason)
 }
 
 // === impl State ===

@@ -177,6 +177,38 @@ fn errors_in_actions_name_the_field() {
 }
 
 #[test]
+fn errors_in_device_faults_name_the_field() {
+    // As above.
+    #[rustfmt::skip]
+    let table = [
+        ("id: a, match: {io: reed}, action: {errno: EIO}", 1, "match.io", "read, write, fsync"),
+        ("id: a, match: {io: []}, action: {errno: EIO}", 1, "match.io", "must name"),
+        ("id: a, match: {io: read, method: Probe}, action: {errno: EIO}", 1, "match.method", "match.io"),
+        ("id: a, match: {io: read, not: {name: x}}, action: {errno: EIO}", 1, "match.not.name", "match.io"),
+        ("id: a, match: {io: read, while: {volume: attached}}, action: {errno: EIO}", 1, "match.while.volume", "match.io"),
+        ("id: a, match: {path: x}, action: {delay: 1s}", 1, "match.path", "add match.io"),
+        ("id: a, match: {io: read, offset: {from: 4Ki, to: 4096}}, action: {errno: EIO}", 1, "match.offset", "above from"),
+        ("id: a, match: {io: read, offset: {from: 4 KB}}, action: {errno: EIO}", 1, "match.offset.from", "Ki or Mi"),
+        ("id: a, match: {io: read}, action: {errno: EEEK}", 1, "action.errno", "EIO, ENOSPC"),
+        ("id: a, match: {io: read}, action: {code: INTERNAL}", 1, "action.code", "no effect on I/O"),
+        ("id: a, match: {method: Probe}, action: {errno: EIO}", 1, "action.errno", "match: {io: write}"),
+        ("id: a, match: {io: read}, action: {}", 1, "action", "errno, torn, lose-unsynced, delay, hang, bandwidth"),
+        ("id: a, match: {io: read}, action: {torn: 4}", 1, "action.torn", "io: write"),
+        ("id: a, match: {io: write}, action: {torn: 4, errno: EIO}", 1, "action.torn", "contradicts action.errno"),
+        ("id: a, match: {io: write}, action: {bandwidth: 0}", 1, "action.bandwidth", "above 0"),
+        ("id: a, match: {io: write}, action: {hang: client-cancel}", 1, "action.hang", "release"),
+        ("id: a, match: {io: write}, action: {effect: later, errno: EIO}", 1, "action.effect", "phase: before or after"),
+        ("id: a, match: {io: write}, action: {effect: true, delay: 1s, errno: EIO}", 1, "action.delay", "phase: before"),
+        ("id: a, match: {io: detach}, action: {errno: EIO}", 1, "match.io", "lose-unsynced only"),
+    ];
+    assert_mistakes(&table);
+    Rule::read_list(
+        "- {id: a, match: {io: [write, detach], not: {path: '*.log'}}, action: {lose-unsynced: true}}",
+    )
+    .unwrap();
+}
+
+#[test]
 fn rule_without_match_is_refused() {
     for matches in ["", "match: null, ", "match: {}, "] {
         let rule = format!("id: a, {matches}action: {{code: ABORTED}}");

@@ -21,6 +21,11 @@ pub(super) fn serial_of(name: &str) -> Option<&str> {
     prefixes.iter().find_map(|prefix| name.strip_prefix(prefix))
 }
 
+/// The name of the link to the device with this serial number.
+pub(crate) fn link_name(serial: &str) -> String {
+    format!("{PREFIX}{serial}")
+}
+
 /// The destination of a link; `None` if it does not exist.
 pub(super) fn read(link: &Path) -> Result<Option<PathBuf>, Error> {
     match fs::read_link(link) {

@@ -1,13 +1,16 @@
 //! Real mounts. The mount at a path is looked up by statx, not in the list of all mounts: that works for any characters in
-//! paths, and its cost does not grow with the number of mounts on the node.
+//! paths, and its cost does not grow with the number of mounts on the node. It takes what the kernel knows of a FUSE mount, whose
+//! server may hang.
 
+use std::ffi::CString;
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::fd::RawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, StatVfsMountFlags, StatxAttributes, StatxFlags};
+use rustix::fs::{AtFlags, CWD, FileType, StatVfsMountFlags, Statx, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
@@ -21,12 +24,16 @@ use crate::store::PathError;
 const LAYERS: usize = 64;
 
 /// The device of the filesystem mounted at `path`; `None` if nothing is mounted there.
-pub(super) fn device_at(path: &Path) -> Result<Option<u64>, Error> {
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+pub(crate) fn device_at(path: &Path) -> Result<Option<u64>, Error> {
+    let root = root_at(path)?;
+    Ok(root.map(|stat| rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor)))
+}
+
+/// The root of what is mounted at `path`; `None` if nothing is.
+fn root_at(path: &Path) -> Result<Option<Statx>, Error> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
     match rustix::fs::statx(CWD, path, flags, StatxFlags::BASIC_STATS) {
-        Ok(stat) if stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) => {
-            Ok(Some(rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor)))
-        }
+        Ok(stat) if stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) => Ok(Some(stat)),
         Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
         Err(errno) => Err(PathError::of("stat", path)(errno).into()),
     }
@@ -38,15 +45,15 @@ pub(super) fn is_mount(path: &Path) -> Result<bool, Error> {
 
 /// The mount source at `path`: a block device, or the device of the filesystem mounted there.
 pub(super) fn source_at(path: &Path) -> Result<Option<MountSource>, Error> {
-    let Some(filesystem) = device_at(path)? else {
+    let Some(root) = root_at(path)? else {
         return Ok(None);
     };
-    let meta = fs::symlink_metadata(path).map_err(PathError::of("stat", path))?;
-    Ok(Some(MountSource::Device(if meta.file_type().is_block_device() {
-        meta.rdev()
-    } else {
-        filesystem
-    })))
+    let is_block = FileType::from_raw_mode(root.stx_mode.into()) == FileType::BlockDevice;
+    let (major, minor) = match is_block {
+        true => (root.stx_rdev_major, root.stx_rdev_minor),
+        false => (root.stx_dev_major, root.stx_dev_minor),
+    };
+    Ok(Some(MountSource::Device(rustix::fs::makedev(major, minor))))
 }
 
 pub(super) fn is_read_only(path: &Path) -> Result<bool, Error> {
@@ -81,6 +88,15 @@ pub(super) fn mount(
         Err(Errno::INVAL) if !given.is_empty() => Err(refused()),
         Err(errno) => Err(PathError::of("mount the volume at", path)(errno).into()),
     }
+}
+
+/// Mounts the FUSE filesystem that a descriptor serves at `root`, with the flags of the mount at `staging`.
+pub(crate) fn mount_fuse(server: RawFd, name: &Path, staging: &Path, root: &Path) -> Result<(), Error> {
+    let data = format!("fd={server},rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other");
+    let data = CString::new(data).unwrap_or_default();
+    let flags = inherited(staging)?;
+    let mounted = rustix::mount::mount(name, root, "fuse", flags, data.as_c_str());
+    Ok(mounted.map_err(PathError::of("mount the passthrough filesystem at", root))?)
 }
 
 /// Bind-mounts a directory at `target`, which is created.

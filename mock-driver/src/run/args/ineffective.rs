@@ -60,6 +60,7 @@ impl Args {
                     "devices",
                     "device_dir",
                     "device_timeout",
+                    "device_faults",
                     "node_unpublish_strict",
                     "registration_dir",
                 ],

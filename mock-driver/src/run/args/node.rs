@@ -67,6 +67,11 @@ pub(crate) struct NodeArgs {
     #[arg(long, default_value = "10s", value_parser = duration::parse)]
     pub(crate) device_timeout: Duration,
 
+    /// Publish all mounted volumes so that fault rules with match.io take effect on them, through a FUSE filesystem.
+    /// Without it, only those that such a rule names when they are published.
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
+    pub(crate) device_faults: bool,
+
     /// Answer NodeUnpublishVolume and NodeUnstageVolume for an unknown volume with NOT_FOUND, as in the
     /// specification's text, instead of OK.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = switch, value_name = "BOOL")]
@@ -104,6 +109,7 @@ impl NodeArgs {
             device_dir: given(&self.device_dir),
             device_timeout: self.device_timeout,
             strict_gone: self.node_unpublish_strict,
+            device_faults: self.device_faults,
             topology: self.topology.as_map().clone(),
         }
     }

@@ -9,7 +9,7 @@ use tonic::Code;
 
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::fault::{ActiveFault, CallEnd, Decision, Hang, Phase};
+use crate::fault::{ActiveFault, CallEnd, Decision, Phase};
 use crate::rpc::method::Method;
 use crate::socket::ConnectionInfo;
 
@@ -54,7 +54,7 @@ impl Driver {
     ) -> Injection {
         active.pause().await;
         match &active.rule().action.end {
-            None | Some(CallEnd::Edit(_)) => Injection::Continue,
+            None | Some(CallEnd::Edit(_) | CallEnd::Io(_)) => Injection::Continue,
             Some(CallEnd::Status { .. }) => active.status().map_or(Injection::Continue, Injection::of),
             Some(CallEnd::Capabilities(changes)) => {
                 for (capability, enabled) in changes {
@@ -129,26 +129,6 @@ impl ActiveFault {
             Some(CallEnd::DropConnection | CallEnd::SocketAway(_) | CallEnd::Exit(_))
         ) {
             time::sleep(ARRIVES_WITHIN).await;
-        }
-    }
-
-    /// Delays or hangs the call, at most until its rule is released.
-    pub(crate) async fn pause(&mut self) {
-        let (delay, hang) = (self.delay, self.rule().action.hang);
-        let wait = async {
-            if !delay.is_zero() {
-                time::sleep(delay).await;
-            }
-            match hang {
-                Some(Hang::ClientCancel | Hang::Release) => std::future::pending().await,
-                Some(Hang::For(time)) => time::sleep(time).await,
-                None => {}
-            }
-        };
-        tokio::select! {
-            biased;
-            () = wait => {}
-            () = self.released() => {}
         }
     }
 

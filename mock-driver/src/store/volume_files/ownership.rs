@@ -337,8 +337,10 @@ fn is_volume_file(path: &Path) -> bool {
 
 /// A link, a mount, or a path at which nothing is mounted any more.
 fn is_private_staging(path: &Path) -> bool {
-    let Ok(metadata) = path.symlink_metadata() else {
-        return false;
+    let metadata = match path.symlink_metadata() {
+        Ok(metadata) => metadata,
+        // The passthrough filesystem of a killed driver.
+        Err(error) => return error.kind() == ErrorKind::NotConnected,
     };
     if !metadata.is_dir() {
         return metadata.is_symlink() || metadata.len() == 0;

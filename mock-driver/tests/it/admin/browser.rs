@@ -983,6 +983,64 @@ async fn form_leaves_validation_to_the_driver() {
 }
 
 #[tokio::test]
+async fn device_faults_are_switched_on_a_volume_and_added_by_the_form() {
+    if !verdict::are_met(&[verdict::Requirement::Fuse]) {
+        return;
+    }
+    let (server, client) = Server::start_on_tcp(|_, settings| {
+        settings.initial_volumes = 2;
+        settings.node_id = Some("node-0".to_owned());
+        settings.node.devices = csi_mock_driver::node::device::Choice::Loop;
+    })
+    .await;
+    let Some(browser) = Browser::open(&url(&server, "volumes")).await else {
+        return;
+    };
+    let row = "document.querySelector('#panel-volumes tr[data-key=\"vol-1\"]')";
+    browser.until(row).await;
+    browser.click("[aria-label='More about vol-1']").await;
+    browser
+        .until("document.querySelector('[aria-label=\"I/O errors of vol-1\"]')")
+        .await;
+    for (enabled, health) in [(true, "io-error-vol-1"), (false, "healthy")] {
+        browser.click("[aria-label='I/O errors of vol-1']").await;
+        browser
+            .until(&format!("{row}.innerText.includes('{health}')"))
+            .await;
+        let rules = client.faults().await.unwrap().rules;
+        assert_eq!((rules.len(), rules[0].enabled), (1, enabled));
+    }
+
+    browser.click("#tab-faults").await;
+    let sentence = "Every I/O of volume vol-1 fails with EIO.";
+    browser
+        .until(&format!(
+            "document.querySelector('#panel-faults .sentence')?.innerText === '{sentence}'"
+        ))
+        .await;
+    for (label, value) in [
+        ("Fault of", "io"),
+        ("Operation", "write"),
+        ("File", "*.db"),
+        ("The I/O", "torn"),
+        ("Bytes", "4"),
+    ] {
+        fill(&browser, label, value).await;
+    }
+    let check = "document.querySelector('#fault-check').textContent";
+    browser.until(&format!("{check} === 'Valid.'")).await;
+    browser.click(".fault button.main").await;
+    let sentence = "Every write of the file *.db succeeds with its first 4 bytes on the disk only.";
+    browser
+        .until(&format!(
+            "[...document.querySelectorAll('#panel-faults .sentence')].some((cell) => cell.innerText === '{sentence}')"
+        ))
+        .await;
+    let rules = client.faults().await.unwrap().rules;
+    assert_eq!(rules.len(), 2);
+}
+
+#[tokio::test]
 async fn volumes_are_in_natural_order_and_their_devices_can_be_broken() {
     let (server, client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 12).await;
     let Some(browser) = Browser::open(&url(&server, "volumes")).await else {

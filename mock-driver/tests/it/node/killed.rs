@@ -4,37 +4,50 @@
 use std::process::Command;
 
 use rustix::process::Signal;
+use verdict::Requirement::Fuse;
 
 use super::*;
 use crate::program::{self, command};
 use crate::server::{DEADLINE, published};
 
 /// A machine's directories, and the drivers that run on it one after the other.
-struct Machine {
+pub(super) struct Machine {
+    /// Where the drivers run, if not in the namespace of the tests. Dropped first.
+    pub(super) namespace: Option<Namespace>,
     directory: tempfile::TempDir,
     devices: Choice,
     keeps_state: bool,
     /// Whether the links to the devices are outside the driver's own directory.
     has_device_dir: bool,
+    /// Whether all mounted volumes have device faults.
+    device_faults: bool,
+}
+
+/// A mount namespace of its own. Its processes, mounts and loop devices end with it. A watchdog ends them after a time, also if the
+/// tests are killed: a FUSE filesystem without its server, and a process that waits for it, are gone then.
+pub(super) struct Namespace {
+    watchdog: std::process::Child,
 }
 
 /// A running driver.
-struct Running {
-    program: program::Program,
-    calls: Calls,
+pub(super) struct Running {
+    pub(super) program: program::Program,
+    pub(super) calls: Calls,
 }
 
 /// Calls of a CO.
 #[derive(Clone)]
-struct Calls {
-    controller: ControllerClient<Channel>,
-    node: NodeClient<Channel>,
+pub(super) struct Calls {
+    pub(super) controller: ControllerClient<Channel>,
+    pub(super) node: NodeClient<Channel>,
+    /// The latest request for a target of an attached volume.
+    pub(super) published: Option<v1::NodePublishVolumeRequest>,
 }
 
 // === impl Machine ===
 
 impl Machine {
-    fn new(devices: Choice, keeps_state: bool) -> Self {
+    pub(super) fn new(devices: Choice, keeps_state: bool) -> Self {
         let directory = tempfile::tempdir().unwrap();
         for name in ["tmp", "staging", "targets"] {
             fs::create_dir(directory.path().join(name)).unwrap();
@@ -44,6 +57,8 @@ impl Machine {
             devices,
             keeps_state,
             has_device_dir: false,
+            device_faults: false,
+            namespace: None,
         }
     }
 
@@ -53,18 +68,41 @@ impl Machine {
         self
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    /// In a mount namespace of its own.
+    pub(super) fn apart(keeps_state: bool) -> Self {
+        let machine = Self::new(Choice::Loop, keeps_state);
+        Self {
+            namespace: Some(Namespace::new(machine.directory.path())),
+            ..machine
+        }
+    }
+
+    /// All mounted volumes have device faults.
+    fn with_device_faults(keeps_state: bool) -> Self {
+        Self {
+            device_faults: true,
+            ..Self::apart(keeps_state)
+        }
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    fn command(&self, socket: &str) -> Command {
+    pub(super) fn command(&self, socket: &str) -> Command {
         let mut command = command(&self.path(socket));
+        if let Some(namespace) = &self.namespace {
+            command = namespace.command(&command);
+        }
         command.env("TMPDIR", self.path("tmp")).args([
             format!("--node-id={HERE}"),
             format!("--devices={}", self.devices.settle().unwrap().name()),
             "--shutdown-grace=500ms".to_owned(),
             "--seed=7".to_owned(),
         ]);
+        if self.device_faults {
+            command.arg("--device-faults");
+        }
         if self.keeps_state {
             command.arg(format!("--state-dir={}", self.path("state").display()));
         }
@@ -74,15 +112,16 @@ impl Machine {
         command
     }
 
-    async fn start(&self, socket: &str) -> Running {
-        self.start_by(self.command(socket), socket).await
+    pub(super) async fn start(&self, socket: &str) -> Running {
+        self.start_with(self.command(socket), socket).await
     }
 
-    async fn start_by(&self, command: Command, socket: &str) -> Running {
+    pub(super) async fn start_with(&self, command: Command, socket: &str) -> Running {
         let program = program::Program::run(command, &self.path(socket)).await;
         let mut calls = Calls {
             controller: program.controller().await,
             node: NodeClient::new(program.channel().await),
+            published: None,
         };
         // A response means that the start is complete.
         let request = v1::NodeGetInfoRequest {};
@@ -91,9 +130,14 @@ impl Machine {
     }
 
     /// What is on the machine besides the state directory: mounts, loop devices, and files.
-    fn leftovers(&self) -> Vec<String> {
+    pub(super) fn leftovers(&self) -> Vec<String> {
         let under = text(self.directory.path());
-        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let of = self
+            .namespace
+            .as_ref()
+            .map(|namespace| namespace.watchdog.id().to_string());
+        let of = of.unwrap_or_else(|| "self".to_owned());
+        let mounts = fs::read_to_string(format!("/proc/{of}/mounts")).unwrap();
         let mut all: Vec<String> = mounts
             .lines()
             .filter(|line| line.contains(&under) && !line.starts_with("csi-mock-driver-test "))
@@ -113,6 +157,69 @@ impl Machine {
             all.extend(paths.map(|path| text(&path)));
         }
         all
+    }
+}
+
+// === impl Namespace ===
+
+impl Namespace {
+    /// Waits for the end of its input, or for a time. Then it ends all other processes of its namespace, and detaches the loop devices
+    /// with files in the directory.
+    const WATCHDOG: &str = r#"
+        timeout 120 cat
+        own=$(readlink /proc/self/ns/mnt)
+        for process in /proc/[0-9]*; do
+            id=${process#/proc/}
+            if [ "$id" != $$ ] && [ "$(readlink $process/ns/mnt)" = "$own" ]; then kill -9 "$id"; fi
+        done
+        for device in /sys/block/loop*; do
+            case $(cat $device/loop/backing_file) in
+                "$1"/*) umount --all-targets --lazy "/dev/${device##*/}"; losetup --detach "/dev/${device##*/}" ;;
+            esac
+        done"#;
+
+    pub(super) fn new(directory: &Path) -> Self {
+        let mut unshare = verdict::command("unshare");
+        unshare.args([
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-c",
+            Self::WATCHDOG,
+            "watchdog",
+        ]);
+        unshare.arg(directory).stdin(std::process::Stdio::piped());
+        let quiet = unshare
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null());
+        let namespace = Self {
+            watchdog: quiet.spawn().unwrap(),
+        };
+        while namespace.id() == fs::read_link("/proc/self/ns/mnt").ok() {
+            thread::yield_now();
+        }
+        namespace
+    }
+
+    fn id(&self) -> Option<PathBuf> {
+        fs::read_link(format!("/proc/{}/ns/mnt", self.watchdog.id())).ok()
+    }
+
+    /// A command line in the namespace.
+    pub(super) fn command(&self, inner: &Command) -> Command {
+        let mut command = verdict::command("nsenter");
+        command.arg(format!("--mount=/proc/{}/ns/mnt", self.watchdog.id()));
+        command.arg(inner.get_program()).args(inner.get_args());
+        command.stdin(std::process::Stdio::null());
+        command
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        drop(self.watchdog.stdin.take());
+        self.watchdog.wait().ok();
     }
 }
 
@@ -154,7 +261,7 @@ impl Calls {
     }
 
     /// Creates and attaches a volume, and uses it and an inline volume at targets.
-    async fn use_volume(
+    pub(super) async fn use_volume(
         &mut self,
         machine: &Machine,
         name: &str,
@@ -171,6 +278,7 @@ impl Calls {
             volume_capability: Some(capability),
             ..Default::default()
         };
+        self.published = Some(request.clone());
         self.node.node_publish_volume(request).await?;
         let request = v1::NodePublishVolumeRequest {
             volume_id: format!("inline-{name}"),
@@ -188,7 +296,7 @@ impl Calls {
         self.controller.create_snapshot(request).await.map(drop)
     }
 
-    async fn unpublish(&mut self, machine: &Machine, volume: &str) -> Result<(), String> {
+    pub(super) async fn unpublish(&mut self, machine: &Machine, volume: &str) -> Result<(), String> {
         let request = v1::NodeUnpublishVolumeRequest {
             volume_id: volume.to_owned(),
             target_path: text(&machine.path("targets").join(volume)),
@@ -205,7 +313,7 @@ impl Calls {
     }
 
     /// Undoes all that earlier processes did for volumes, as a CO does.
-    async fn undo_all(&mut self, machine: &Machine, case: &str) {
+    pub(super) async fn undo_all(&mut self, machine: &Machine, case: &str) {
         for volume in names_in(&machine.path("targets")) {
             assert_eq!(self.unpublish(machine, &volume).await, Ok(()), "{case}: {volume}");
         }
@@ -224,12 +332,12 @@ impl Calls {
 // === impl Running ===
 
 impl Running {
-    async fn kill(&mut self) {
+    pub(super) async fn kill(&mut self) {
         self.program.signal(Signal::KILL);
         self.program.ended().await;
     }
 
-    async fn end(mut self) {
+    pub(super) async fn end(mut self) {
         self.program.signal(Signal::TERM);
         assert!(self.program.ended().await.success());
     }
@@ -239,7 +347,7 @@ fn said<T>(response: Result<T, tonic::Status>) -> Result<(), String> {
     response.map(drop).map_err(|status| status.to_string())
 }
 
-fn names_in(folder: &Path) -> Vec<String> {
+pub(super) fn names_in(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
     entries
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -247,7 +355,7 @@ fn names_in(folder: &Path) -> Vec<String> {
 }
 
 /// The kernel frees a loop device when its last descriptor is closed, for example by udev or a mkfs that outlives its parent.
-async fn assert_clean(machine: &Machine, case: &str) {
+pub(super) async fn assert_clean(machine: &Machine, case: &str) {
     let clean = async {
         while !machine.leftovers().is_empty() {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -327,8 +435,8 @@ async fn unstage_without_record_keeps_the_devices_of_a_driver_in_another_contain
             .envs(driver.get_envs().filter_map(|(name, value)| Some((name, value?))));
         command
     };
-    let mut first = machine.start_by(container("first.sock"), "first.sock").await;
-    let mut second = machine.start_by(container("second.sock"), "second.sock").await;
+    let mut first = machine.start_with(container("first.sock"), "first.sock").await;
+    let mut second = machine.start_with(container("second.sock"), "second.sock").await;
     let (volume, stage) = first
         .calls
         .attach(&machine, "a", mk_block(Mode::SingleNodeWriter))
@@ -448,20 +556,27 @@ async fn machine_is_as_before_after_kills_at_random_moments() {
             Machine::new(devices, false).with_device_dir(),
         ]
     });
-    for machine in machines {
+    let with_faults = [false, true]
+        .map(|keeps_state| verdict::is_met(Fuse).then(|| Machine::with_device_faults(keeps_state)));
+    for mut machine in machines.chain(with_faults.into_iter().flatten()) {
         let devices = machine.devices;
         // The filesystem of the driver's files, which fills up before some kills.
-        let disk = verdict::is_met(LoopDevices).then(|| {
+        let disk = (verdict::is_met(LoopDevices) && machine.namespace.is_none()).then(|| {
             let path = machine.path(if machine.keeps_state { "state" } else { "tmp" });
             fs::create_dir_all(&path).unwrap();
             super::full::LimitedDisk::mount(path)
         });
         for round in 0..kills {
+            if machine.namespace.take().is_some() {
+                // Each has its own time until the watchdog.
+                machine.namespace = Some(Namespace::new(machine.directory.path()));
+            }
             let signals = fastrand::usize(0..4);
             let fills_up = fastrand::bool();
             let case = format!(
-                "{devices:?}, state: {}, device directory: {}, full disk: {fills_up}, signals: {signals}, round {round}",
-                machine.keeps_state, machine.has_device_dir
+                "{devices:?}, state: {}, device directory: {}, device faults: {}, full disk: {fills_up}, signals: {signals}, \
+                 round {round}",
+                machine.keeps_state, machine.has_device_dir, machine.device_faults
             );
             let mut running = Processes::start(&machine).await;
             let pause = Duration::from_micros(fastrand::u64(0..400_000));
