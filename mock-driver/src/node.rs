@@ -1,7 +1,6 @@
 //! The node of this process: its id, its devices, and the volumes staged and published on it.
 //!
-//! The array decides which volumes are attached to the node; the node turns them into devices, filesystems and mounts.
-//! Invariants:
+//! The array decides which volumes are attached; the node turns them into devices, filesystems and mounts. Invariants:
 //! - A record exists from before a path is changed until everything is undone, so that after a crash at any point the
 //!   next start, or the repeated call, completes or undoes the work.
 //! - A repeated call checks the actual state before it returns.

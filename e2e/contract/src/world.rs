@@ -181,18 +181,7 @@ impl World {
             Observation::AttachmentGone(name) => {
                 self.attachments.remove(name);
             }
-            Observation::FinalizerTaken(uid) => {
-                self.taken.insert(uid.clone());
-                let known = self.attachments.values().find(|state| state.version.uid == *uid);
-                let target = known.and_then(|state| {
-                    let (volume, node) = (self.handle(&state.version)?, state.version.node_id.clone()?);
-                    Some(Target { volume, node })
-                });
-                self.taken_targets.extend(target);
-                for state in self.targets.values_mut() {
-                    state.taken |= state.published_for.as_ref() == Some(uid);
-                }
-            }
+            Observation::FinalizerTaken(uid) => self.finalizer_taken(uid),
             Observation::Volume(volume) => {
                 self.volumes.insert(volume.name.clone(), volume.clone());
             }
@@ -258,6 +247,19 @@ impl World {
             | Observation::Text(..)
             | Observation::Settled
             | Observation::CleanedUp => {}
+        }
+    }
+
+    fn finalizer_taken(&mut self, uid: &Name) {
+        self.taken.insert(uid.clone());
+        let known = self.attachments.values().find(|state| state.version.uid == *uid);
+        let target = known.and_then(|state| {
+            let (volume, node) = (self.handle(&state.version)?, state.version.node_id.clone()?);
+            Some(Target { volume, node })
+        });
+        self.taken_targets.extend(target);
+        for state in self.targets.values_mut() {
+            state.taken |= state.published_for.as_ref() == Some(uid);
         }
     }
 
