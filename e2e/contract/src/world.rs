@@ -390,8 +390,6 @@ impl World {
     }
 }
 
-// === functions ===
-
 fn set(of: &mut BTreeMap<Target, usize>, target: &Target, is_in: bool, number: usize) {
     if is_in {
         of.entry(target.clone()).or_insert(number);
