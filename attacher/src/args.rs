@@ -226,6 +226,10 @@ impl Args {
                 "--kube-api-burst has no effect without --kube-api-qps",
             ),
             (
+                http.has_tls() && http.health_endpoint.is_none(),
+                "--http-endpoint serves TLS: its probes need scheme HTTPS, or the port of --health-endpoint",
+            ),
+            (
                 *automaxprocs,
                 "--automaxprocs has no effect: one thread does all the work",
             ),

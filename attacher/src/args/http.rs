@@ -49,6 +49,11 @@ pub(crate) const OTHER_PAGES: [&str; 4] = ["/healthz", "/healthz/leader-election
 // === impl Http ===
 
 impl Http {
+    /// Whether `--http-endpoint` serves TLS.
+    pub(crate) fn has_tls(&self) -> bool {
+        self.http_auth || self.http_tls_cert_file.is_some()
+    }
+
     /// Checks that at most one address is given, and what its authentication and TLS need.
     ///
     /// # Errors
@@ -64,7 +69,7 @@ impl Http {
         if self.http_tls_cert_file.is_some() != self.http_tls_key_file.is_some() {
             return Err("--http-tls-cert-file and --http-tls-key-file must be set together".to_owned());
         }
-        if (self.http_auth || self.http_tls_cert_file.is_some()) && self.address().is_none() {
+        if self.has_tls() && self.address().is_none() {
             return Err("--http-auth and --http-tls-cert-file need --http-endpoint".to_owned());
         }
         Ok(())

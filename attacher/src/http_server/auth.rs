@@ -22,6 +22,8 @@ use crate::kube_api::{Access, Error, Requests, Reviews};
 const ALLOWED_FOR: Duration = Duration::from_secs(60);
 /// How long a refusal counts, although a role may have been bound meanwhile.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
+/// Longest token that is reviewed. Those of service accounts have about 1 KiB.
+const LONGEST_TOKEN: usize = 16 * 1024;
 /// Maximum number of cached answers, of about 200 bytes each.
 const ANSWERS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
@@ -56,10 +58,23 @@ impl Auth {
     async fn refusal(&self, token: &str, path: &str) -> Option<Refusal> {
         let hash = self.keys.each_ref().map(|key| key.hash_one((token, path)));
         let cached = locked(&self.answers).get(&hash).cloned();
+        let was_allowed = matches!(cached, Some((None, _)));
         if let Some((refusal, _)) = cached.filter(|(_, until)| Instant::now() < *until) {
             return refusal;
         }
+        let admitted = match was_allowed {
+            true => None,
+            false => {
+                let Some(admitted) = self.reviews.admit_unknown().await else {
+                    let text = "429 too many unknown tokens are under review\n";
+                    let later = (RETRY_AFTER, "5");
+                    return Some((StatusCode::TOO_MANY_REQUESTS, [later], text.to_owned()));
+                };
+                Some(admitted)
+            }
+        };
         let reviewed = self.review(token, path).await;
+        drop(admitted);
         let failed = self.failing.swap(reviewed.is_err(), Ordering::Relaxed);
         match reviewed {
             Ok(refusal) => {
@@ -121,7 +136,8 @@ fn unauthorized(why: &str) -> Refusal {
 fn token(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
-    let is_bearer = scheme.eq_ignore_ascii_case("bearer") && !token.is_empty() && token.bytes().all(plain);
+    let is_bearer = scheme.eq_ignore_ascii_case("bearer") && token.bytes().all(plain);
+    let is_bearer = is_bearer && (1..=LONGEST_TOKEN).contains(&token.len());
     is_bearer.then_some(token)
 }
 

@@ -31,6 +31,8 @@ use crate::report::chain;
 const CONNECTIONS: usize = 64;
 /// Timeout for the TLS handshake, and for the request headers.
 const HEAD: Duration = Duration::from_secs(2);
+/// Maximum size of the request line with the headers, which a client without a permission fills too.
+const MAX_HEAD: usize = 64 * 1024;
 /// Timeout for the whole connection.
 const CONNECTION: Duration = Duration::from_secs(15);
 /// Timeout of open connections at shutdown.
@@ -162,6 +164,7 @@ async fn requests(
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
         .keep_alive(false)
+        .max_buf_size(MAX_HEAD)
         .serve_connection(TokioIo::new(stream), service)
         .await?;
     Ok(())

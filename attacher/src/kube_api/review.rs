@@ -9,34 +9,48 @@ use kube::api::PostParams;
 use kube::core::Request;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::client::{Access, ApiService};
-use super::request_limiter::{RequestKind, RequestLimiter};
+use super::request_limiter::{Priority, RequestKind, RequestLimiter};
 use super::{Error, Rate, RateLimit, Requests, retry};
 use crate::leader_election::Leadership;
 
 /// Timeout of a review. Two are shorter than Prometheus' scrape timeout (10 s).
 const TIMEOUT: Duration = Duration::from_secs(4);
-/// Maximum rate of reviews, as clients decide how many tokens there are.
+/// Maximum rate of reviews of unknown tokens, as clients decide how many there are.
 const RATE: Rate = Rate { qps: 10.0, burst: 20 };
+/// Maximum number of unknown tokens under review.
+const UNKNOWN: usize = 8;
 
 /// Reviews over a connection and with a rate limit of their own, so that clients of the HTTP server delay no attach.
 pub(crate) struct Reviews {
     service: ApiService,
     limiter: RequestLimiter,
+    rate: RateLimit,
+    unknown: Semaphore,
 }
 
 // === impl Reviews ===
 
 impl Reviews {
     pub(crate) fn new(access: &Access, counts: Requests) -> Self {
-        let rate = Some(RateLimit::new(RATE));
         Self {
             service: access.service(None, counts.clone()),
             // Reviews are not stored, so they do not need leadership.
-            limiter: RequestLimiter::new(rate, Leadership::unopposed(), counts),
+            limiter: RequestLimiter::new(None, Leadership::unopposed(), counts),
+            rate: RateLimit::new(RATE),
+            unknown: Semaphore::new(UNKNOWN),
         }
+    }
+
+    /// Admits the reviews of a token that was not accepted before; `None` if too many are under way. Known tokens need no admission, so
+    /// that a flood of others does not delay them.
+    pub(crate) async fn admit_unknown(&self) -> Option<SemaphorePermit<'_>> {
+        let permit = self.unknown.try_acquire().ok()?;
+        timeout(TIMEOUT, self.rate.acquire(Priority::Low)).await.ok()?;
+        Some(permit)
     }
 
     /// The user of this token, if the API server accepts it. Errors do not contain the token.

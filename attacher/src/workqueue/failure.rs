@@ -213,7 +213,9 @@ impl Queue {
         for key in concerned {
             self.enqueue_if_pending(&key, &Lane::ALL);
         }
-        self.end_backoff_of(None);
+        if self.flow.is_adaptive() {
+            self.end_backoff_of(None);
+        }
     }
 }
 

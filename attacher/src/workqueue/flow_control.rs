@@ -39,11 +39,13 @@ struct Node {
 #[derive(Debug)]
 struct Failing {
     since: Instant,
-    times: u32,
-    /// Those that show an outage: without a final code, or the first one of its key, as a volume may be broken.
+    /// Those that show an outage: not answered, without a final code on another node than the one before, or the first one of its
+    /// key. A volume may be broken, and a node full.
     evidence: u32,
     /// Whether the last call was not answered.
     hung: bool,
+    /// Its node.
+    node: Arc<str>,
     /// The next probe.
     probe: Instant,
     interval: Duration,
@@ -140,11 +142,18 @@ impl FlowControl {
         }
         match self.next_probe() {
             Some(probe) if self.only_probes() && probe > now => return Err(Blocked::Driver(Some(probe))),
+            // A probe must not wait for a call of its node that hangs.
+            Some(_) if self.only_probes() => return Ok(()),
             Some(_) => {}
             None => self.driver.permit(now).map_err(Blocked::Driver)?,
         }
         let node = self.nodes.get_mut(node);
         node.map_or(Ok(()), |node| node.limiter.permit(now).map_err(Blocked::Node))
+    }
+
+    /// Whether limits and outages are learned.
+    pub(super) fn is_adaptive(&self) -> bool {
+        self.adaptive
     }
 
     fn outage(&self) -> Option<&Failing> {
@@ -257,7 +266,7 @@ impl FlowControl {
                 }
                 let node_recovered = std::mem::take(&mut limits.fails);
                 let failing = self.failing.take();
-                if failing.is_some_and(|failing| failing.times >= DOWN_AFTER) {
+                if failing.is_some_and(|failing| failing.evidence >= DOWN_AFTER) {
                     self.recover();
                     return Ended::DriverRecovered;
                 }
@@ -305,10 +314,12 @@ impl FlowControl {
         let counter = if by_driver {
             limits.limiter.forget(id);
             limits.limiter.unlearn();
-            if self.driver.window().is_none() {
-                // The nodes may have been taught the same.
-                self.nodes.values_mut().for_each(|node| node.limiter.unlearn());
-            }
+            // The nodes may have been taught the same. Later only an interval, which would search for what is not there.
+            let is_first = self.driver.window().is_none();
+            let nodes = self.nodes.values_mut().map(|node| &mut node.limiter);
+            nodes
+                .filter(|node| is_first || node.outlasts_call())
+                .for_each(Limiter::unlearn);
             self.driver.refused(id, repeated, now);
             &mut self.metrics.refused_by_driver
         } else if node_contended {
@@ -324,17 +335,17 @@ impl FlowControl {
         };
         *counter += 1;
         if is_alone {
-            let failing = self.failing.get_or_insert(Failing {
+            let failing = self.failing.get_or_insert_with(|| Failing {
                 since: now,
-                times: 0,
                 evidence: 0,
                 hung,
+                node: node.clone(),
                 probe: now,
                 interval: FIRST_PROBE,
             });
-            failing.times += 1;
             failing.hung = hung;
-            failing.evidence += u32::from(!is_final || is_first);
+            let is_elsewhere = std::mem::replace(&mut failing.node, node.clone()) != *node;
+            failing.evidence += u32::from(hung || is_first || !is_final && is_elsewhere);
             failing.probe = now + failing.interval;
             if failing.evidence >= DOWN_AFTER {
                 failing.interval = (2 * failing.interval).min(if is_final { FINAL_PROBES } else { PROBES });

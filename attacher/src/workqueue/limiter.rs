@@ -30,8 +30,9 @@ pub(super) struct Limiter {
     /// The latest admission and end of successful calls.
     last_admitted: Option<Instant>,
     last_end: Option<Instant>,
-    /// The call that ended then.
+    /// The call that ended then, and how long it took from its admission on.
     last_ended: CallId,
+    took: Duration,
     /// The duration of the slowest refusal, less what calls one at a time have disproved of it.
     latency: Duration,
 }
@@ -78,6 +79,7 @@ impl Limiter {
             last_admitted: None,
             last_end: None,
             last_ended: 0,
+            took: Duration::ZERO,
             latency: Duration::ZERO,
         }
     }
@@ -95,6 +97,11 @@ impl Limiter {
     pub(super) fn interval(&self) -> Option<Duration> {
         let is_paced = self.window() == Some(1) && self.interval.high.is_some();
         is_paced.then_some(self.interval.current)
+    }
+
+    /// Whether only the interval permits the next call.
+    pub(super) fn outlasts_call(&self) -> bool {
+        self.outlasts_call
     }
 
     /// Calls in a row that were accepted at the interval.
@@ -194,6 +201,7 @@ impl Limiter {
         self.last_admitted = self.last_admitted.max(Some(call.admitted));
         self.last_end = Some(now);
         self.last_ended = id;
+        self.took = now.saturating_duration_since(call.admitted);
     }
 
     /// A call was not refused.
@@ -206,7 +214,7 @@ impl Limiter {
         }
         // What was admitted before a refusal had an interval that is no more in use.
         let is_paced = call.is_paced && self.changed < Some(call.admitted);
-        let gap = call.gap;
+        let (gap, admitted) = (call.gap, call.admitted);
         match (self.window, gap) {
             (Some(window), _) if self.is_start => self.grow(window),
             (_, None) => {}
@@ -215,13 +223,14 @@ impl Limiter {
             }
             (Some(_), Some(gap)) if is_paced => {
                 self.interval.accepted(gap);
-                if self.interval.current < NO_INTERVAL || gap > 2 * self.longest_lock {
+                if self.interval.current < NO_INTERVAL || gap > 2 * (self.longest_lock + self.took) {
                     // The driver takes several calls at once, or the lock was an outage.
                     self.unlearn();
                 }
             }
             // The call before had ended, which suffices.
-            (Some(_), Some(gap)) => self.interval.bound(gap),
+            (Some(_), Some(gap)) if self.changed < Some(admitted) => self.interval.bound(gap),
+            (Some(_), Some(_)) => {}
         }
     }
 

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use csi_e2e::nodes::{ROOT_DIR, RealNodes, missing_requirement, program_main, say};
 use csi_e2e::process::{Run, stdout_of_blocking};
-use csi_e2e::toolchain::{NodePrograms, Settings, SuitePrograms, Toolchain, workspace_root};
+use csi_e2e::toolchain::{Settings, Toolchain, workspace_root};
 
 use results::Results;
 use selection::{Family, Selection};

@@ -236,6 +236,8 @@ func TestChartsRefuseBadValues(t *testing.T) {
 		{"csi-attacher", "http.port=0", "port"},
 		{"csi-attacher", "http.healthPort=8080", "healthPort"},
 		{"csi-attacher", "metrics.authentication.enabled=yes", "authentication"},
+		{"csi-attacher", "metrics.authentication.certificateSecret=c", "need metrics.authentication.enabled"},
+		{"csi-attacher", "metrics.authentication.enabled=true,metrics.authentication.serverName=s", "needs metrics.authentication.certificateSecret"},
 		{"csi-attacher", "metrics.authentication.certificate=c", "certificate"},
 		{"csi-attacher", "tolerations[0].effect=Never", "tolerations"},
 		{"csi-attacher", "driver.containers[0].name=disk", "image"},

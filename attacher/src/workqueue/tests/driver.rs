@@ -385,6 +385,8 @@ fn serves_other_locks_and_rate_limits() {
         ("lock 1 s, call 0.1 s", lock(SECOND, 100 * MS), 10, 4, 40, 9_100, 1.2, 1.0),
         ("lock 3 s, call 0.1 s", lock(3 * SECOND, 100 * MS), 10, 4, 40, 27_100, 1.1, 1.0),
         ("lock 1 s, call 20 s", lock(SECOND, 20 * SECOND), 10, 1, 30, 69_000, 1.05, 0.5),
+        ("lock 5.5 s, call 5 s", lock(5500 * MS, 5 * SECOND), 10, 1, 16, 87_500, 1.2, 1.3),
+        ("lock 11 s, call 10 s", lock(11 * SECOND, 10 * SECOND), 10, 1, 16, 175_000, 1.2, 1.3),
         ("3 for a node, 10 s", per_node, 10, 1, 30, 100_000, 1.05, 0.4),
         ("1 in all, 0.5 s", in_all(1, 500 * MS), 10, 20, 40, 20_000, 1.05, 0.5),
         ("4 in all, 2 s", in_all(4, 2 * SECOND), 20, 20, 40, 20_000, 1.05, 0.5),
@@ -494,6 +496,24 @@ fn keys_that_say_nothing_about_the_driver_delay_no_probe() {
             last < Some(30 * SECOND + others.max(3 * SECOND)),
             "{unknown}: {last:?}"
         );
+    }
+}
+
+/// A node is full, or a volume broken: the key backs off.
+#[test]
+fn one_key_that_fails_alone_is_no_outage() {
+    for code in [8, 14, 13] {
+        let model = Model {
+            poison: Some("a-0"),
+            refuses_with: code,
+            call: 10 * MS,
+            ..Model::default()
+        };
+        let mut simulation = Simulation::new(model, 10, true);
+        simulation.spread("a", 1, 1, Lane::Attach);
+        simulation.run(600 * SECOND);
+        assert!(simulation.calls <= 30, "code {code}: {} calls", simulation.calls);
+        assert_eq!(simulation.queue.flow.down_since(), None, "code {code}");
     }
 }
 
