@@ -27,7 +27,7 @@ message VolumeCondition {
 }
 ";
 
-/// The begins of the messages that had this field.
+/// The first lines of the messages that had this field.
 const HAD_VOLUME_CONDITION: [&str; 2] = ["message VolumeStatus {", "message NodeGetVolumeStatsResponse {"];
 
 /// Proto package, and the file that its `Secrets` and `Debug` implementations go to.

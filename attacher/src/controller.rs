@@ -217,7 +217,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let (newest, conflict) = match sent {
             Err(conflict) if request.is_of_one_version() && conflict.is_conflict() => {
                 let newest = kube_api::send(&self.cluster, attachment, AttachmentRequest::Get).await?;
-                // The same version again is no reason for another decision at once.
+                // The same decision would follow from an unchanged version: back off.
                 if matches!(&newest, Newest::Exists(newest) if newest.version == attachment.version) {
                     return Err(conflict);
                 }

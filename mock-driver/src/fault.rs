@@ -72,7 +72,7 @@ const FIRST_STATE: &str = "start";
 pub struct Faults {
     /// The seed of all random draws.
     pub seed: Seed,
-    /// What of the driver is in this process.
+    /// The parts of the driver in this process.
     has: Vec<Needs>,
     rules: RwLock<Arc<[Arc<RuleState>]>>,
     /// The rules and backend faults of the fault file.
@@ -113,7 +113,7 @@ impl Faults {
         }
     }
 
-    /// Refuses rules that change something else than this.
+    /// Refuses rules that change a part outside this process.
     #[must_use]
     pub(crate) fn within(self, has: Vec<Needs>) -> Self {
         Self { has, ..self }

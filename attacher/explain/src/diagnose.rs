@@ -243,7 +243,7 @@ fn notes(view: ClusterView<'_>, nothing: bool) -> Vec<String> {
     if nothing {
         let note = match (resource.kind, view.snapshot.gaps.is_empty()) {
             (ResourceKind::Cluster, true) => "No volume waits for anything.",
-            (ResourceKind::Cluster, false) => "Of what could be read, no volume waits for anything.",
+            (ResourceKind::Cluster, false) => "No volume waits among the objects that could be read.",
             _ => "There is no volume here that a CSI driver would have to attach.",
         };
         notes.push(note.to_owned());

@@ -180,14 +180,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn cluster_that_is_read_in_part_is_not_called_idle() {
+    async fn limits_its_result_to_readable_objects() {
         let client = mk_client(|path| match path {
             "/apis/storage.k8s.io/v1/volumeattachments" => Some(json!([])),
             _ => None,
         });
         let text = explain_all(client).await.unwrap();
         assert!(
-            text.contains("Of what could be read, no volume waits for anything."),
+            text.contains("No volume waits among the objects that could be read."),
             "{text}"
         );
         assert!(text.contains("cannot read pods"), "{text}");

@@ -74,8 +74,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         Ok((targets, guards))
     }
 
-    /// Executes one command. From the shutdown on, only those that complete what was begun. What was decided without calls, or by
-    /// lists and repeated answers, is not written after the end of the session on which it rests.
+    /// Executes one command; during shutdown, only commands that complete a started operation. Cancels a write that was decided
+    /// without publish calls, from lists or from repeated answers, when the driver session of that decision ends.
     async fn command(&self, subject: &Subject, command: &Command) -> Result<(), SyncError> {
         if command.begins() {
             self.unless_draining(std::future::ready(())).await?;

@@ -27,7 +27,7 @@ const LONGEST_TOKEN: usize = 16 * 1024;
 /// Maximum number of cached answers, of about 200 bytes each.
 const ANSWERS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
-/// Asks the API server about clients.
+/// Authenticates and authorizes clients by TokenReview and SubjectAccessReview.
 pub struct Auth {
     reviews: Reviews,
     /// By token and path, hashed with secret keys: no client can find a token with the hash of another's.
@@ -37,7 +37,7 @@ pub struct Auth {
     failing: AtomicBool,
 }
 
-/// No refusal if the user may get the path, and how long that counts.
+/// No refusal if the user may get the path, and when the answer expires.
 type Answer = (Option<Refusal>, Instant);
 type Refusal = (StatusCode, [(HeaderName, &'static str); 1], String);
 
@@ -132,7 +132,7 @@ fn unauthorized(why: &str) -> Refusal {
     (StatusCode::UNAUTHORIZED, [scheme], format!("401 {why}\n"))
 }
 
-/// The bearer token, if it has only the characters of RFC 6750.
+/// The bearer token, if it has only the characters of RFC 6750 and at most [`LONGEST_TOKEN`] bytes.
 fn token(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);

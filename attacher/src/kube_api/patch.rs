@@ -14,7 +14,8 @@ use crate::model::attachment::{NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VO
 use crate::model::{Attachment, Problem, Uid, Version, Volume};
 use crate::plan::{Operation, Record};
 
-/// Adds our finalizer and the record of the coming publish call to one version: when it is executed late, another target may be recorded.
+/// Adds our finalizer and the record of the coming publish call, to one version: another target may be recorded when the API server
+/// executes it late.
 pub fn record(attachment: &Attachment, record: &Record, finalizer: &str) -> Value {
     let recorded = &attachment.recorded;
     let wanted = &record.annotations;
@@ -77,7 +78,8 @@ fn of_one_version(uid: &Uid, version: Version) -> Value {
     metadata
 }
 
-/// `status` of an attached volume, for one version: when it is executed late, the volume may be detached. A patch merges maps, so keys of an earlier publish are set to null.
+/// `status` of an attached volume, for one version: the volume may be detached when the API server executes it late. A patch merges
+/// maps, so keys of an earlier publish are set to null.
 pub(super) fn attached(attachment: &Attachment, context: &BTreeMap<String, String>) -> Value {
     let mut metadata: Map<String, Value> = attachment
         .metadata

@@ -17,7 +17,8 @@ use super::request_limiter::{Priority, RequestKind, RequestLimiter};
 use super::{Error, Rate, RateLimit, Requests, retry};
 use crate::leader_election::Leadership;
 
-/// Timeout of a review. Two are shorter than Prometheus' scrape timeout (10 s).
+/// Timeout of a review, and of the wait for the rate limit of unknown tokens. The two reviews of a known token are shorter than
+/// Prometheus' scrape timeout (10 s).
 const TIMEOUT: Duration = Duration::from_secs(4);
 /// Maximum rate of reviews of unknown tokens, as clients decide how many there are.
 const RATE: Rate = Rate { qps: 10.0, burst: 20 };

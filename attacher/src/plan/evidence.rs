@@ -42,7 +42,7 @@ impl DetachEvidence {
 
     /// Forgets the answers for a VolumeAttachment or orphan that is gone, or whose node registered again.
     pub(crate) fn forget(&mut self, uid: &Uid) {
-        self.answers.retain(|(asked_for, _), _| asked_for != uid);
+        self.answers.retain(|(owner, _), _| owner != uid);
     }
 
     fn forget_target(&mut self, target: &PublishTarget) {

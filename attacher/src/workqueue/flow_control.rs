@@ -32,8 +32,8 @@ struct Node {
     limiter: Limiter,
     /// Whether a call failed alone since the last success.
     fails: bool,
-    /// Its limit is doubted after this many calls in a row that the driver accepts at the interval that was learned for it.
-    doubted_at: u32,
+    /// After this many consecutive calls that were accepted at the driver's interval, the node's limit is reset.
+    reset_after: u32,
 }
 
 #[derive(Debug)]
@@ -108,8 +108,8 @@ const PROBES: Duration = Duration::from_secs(2);
 const FINAL_PROBES: Duration = Duration::from_secs(5);
 /// The period in which refusals of two nodes count as the driver's.
 const ACROSS_NODES: Duration = Duration::from_secs(2);
-/// The first number of accepted calls after which a node's limit is doubted. It doubles each time.
-const DOUBTED_AT: u32 = 16;
+/// Initial value of `reset_after`, which doubles with each reset.
+const RESET_AFTER: u32 = 16;
 /// How long limits are kept without calls.
 const KEPT: Duration = Duration::from_secs(600);
 const SWEEP: Duration = Duration::from_secs(60);
@@ -220,7 +220,7 @@ impl FlowControl {
         let node = self.nodes.entry(node.clone()).or_insert_with(|| Node {
             limiter: Limiter::new(LONGEST_LOCK),
             fails: false,
-            doubted_at: DOUBTED_AT,
+            reset_after: RESET_AFTER,
         });
         node.limiter.begin(id, sent, now);
     }
@@ -256,11 +256,11 @@ impl FlowControl {
                 } else {
                     limits.limiter.succeeded(id, now);
                     self.driver.succeeded(id, now);
-                    // A limit of the driver may have taught the node, too, which only a refusal could correct.
+                    // The node may have learned the driver's limit as its own; otherwise only a refusal could correct that.
                     if limits.limiter.window().is_some()
-                        && self.driver.accepted_in_a_row() >= limits.doubted_at
+                        && self.driver.accepted_in_a_row() >= limits.reset_after
                     {
-                        limits.doubted_at = limits.doubted_at.saturating_mul(2);
+                        limits.reset_after = limits.reset_after.saturating_mul(2);
                         limits.limiter.unlearn();
                     }
                 }
@@ -314,7 +314,7 @@ impl FlowControl {
         let counter = if by_driver {
             limits.limiter.forget(id);
             limits.limiter.unlearn();
-            // The nodes may have been taught the same. Later only an interval, which would search for what is not there.
+            // The nodes may have learned the driver's limit as their own: all at first, later those that search for an interval.
             let is_first = self.driver.window().is_none();
             let nodes = self.nodes.values_mut().map(|node| &mut node.limiter);
             nodes

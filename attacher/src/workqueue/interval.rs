@@ -15,14 +15,14 @@ pub(super) struct Interval {
     /// Accepted ones in a row, and refused ones.
     pub(super) accepted: u32,
     refused: u32,
-    /// Refused ones in all.
-    taught: u32,
+    /// Total number of refused ones.
+    total_refused: u32,
 }
 
 /// The bisection ends when the interval is known with this precision.
 const PRECISION: f64 = 1.06;
-/// The part by which the longest refused interval shrinks with a success, and the number of successes in a row with which that doubles:
-/// after one refusal at most, which may have had another reason, after two, and after more.
+/// The part by which the longest refused interval shrinks with each success, and the number of consecutive successes that doubles it:
+/// for up to one refusal, which may have had another cause, for two, and for more.
 const SHRINKS: [(f64, u32); 3] = [(0.02, 2), (0.005, 4), (0.0003, 16)];
 /// How much longer an interval becomes if it is refused although it was accepted before.
 const STEP: f64 = 1.15;
@@ -41,7 +41,7 @@ impl Default for Interval {
             current: INTERVAL_START,
             accepted: 0,
             refused: 0,
-            taught: 0,
+            total_refused: 0,
         }
     }
 }
@@ -68,7 +68,7 @@ impl Interval {
         }
         self.high = Some(self.high.map_or(gap, |high| high.min(gap)));
         self.accepted += 1;
-        let (share, doubles) = SHRINKS[self.taught.saturating_sub(1).min(2) as usize];
+        let (share, doubles) = SHRINKS[self.total_refused.saturating_sub(1).min(2) as usize];
         let share = share * f64::from(1u32 << (self.accepted / doubles).min(4));
         self.low = match gap < self.low {
             true => gap / 2,
@@ -87,7 +87,7 @@ impl Interval {
 
     pub(super) fn refused(&mut self, gap: Duration) {
         self.refused += 1;
-        self.taught += 1;
+        self.total_refused += 1;
         self.accepted = 0;
         self.low = self.low.max(gap);
         if self.high.is_some_and(|high| high <= self.low) {

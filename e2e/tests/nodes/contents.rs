@@ -117,7 +117,7 @@ const ABOUT: &[(&str, &str)] = &[
     ),
     (
         "monitoring_service_returns_metrics",
-        "`deploy/components/monitoring` with the Prometheus operator's definitions: its Service has the attacher's pod as endpoint, and returns the attacher's metrics at the port and path of the ServiceMonitor.",
+        "`deploy/components/monitoring` with the Prometheus operator's definitions: its Service has the attacher's pod as endpoint, and returns the attacher's metrics at the port and path of the ServiceMonitor. With `components/authenticated-metrics`, kubelet probes another port, and the commands of deploy/README.md show the status page to an account with the role, and to no other.",
     ),
 ];
 

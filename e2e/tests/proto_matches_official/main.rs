@@ -82,7 +82,25 @@ fn proto_matches_official() -> Result<()> {
 }
 
 fn built_matches_source() -> Result<()> {
-    let differences = Facts::differences(&Facts::of(&ours()?), &Facts::of(&compile(SOURCE)?));
+    let mut differences = Facts::differences(&Facts::of(&ours()?), &Facts::of(&compile(SOURCE)?));
+    // What proto/build.rs adds: the condition of CSI before 1.13, under numbers that 1.13 reserves.
+    for name in [
+        "field csi.v1.ControllerGetVolumeResponse.VolumeStatus.volume_condition: only ours has it: number 2,",
+        "field csi.v1.ListVolumesResponse.VolumeStatus.volume_condition: only ours has it: number 2,",
+        "field csi.v1.NodeGetVolumeStatsResponse.volume_condition: only ours has it: number 2,",
+        "field csi.v1.VolumeCondition.abnormal: only ours has it: number 1,",
+        "field csi.v1.VolumeCondition.message: only ours has it: number 2,",
+        "message csi.v1.ControllerGetVolumeResponse.VolumeStatus: ours says reserved [] []",
+        "message csi.v1.ListVolumesResponse.VolumeStatus: ours says reserved [] []",
+        "message csi.v1.NodeGetVolumeStatsResponse: ours says reserved [] []",
+        "message csi.v1.VolumeCondition: only ours has it",
+    ] {
+        let known = differences
+            .iter()
+            .position(|difference| difference.starts_with(name));
+        let known = known.with_context(|| format!("proto/build.rs does not add: {name}"))?;
+        differences.remove(known);
+    }
     ensure!(differences.is_empty(), "{}", differences.join("\n"));
     Ok(())
 }

@@ -34,7 +34,7 @@ pub enum RuleConflict {
     Io { id: String, reason: String },
 }
 
-/// What of the driver a rule changes.
+/// The part of the driver that a rule changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Needs {
     /// Calls only, which a proxy has, too.

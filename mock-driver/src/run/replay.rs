@@ -1,6 +1,6 @@
 //! `csi-mock-driver replay`: answers as a recorded driver did, by method, volume, node, page and order.
 //!
-//! The journal becomes a list of rules with a stub for each call, in front of no driver. A call that the recording does not have, or not
+//! The journal becomes a list of rules with a stub for each call, in a proxy without a driver. A call that the recording does not have, or not
 //! any more, gets FAILED_PRECONDITION from the rule `departure`.
 
 use std::collections::HashMap;

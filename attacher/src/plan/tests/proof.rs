@@ -171,7 +171,7 @@ fn three_answers_over_a_minute_release_one_id_if_the_other_is_released() {
 }
 
 #[test]
-fn answers_of_another_session_or_code_begin_anew() {
+fn resets_answers_when_session_or_code_changes() {
     use UnpublishResult::*;
     let (uid, first) = (Uid::from("uid-va"), now());
     let later = |seconds| first + Duration::from_secs(seconds);

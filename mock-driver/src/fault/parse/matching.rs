@@ -151,9 +151,10 @@ impl Match {
             let reason = "takes the fields of a call: write call, every and probability beside it";
             return Err(FieldError::new("match.not", reason));
         }
-        match self.io.is_some() {
-            true => Ok(()),
-            false => not.check().map_err(in_not),
+        match (self.io.is_some(), not.io.is_some()) {
+            (true, _) => Ok(()),
+            (false, true) => Err(FieldError::new("match.not.io", "calls are no I/O: add match.io")),
+            (false, false) => not.check().map_err(in_not),
         }
     }
 }

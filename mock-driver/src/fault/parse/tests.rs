@@ -185,6 +185,7 @@ fn errors_in_device_faults_name_the_field() {
         ("id: a, match: {io: []}, action: {errno: EIO}", 1, "match.io", "must name"),
         ("id: a, match: {io: read, method: Probe}, action: {errno: EIO}", 1, "match.method", "match.io"),
         ("id: a, match: {io: read, not: {name: x}}, action: {errno: EIO}", 1, "match.not.name", "match.io"),
+        ("id: a, match: {method: Probe, not: {io: read}}, action: {code: ABORTED}", 1, "match.not.io", "match.io"),
         ("id: a, match: {io: read, while: {volume: attached}}, action: {errno: EIO}", 1, "match.while.volume", "match.io"),
         ("id: a, match: {path: x}, action: {delay: 1s}", 1, "match.path", "add match.io"),
         ("id: a, match: {io: read, offset: {from: 4Ki, to: 4096}}, action: {errno: EIO}", 1, "match.offset", "above from"),

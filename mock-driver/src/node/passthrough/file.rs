@@ -70,7 +70,7 @@ impl OpenFile {
     }
 }
 
-/// Gives a new inode to the process that creates it, as the kernel would: the driver created it as root, with a umask of its own.
+/// Sets owner and mode of a new inode to those of the creating process: the driver creates it as root, with its own umask.
 pub(super) fn give(dir: &Inode, name: &OsStr, (uid, gid): (u32, u32), mode: u32) -> Result<()> {
     let above = dir.metadata()?;
     let inherits = above.mode() & SETGID != 0;

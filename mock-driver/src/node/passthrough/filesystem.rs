@@ -1,4 +1,5 @@
-//! The FUSE filesystem. It passes each operation to the staged filesystem, and caches nothing, so that each one can meet a fault.
+//! The FUSE filesystem. It passes each operation to the staged filesystem and caches nothing. Rules do not match readlink, readdir, unlink, rmdir, rename,
+//! statfs and the attributes of the root.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -35,7 +36,7 @@ fn kind(file_type: rustix::fs::FileType) -> FileType {
 
 impl Filesystem for Passthrough {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        // Those that the kernel has.
+        // A kernel without one of them is supported, too.
         for wanted in [
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,

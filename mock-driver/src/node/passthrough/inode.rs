@@ -69,10 +69,12 @@ impl Inodes {
         setrlimit(Resource::Nofile, Rlimit { current, ..limit })?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = openat(CWD, root, flags, Mode::empty())?;
+        let root = Arc::new(Inode::at(fd.into())?.0);
         Ok(Self {
             most: current.map_or(usize::MAX, |most| usize::try_from(most / 2).unwrap_or(usize::MAX)),
-            root: Arc::new(Inode::at(fd.into())?.0),
-            root_path: root.to_owned(),
+            // Resolved, as the paths of the others are.
+            root_path: std::fs::read_link(root.path())?,
+            root,
             known: Mutex::default(),
         })
     }

@@ -55,7 +55,7 @@ enum Injected {
     Torn(u64),
 }
 
-/// What an operation is about.
+/// The file or name that an operation accesses.
 pub(super) trait Target: Send + 'static {
     /// Below the root of the volume.
     fn path(&self, inodes: &Inodes) -> PathBuf;
@@ -269,7 +269,7 @@ impl Passthrough {
         Ok(files.get(&handle.0).cloned().ok_or(Errno::BADF)?)
     }
 
-    /// Performs an operation with the fault of a rule, if what it is about is there.
+    /// Performs an operation with the fault of a rule if its file exists.
     pub(super) fn perform<T: Target, R: Reply>(
         &self,
         kind: IoKind,

@@ -1,6 +1,6 @@
 //! What a volume loses with a power failure: the writes since the last fsync of each file.
 //!
-//! The files have all writes, and this has what was there before. A loss writes it back.
+//! The files contain all writes; this keeps the blocks before them, which [`Unsynced::lose`] writes back.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
