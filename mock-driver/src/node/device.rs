@@ -28,6 +28,7 @@ pub use self::error::Error;
 pub use self::kind::{Choice, Kind};
 pub(crate) use self::link::link_name;
 use self::link::{BACKING_FILE, PENDING, PREFIX};
+pub(crate) use self::loopback::has_file_below;
 pub(crate) use self::target_notes::{TargetNotes, noted_in, remove_note};
 
 mod abandoned;

@@ -93,14 +93,15 @@ pub(crate) fn undo_passthroughs(directory: &Path) -> Result<Undone, Error> {
     Ok(undone)
 }
 
-/// Whether the source is the passthrough filesystem of a device with this serial number, which a process left whose directory is
-/// gone, as in a container. Blocks.
-pub(super) fn is_passthrough_of(serial: &str, source: &MountSource) -> bool {
+/// The link to the device with this serial number, if the source is its passthrough filesystem, which a process left whose directory
+/// is gone, as in a container. Blocks.
+pub(super) fn passthrough_of(serial: &str, source: &MountSource) -> Option<PathBuf> {
     let is_left = |mount: &PassthroughMount| {
         let is_named = mount.link.file_name() == Some(link_name(serial).as_ref());
         *source == MountSource::Device(mount.device) && is_named && !mount.link.exists()
     };
-    passthroughs().is_ok_and(|mounts| mounts.iter().any(is_left))
+    let mut mounts = passthroughs().ok()?.into_iter();
+    mounts.find(is_left).map(|mount| mount.link)
 }
 
 /// The mounts of passthrough filesystems. Their source is the link of the volume's device.

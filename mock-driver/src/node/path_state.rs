@@ -172,7 +172,7 @@ impl Node {
         volume_disks.any(|volume_disk| {
             self.is_of_volume_disk(volume_disk, mounted)
                 || is_on_device_of(volume_disk)
-                || leftovers::is_passthrough_of(&volume_disk.serial, mounted)
+                || leftovers::passthrough_of(&volume_disk.serial, mounted).is_some()
         }) || self.abandoned_device(volume, mounted).is_some()
     }
 
@@ -180,11 +180,16 @@ impl Node {
     /// a container whose files are gone. Blocks.
     pub(super) fn abandoned_device(&self, volume: &str, mounted: &MountSource) -> Option<PathBuf> {
         let volume_disks = [VolumeDisk::of_volume(volume), VolumeDisk::of_ephemeral(volume)];
+        // Below its passthrough filesystem, it is the device of the same process.
+        let mut links = volume_disks.iter();
+        let link = links.find_map(|volume_disk| leftovers::passthrough_of(&volume_disk.serial, mounted));
+        // Links are in devices/<node> of the private directory.
+        let directory = link.as_deref().and_then(|link| link.ancestors().nth(3));
         let devices = volume_disks.map(|volume_disk| self.devices.abandoned(&volume_disk.file_id).ok());
         devices.into_iter().flatten().flatten().find(|device| {
-            self.mounter
-                .device_of(device)
-                .is_ok_and(|source| source == *mounted)
+            let source = self.mounter.device_of(device);
+            source.is_ok_and(|source| source == *mounted)
+                || directory.is_some_and(|directory| super::device::has_file_below(device, directory))
         })
     }
 

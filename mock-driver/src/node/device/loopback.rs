@@ -219,6 +219,13 @@ pub(super) fn abandoned(disk: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(found)
 }
 
+/// Whether the file of a device is, or was, below a directory.
+pub(crate) fn has_file_below(device: &Path, directory: &Path) -> bool {
+    let name = device.file_name().unwrap_or_default();
+    let file = fs::read_to_string(Path::new("/sys/block").join(name).join("loop/backing_file"));
+    file.is_ok_and(|file| Path::new(file.trim_end()).starts_with(directory))
+}
+
 /// Frees a device unless a filesystem on it is mounted, in whatever mount namespace.
 pub(super) fn free(device: &Path) -> Result<(), Error> {
     match is_exclusive(device)? {
