@@ -1,6 +1,7 @@
 //! Publish, unpublish and list over the current session.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use csi_proto::secret::Secrets;
@@ -184,7 +185,7 @@ impl ControllerClient for Caller {
 
     async fn session_ended(&self, session: Option<Instant>) {
         let mut connection = self.connection.clone();
-        let is_other = |now: &Option<std::sync::Arc<Session>>| now.as_ref().map(|now| now.opened) != session;
+        let is_other = |now: &Option<Arc<Session>>| now.as_ref().map(|now| now.opened) != session;
         drop(connection.wait_for(is_other).await);
     }
 

@@ -48,8 +48,7 @@ pub(super) async fn spawn(
         listen(tasks, Task::Health, at, router, None, stop.clone()).await?;
     }
     if let Some(at) = http.address() {
-        let files = http.certificate();
-        let tls = (http.http_auth || files.is_some()).then(|| Tls::new(files));
+        let tls = http.has_tls().then(|| Tls::new(http.certificate()));
         let auth = http
             .http_auth
             .then(|| Auth::new(&clients.access, clients.counts.clone()));

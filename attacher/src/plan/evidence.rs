@@ -1,7 +1,7 @@
 //! What the driver's answers and lists say about targets. It ends with the connection to the driver, the VolumeAttachment, a change
 //! of the CSINode, or a publish to the target, so a restarted process starts without any.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
 
 use super::reconcile::ListedState;
@@ -12,7 +12,7 @@ use crate::model::{PublishTarget, Uid};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DetachEvidence {
     /// By the VolumeAttachment or orphan whose unpublishes they answer: each counts its own ones.
-    answers: HashMap<(Uid, PublishTarget), Answers>,
+    answers: HashMap<PublishTarget, BTreeMap<Uid, Answers>>,
     lists: HashMap<PublishTarget, ListEvidence>,
     /// Targets of running publish calls.
     publishing: HashSet<PublishTarget>,
@@ -25,7 +25,7 @@ pub(crate) struct DetachEvidence {
 impl DetachEvidence {
     /// The evidence about a target, whose last unpublish for the VolumeAttachment had this result.
     pub(crate) fn about(&self, uid: &Uid, target: &PublishTarget, result: UnpublishResult) -> TargetEvidence {
-        let answers = self.answers.get(&(uid.clone(), target.clone()));
+        let answers = self.answers.get(target).and_then(|of_target| of_target.get(uid));
         let answers = answers.filter(|answers| answers.is_of(result));
         TargetEvidence {
             result,
@@ -42,11 +42,14 @@ impl DetachEvidence {
 
     /// Forgets the answers for a VolumeAttachment or orphan that is gone, or whose node registered again.
     pub(crate) fn forget(&mut self, uid: &Uid) {
-        self.answers.retain(|(owner, _), _| owner != uid);
+        self.answers.retain(|_, of_target| {
+            of_target.remove(uid);
+            !of_target.is_empty()
+        });
     }
 
     fn forget_target(&mut self, target: &PublishTarget) {
-        self.answers.retain(|(_, asked), _| asked != target);
+        self.answers.remove(target);
         self.lists.remove(target);
     }
 
@@ -72,21 +75,23 @@ impl DetachEvidence {
         result: UnpublishResult,
         now: Instant,
     ) {
-        let key = (uid.clone(), target.clone());
-        let before = self.answers.remove(&key);
+        let of_target = self.answers.entry(target.clone()).or_default();
+        let before = of_target.remove(uid);
         if matches!(
             result,
             UnpublishResult::NotFound | UnpublishResult::InvalidArgument
         ) {
             let answers = Answers::after(before.as_ref(), session, result, now);
-            self.answers.insert(key, answers);
+            of_target.insert(uid.clone(), answers);
+        } else if of_target.is_empty() {
+            self.answers.remove(target);
         }
     }
 
     /// The answers, in order.
     #[cfg(test)]
     pub(crate) fn digest(&self) -> impl std::fmt::Debug + use<'_> {
-        use std::collections::{BTreeMap, BTreeSet};
+        use std::collections::BTreeSet;
         let answers: BTreeMap<_, _> = self.answers.iter().collect();
         let publishing: BTreeSet<_> = self.publishing.iter().collect();
         (answers, publishing)

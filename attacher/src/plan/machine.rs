@@ -52,9 +52,12 @@ impl Machine<'_> {
             return Ok(Next::Done);
         }
         // The API server may execute the status write of an earlier sync after this one has unpublished that target.
-        let inputs = &match attachment.attached && is_undone {
-            true => not_attached(inputs),
-            false => inputs.clone(),
+        let undone;
+        let inputs = if attachment.attached && is_undone {
+            undone = not_attached(inputs);
+            &undone
+        } else {
+            inputs
         };
         let attachment = &inputs.attachment;
         if let Some(published) = &self.progress.published {

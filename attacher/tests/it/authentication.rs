@@ -26,6 +26,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
+use crate::logging::write_kubeconfig;
+
 /// Timeout for prompt events, on a machine that is busy with other tests.
 const SOON: Duration = Duration::from_secs(30);
 
@@ -214,14 +216,7 @@ impl Attacher {
         write(dir.path(), "1", &pair.cert.pem(), &key);
         let reviews = Router::new().fallback(review);
         let (api_server, stop_api_server) = serve(reviews, None).await;
-        let kubeconfig = dir.path().join("kubeconfig");
-        let config = json!({
-            "clusters": [{ "name": "c", "cluster": { "server": format!("http://{api_server}") } }],
-            "users": [{ "name": "u", "user": {} }],
-            "contexts": [{ "name": "x", "context": { "cluster": "c", "user": "u" } }],
-            "current-context": "x",
-        });
-        std::fs::write(&kubeconfig, config.to_string()).expect("a kubeconfig");
+        let kubeconfig = write_kubeconfig(dir.path(), api_server).expect("a kubeconfig");
         let (pages, probes) = (free_address(), free_address());
         let [certificate, key] = files(dir.path());
         let process = Command::new(env!("CARGO_BIN_EXE_csi-attacher"))

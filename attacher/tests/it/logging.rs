@@ -2,7 +2,7 @@
 
 use std::io::{self, PipeReader, Write as _};
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
@@ -28,6 +28,19 @@ struct Attacher {
     _dir: tempfile::TempDir,
 }
 
+/// Writes a kubeconfig for an API server without TLS and authentication, and returns its path.
+pub(crate) fn write_kubeconfig(dir: &Path, api_server: SocketAddr) -> io::Result<PathBuf> {
+    let path = dir.join("kubeconfig");
+    let config = json!({
+        "clusters": [{ "name": "c", "cluster": { "server": format!("http://{api_server}") } }],
+        "users": [{ "name": "u", "user": {} }],
+        "contexts": [{ "name": "x", "context": { "cluster": "c", "user": "u" } }],
+        "current-context": "x",
+    });
+    std::fs::write(&path, config.to_string())?;
+    Ok(path)
+}
+
 // === impl Attacher ===
 
 impl Attacher {
@@ -47,14 +60,7 @@ impl Attacher {
         reader: Option<PipeReader>,
     ) -> io::Result<Self> {
         let dir = tempfile::tempdir()?;
-        let kubeconfig = dir.path().join("kubeconfig");
-        let config = json!({
-            "clusters": [{ "name": "c", "cluster": { "server": format!("http://{api_server}") } }],
-            "users": [{ "name": "u", "user": {} }],
-            "contexts": [{ "name": "x", "context": { "cluster": "c", "user": "u" } }],
-            "current-context": "x",
-        });
-        std::fs::write(&kubeconfig, config.to_string())?;
+        let kubeconfig = write_kubeconfig(dir.path(), api_server)?;
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let socket = dir.path().join("csi.sock");
         let process = Command::new(env!("CARGO_BIN_EXE_csi-attacher"))
