@@ -205,12 +205,8 @@ pub(super) fn all_of(disk: &Path) -> Result<Vec<PathBuf>, Error> {
 pub(super) fn abandoned(disk: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut found = Vec::new();
     for entry in list(None)? {
-        let name = entry.name.file_name().unwrap_or_default();
-        let known = Path::new("/sys/block").join(name).join("loop/backing_file");
-        let text = fs::read_to_string(&known).unwrap_or_default();
-        let text = text.trim_end();
-        let path = Path::new(text.strip_suffix(" (deleted)").unwrap_or(text));
-        let is_abandoned = private_part(path).is_some_and(|directory| !has_owner(directory));
+        let path = known_file(&entry.name);
+        let is_abandoned = private_part(&path).is_some_and(|directory| !has_owner(directory));
         if is_abandoned && path.ends_with(disk) {
             ensure_file(&entry.name, Path::new(KNOWN))?;
             found.push(entry.name);
@@ -221,9 +217,16 @@ pub(super) fn abandoned(disk: &Path) -> Result<Vec<PathBuf>, Error> {
 
 /// Whether the file of a device is, or was, below a directory.
 pub(crate) fn has_file_below(device: &Path, directory: &Path) -> bool {
+    known_file(device).starts_with(directory)
+}
+
+/// The path of a device's file, also of a deleted one; empty without one.
+fn known_file(device: &Path) -> PathBuf {
     let name = device.file_name().unwrap_or_default();
-    let file = fs::read_to_string(Path::new("/sys/block").join(name).join("loop/backing_file"));
-    file.is_ok_and(|file| Path::new(file.trim_end()).starts_with(directory))
+    let known = Path::new("/sys/block").join(name).join("loop/backing_file");
+    let text = fs::read_to_string(known).unwrap_or_default();
+    let text = text.trim_end();
+    text.strip_suffix(" (deleted)").unwrap_or(text).into()
 }
 
 /// Frees a device unless a filesystem on it is mounted, in whatever mount namespace.
