@@ -235,21 +235,24 @@ fn timeline_follows_the_chosen_volume() {
     assert!(!screen.contains("deletes VolumeAttachment"), "{screen}");
 }
 
+/// A line of the driver each second.
+fn mk_timeline(texts: impl IntoIterator<Item = String>) -> Vec<TimelineRow> {
+    let rows = (0u32..).zip(texts).map(|(at, text)| TimelineRow {
+        at: f64::from(at),
+        actor: "driver".to_owned(),
+        volumes: Vec::new(),
+        text,
+    });
+    rows.collect()
+}
+
 #[test]
 fn repeated_lines_of_the_timeline_are_counted() {
     let mut snapshot = mk_snapshot();
     let texts = [
         "created", "call", "refused", "call", "refused", "call", "refused", "call", "done", "done",
     ];
-    snapshot.timeline = (0..10)
-        .zip(texts)
-        .map(|(at, text)| TimelineRow {
-            at: f64::from(at),
-            actor: "driver".to_owned(),
-            volumes: Vec::new(),
-            text: text.to_owned(),
-        })
-        .collect();
+    snapshot.timeline = mk_timeline(texts.map(str::to_owned));
     let screen = text_of(&drawn(80, 50, &snapshot, &mk_choice(0)));
     assert_shows(
         &screen,
@@ -275,15 +278,7 @@ fn repetitions_may_take_different_times() {
         "calls ControllerPublishVolume: attach data to b",
         "responds INTERNAL after 7 ms: locked for 4 s",
     ];
-    snapshot.timeline = (0..6)
-        .zip(texts)
-        .map(|(at, text)| TimelineRow {
-            at: f64::from(at),
-            actor: "driver".to_owned(),
-            volumes: Vec::new(),
-            text: text.to_owned(),
-        })
-        .collect();
+    snapshot.timeline = mk_timeline(texts.map(str::to_owned));
     let screen = text_of(&drawn(160, 50, &snapshot, &mk_choice(0)));
     assert_shows(
         &screen,
@@ -399,14 +394,8 @@ fn pause_is_shown() {
 #[test]
 fn newest_lines_of_a_long_timeline_are_shown() {
     let mut snapshot = mk_snapshot();
-    snapshot.timeline = (0..100)
-        .map(|index| TimelineRow {
-            at: f64::from(index),
-            actor: "driver".to_owned(),
-            volumes: Vec::new(),
-            text: format!("does step {index} {}", "slowly ".repeat(12)),
-        })
-        .collect();
+    let texts = (0..100).map(|index| format!("does step {index} {}", "slowly ".repeat(12)));
+    snapshot.timeline = mk_timeline(texts);
     let screen = text_of(&drawn(80, 24, &snapshot, &mk_choice(0)));
     assert_shows(&screen, &[&["99.00", "driver", "does step 99"]]);
     assert!(!screen.contains("does step 50 "), "{screen}");
