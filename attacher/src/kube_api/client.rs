@@ -193,6 +193,10 @@ impl Access {
         })))
     }
 
+    pub(super) fn server(&self) -> &str {
+        &self.0.server
+    }
+
     /// A client with its own connection. Its requests wait for `rate`.
     pub(crate) fn connect(&self, rate: Option<RateLimit>, counts: Requests) -> Client {
         Client::new(self.service(rate, counts).http, self.0.namespace.clone())

@@ -83,6 +83,10 @@ impl LeaseServer for ApiLease {
             .boxed()
     }
 
+    fn address(&self) -> &str {
+        self.access.server()
+    }
+
     fn reconnect(&mut self) {
         let client = self.access.connect(None, self.counts.clone());
         self.api = Api::namespaced(client, &self.lease_meta.namespace);

@@ -142,7 +142,7 @@ impl<S: LeaseServer> LeaderElector<S> {
         let is_claim = self.state.is_claiming();
         let (silent, failure, result) = match request {
             Request::Get => {
-                let (silent, answer) = answer(deadline, self.server.get()).await;
+                let (silent, answer) = answer(deadline, &self.server, self.server.get()).await;
                 let failure = answer.as_ref().err().cloned();
                 (
                     silent,
@@ -151,7 +151,7 @@ impl<S: LeaseServer> LeaderElector<S> {
                 )
             }
             Request::Write(lease) => {
-                let (silent, answer) = answer(deadline, self.server.write(&lease)).await;
+                let (silent, answer) = answer(deadline, &self.server, self.server.write(&lease)).await;
                 let failure = answer.as_ref().err().cloned();
                 self.state.on_write(answer, sent, now(), self.random.f64());
                 (silent, failure, Ok(()))
@@ -308,13 +308,14 @@ impl<S: LeaseServer> LeaderElector<S> {
 /// Waits for the response; also returns whether it timed out.
 async fn answer<T>(
     deadline: Instant,
+    server: &impl LeaseServer,
     request: impl Future<Output = Result<T, LeaseError>>,
 ) -> (bool, Result<T, LeaseError>) {
     match timeout_at(deadline, request).await {
         Ok(answer) => (false, answer),
         Err(_) => {
-            let failure = LeaseError::Unanswered("no response from the API server in time".to_owned());
-            (true, Err(failure))
+            let failure = format!("no response from the API server at {} in time", server.address());
+            (true, Err(LeaseError::Unanswered(failure)))
         }
     }
 }

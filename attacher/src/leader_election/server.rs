@@ -21,6 +21,9 @@ pub trait LeaseServer: Send + Sync + 'static {
     /// Lease periodically.
     fn changes(&self, version: &str) -> BoxStream<'static, Option<Lease>>;
 
+    /// Host and port, for errors.
+    fn address(&self) -> &str;
+
     /// Abandons the connection after a timeout.
     fn reconnect(&mut self);
 }

@@ -267,7 +267,7 @@ async fn leader_stops_within_the_renew_deadline_if_the_api_server_freezes() {
     let Err(LeadershipLost::Unrenewed { cause, .. }) = ended else {
         panic!("{ended:?}");
     };
-    assert_eq!(cause, "no response from the API server in time");
+    assert_eq!(cause, "no response from the API server at localhost in time");
     assert!(leads.check().is_err());
     assert!(renewed.elapsed() <= 10 * SECOND, "{:?}", renewed.elapsed());
 }

@@ -31,6 +31,10 @@ impl LeaseServer for Server {
         stream::empty().boxed()
     }
 
+    fn address(&self) -> &'static str {
+        "localhost"
+    }
+
     fn reconnect(&mut self) {}
 }
 

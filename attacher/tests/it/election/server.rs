@@ -283,6 +283,10 @@ impl LeaseServer for Server {
         .boxed()
     }
 
+    fn address(&self) -> &'static str {
+        "localhost"
+    }
+
     fn reconnect(&mut self) {}
 }
 
