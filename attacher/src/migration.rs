@@ -2,7 +2,7 @@
 //!
 //! Kubernetes keeps in-tree sources in PersistentVolumes, but its in-tree plugins are removed: the attach/detach controller
 //! translates such a source and creates a VolumeAttachment for the CSI driver. The attacher must translate it identically, so
-//! `e2e/tests/migration_matches_go` compares it with csi-translation-lib, error texts included. One file per plugin.
+//! `e2e/tests/migration_matches_go` compares it with csi-translation-lib, error texts included, but those of URLs. One file per plugin.
 
 mod azure_disk;
 mod azure_file;
@@ -16,7 +16,6 @@ use std::borrow::Cow;
 
 use kube::{Resource as _, ResourceExt as _};
 
-use ebs::url::{UrlProblem, quoted};
 pub use gce_pd::{Irreparable, UnknownRegion};
 
 use crate::model::wire::{self, VolumeObject};
@@ -56,16 +55,6 @@ pub struct Translation {
 /// The error of an in-tree volume that cannot be translated, with csi-translation-lib's texts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum Fault {
-    #[error(
-        "failed to translate Kubernetes ID to EBS Volume ID Invalid disk name ({id}): parse {}: {problem}",
-        quoted(.url.as_bytes())
-    )]
-    EbsUrl {
-        id: String,
-        /// The parsed part of it.
-        url: String,
-        problem: UrlProblem,
-    },
     #[error("failed to translate Kubernetes ID to EBS Volume ID Invalid format for AWS volume ({0})")]
     EbsVolumeId(String),
     #[error("failed to get region from zones: {0}")]

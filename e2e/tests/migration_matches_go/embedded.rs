@@ -12,7 +12,7 @@ use crate::{LibraryResult, SEED, VOLUMES, compare, query_library, volumes};
 /// Prefix that kube-controller-manager and kubelet add to the library's error.
 const KUBERNETES_PREFIX: &str = "failed to translate in-tree pv to CSI: ";
 /// The start of an error whose rest is Go's reason for an invalid URL, which the embedded cluster leaves out.
-const INVALID_URL: &str = "EBS Volume ID Invalid disk name (";
+pub(crate) const INVALID_URL: &str = "EBS Volume ID Invalid disk name (";
 
 /// Name, CSI source and access modes; none if the volume is not migrated.
 type Outcome = Result<Option<(String, CSIPersistentVolumeSource, Vec<String>)>, String>;

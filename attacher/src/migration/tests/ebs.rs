@@ -41,44 +41,13 @@ fn takes_volume_id_from_id_or_url() {
         ),
         (
             "aws://zone/vol-%4",
-            r#"Invalid disk name (aws://zone/vol-%4): parse "aws://zone/vol-%4": invalid URL escape "%4""#,
+            "Invalid format for AWS volume (aws://zone/vol-%4)",
         ),
         (
-            "aws://zone a/vol-1",
-            r#"Invalid disk name (aws://zone a/vol-1): parse "aws://zone a/vol-1": invalid character " " in host name"#,
+            "aws://zone/vol-%4/%41",
+            "Invalid format for AWS volume (aws://zone/vol-%4/%41)",
         ),
-        (
-            "aws://zo%6Ee/vol-1",
-            r#"Invalid disk name (aws://zo%6Ee/vol-1): parse "aws://zo%6Ee/vol-1": invalid URL escape "%6E""#,
-        ),
-        (
-            "aws://zone:x/vol-1#f",
-            r#"Invalid disk name (aws://zone:x/vol-1#f): parse "aws://zone:x/vol-1": invalid port ":x" after host"#,
-        ),
-        (
-            "aws://zone/vol-1#%",
-            r#"Invalid disk name (aws://zone/vol-1#%): parse "aws://zone/vol-1#%": invalid URL escape "%""#,
-        ),
-        (
-            "aws://a\tb/vol-1",
-            "Invalid disk name (aws://a\tb/vol-1): parse \"aws://a\\tb/vol-1\": net/url: invalid control character in URL",
-        ),
-        (
-            "aws://a\"b@zone/vol-1",
-            "Invalid disk name (aws://a\"b@zone/vol-1): parse \"aws://a\\\"b@zone/vol-1\": net/url: invalid userinfo",
-        ),
-        (
-            "aws://\u{301}\u{200b}:x/",
-            "Invalid disk name (aws://\u{301}\u{200b}:x/): parse \"aws://\u{301}\\u200b:x/\": invalid port \":x\" after host",
-        ),
-        (
-            "aws://[1.2.3.4]/vol-1",
-            r#"Invalid disk name (aws://[1.2.3.4]/vol-1): parse "aws://[1.2.3.4]/vol-1": invalid IP-literal"#,
-        ),
-        (
-            "aws://[::1/vol-1",
-            r#"Invalid disk name (aws://[::1/vol-1): parse "aws://[::1/vol-1": missing ']' in host"#,
-        ),
+        ("aws://?/vol-1", "Invalid format for AWS volume (aws://?/vol-1)"),
     ] {
         assert_eq!(of(id), Err(format!("{before}{expected}")), "{id}");
     }
