@@ -110,19 +110,27 @@ fn story(scope: Scope, bug: Option<Bug>, mut choices: Choices, steps: usize) -> 
     world.story.unwrap_or_default().join("\n")
 }
 
+/// Whether `.ci/run` asks for all histories of the documented scopes. Without it, one fault fewer gives a quick verdict.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the test harness has no flags for tests"
+)]
+fn searches_all() -> bool {
+    std::env::var_os("ALL_HISTORIES").is_some()
+}
+
 /// Searches all scopes, on all processors. Returns the number of histories.
-fn search_all() -> u64 {
+fn search_all(fewer: usize) -> u64 {
     // The longest ones are not the last.
     let scopes = Mutex::new(Scope::ALL.into_iter().rev());
     let search_next = || {
         let mut histories = 0;
         while let Some(scope) = scopes.lock().expect("no search panics here").next() {
-            let searched = search(scope, scope.faults(), None);
+            let faults = scope.faults() - fewer;
+            let searched = search(scope, faults, None);
             eprintln!(
-                "{scope:?}, {} faults: {} histories, {} states",
-                scope.faults(),
-                searched.histories,
-                searched.states
+                "{scope:?}, {faults} faults: {} histories, {} states",
+                searched.histories, searched.states
             );
             assert_eq!(
                 searched.violation,
@@ -146,8 +154,13 @@ fn search_all() -> u64 {
 
 #[test]
 fn every_short_history_keeps_each_volume() {
-    let histories = search_all();
-    assert!(histories >= 1_000_000, "{histories}");
+    let (fewer, least) = if searches_all() {
+        (0, 1_000_000)
+    } else {
+        (1, 20_000)
+    };
+    let histories = search_all(fewer);
+    assert!(histories >= least, "{histories}");
 }
 
 /// Each history runs to its end.

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::world::{Bug, Choices, Environment, World};
-use super::{attacher, runtime, settles};
+use super::{attacher, runtime, searches_all, settles};
 
 /// In the scopes of [`Scope::deep`]; one fault in all others.
 const FAULTS: usize = 2;
@@ -195,13 +195,19 @@ fn search(scopes: &[Scope], bug: Option<Bug>) -> Searched {
 
 #[test]
 fn every_history_of_a_small_scope_keeps_the_contract() {
-    let scopes: Vec<_> = Scope::deep().into_iter().chain(Scope::all(1)).collect();
+    // A quick verdict leaves the deep scopes out.
+    let (deep, least) = if searches_all() {
+        (Scope::deep(), 5_000)
+    } else {
+        (Vec::new(), 1_000)
+    };
+    let scopes: Vec<_> = deep.into_iter().chain(Scope::all(1)).collect();
     let searched = search(&scopes, None);
     println!("{} histories", searched.histories);
     if let Some(failure) = searched.failure {
         panic!("history {}: {failure}", searched.histories);
     }
-    assert!(searched.histories >= 5_000, "{} histories", searched.histories);
+    assert!(searched.histories >= least, "{} histories", searched.histories);
 }
 
 /// Searches with ever more faults until a history breaks the contract.
