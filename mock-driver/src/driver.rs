@@ -249,13 +249,19 @@ fn open_node(
                 .to_owned(),
         ),
     };
-    if let Some(reason) = missing {
-        if settings.node.device_faults {
-            return Err(OpenError::NoDeviceFaults { reason });
+    match missing {
+        Some(reason) if settings.node.device_faults => return Err(OpenError::NoDeviceFaults { reason }),
+        Some(reason) => rules.limit_io(reason),
+        // Published volumes are known after recovery.
+        None => {
+            node.iter().for_each(|node| rules.limit_io(Arc::downgrade(node)));
+            return Ok(node);
         }
-        rules.reject_io(&reason).map_err(OpenError::DeviceFaults)?;
     }
-    Ok(node)
+    match rules.io_conflicts().into_iter().next() {
+        Some(conflict) => Err(OpenError::DeviceFaults(conflict)),
+        None => Ok(node),
+    }
 }
 
 /// Gives the node the id that it had in the previous process, under which its volumes are attached.

@@ -18,7 +18,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 pub(crate) use self::call_info::{ArrayUsage, CallInfo, VolumeLocation};
-use self::conflict::{IoObstacles, check};
+use self::conflict::check;
+pub(crate) use self::conflict::{IoLimit, IsNamed};
 pub use self::conflict::{Needs, RuleConflict};
 pub(crate) use self::decision::Decision;
 pub use self::file::FaultFile;
@@ -83,7 +84,7 @@ pub struct Faults {
     injected: Mutex<InjectedTotals>,
     /// Capacity reserved by in-flight calls.
     reservations: Arc<Mutex<Reservations>>,
-    io_obstacles: Mutex<IoObstacles>,
+    io_limits: Mutex<Vec<Box<dyn IoLimit>>>,
     /// The frozen list, if any; shared with the store, which keeps that state.
     pub(crate) frozen: Arc<RwLock<Option<StaleList>>>,
 }
@@ -108,7 +109,7 @@ impl Faults {
             began: Instant::now(),
             injected: Mutex::default(),
             reservations: Arc::default(),
-            io_obstacles: Mutex::default(),
+            io_limits: Mutex::default(),
             frozen: Arc::default(),
         }
     }
@@ -149,13 +150,13 @@ impl Faults {
         let is_replaced = |old: &RuleState| old.origin == origin && parts.contains(&old.rule.kind);
         self.change(|old, now| {
             let others: Vec<_> = old.iter().filter(|old| !is_replaced(old)).collect();
-            self.check_io(&rules)?;
-            check(&others, origin, &rules, &self.has)?;
             let same = |rule: &Rule| {
                 old.iter()
                     .find(|rule_state| rule_state.origin == origin && rule_state.rule == *rule)
                     .cloned()
             };
+            self.check_io(rules.iter().filter(|rule| same(rule).is_none()))?;
+            check(&others, origin, &rules, &self.has)?;
             let new = rules
                 .into_iter()
                 .map(|rule| same(&rule).unwrap_or_else(|| RuleState::new(rule, origin, now)));
@@ -251,18 +252,21 @@ impl Faults {
     }
 
     /// Returns to the rules of the fault file, without counts and totals, and releases the calls of the rules before.
-    pub(crate) fn restart(&self) {
+    ///
+    /// # Errors
+    /// A rule would have no effect on a volume that is published; nothing has changed then.
+    pub(crate) fn restart(&self) -> Result<(), RuleConflict> {
         let rules = crate::lock(&self.of_file).clone();
-        let new = |now| {
-            let rules = rules.into_iter();
-            rules
-                .map(|rule| RuleState::new(rule, Origin::File, now))
-                .collect()
-        };
-        let changed: Result<(), RuleConflict> = self.change(|_, now| Ok(new(now)));
-        changed.expect("the rules of one origin must fit to each other");
+        self.change(|_, now| {
+            self.check_io(&rules)?;
+            let new = rules
+                .into_iter()
+                .map(|rule| RuleState::new(rule, Origin::File, now));
+            Ok(new.collect())
+        })?;
         *crate::lock(&self.injected) = InjectedTotals::default();
         self.set_state(FIRST_STATE);
+        Ok(())
     }
 
     /// The state of the rules.

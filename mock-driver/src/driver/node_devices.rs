@@ -237,6 +237,12 @@ impl Driver {
             return;
         };
         node.recover().await;
+        for conflict in self.faults.io_conflicts() {
+            tracing::warn!(
+                error = error_chain(&conflict),
+                "a device fault has no effect on a volume"
+            );
+        }
         // Before the check, the media directory may be another array's.
         if self.remote.as_ref().is_none_or(RemoteArray::has_checked_media) {
             node.sweep_ephemeral().await;

@@ -154,14 +154,15 @@ impl Driver {
     /// one. Cancels running calls.
     ///
     /// # Errors
-    /// The node of this process uses a volume; then only the rules have changed.
+    /// The node of this process uses a volume; then at most the rules have changed.
     pub(crate) async fn reset(&self) -> Result<(), Error> {
         let _reset = self.reset_scope.reset().await;
         self.volume_files.settle().await;
         if let Some(node) = &self.node {
             node.settle().await;
         }
-        self.faults.restart();
+        let restarted = self.faults.restart();
+        restarted.map_err(|conflict| Invalid::new("rules", conflict.to_string()))?;
         let played = scenario::play(&self.initial.scenarios, &self.initial.stubs, &self.faults);
         played.map_err(|conflict| Invalid::new("scenario", conflict.to_string()))?;
         if self.has_array() {

@@ -32,6 +32,10 @@ pub(super) struct DeadlineMatch {
 // === impl PeerMatch ===
 
 impl PeerMatch {
+    pub(super) fn is_set(&self) -> bool {
+        self.pid.is_some() || self.uid.is_some()
+    }
+
     pub(super) fn matches(&self, peer: Option<Peer>) -> bool {
         let matches = |wanted: &Option<ValueMatch>, id: Option<i64>| {
             let id: Vec<_> = id.map(|id| Cow::Owned(id.into())).into_iter().collect();

@@ -1,6 +1,5 @@
 //! Rules that do not fit to the others.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -78,72 +77,56 @@ impl Rule {
     }
 }
 
-/// Why this process, or a volume that it has published, has no device faults.
-#[derive(Debug, Default)]
-pub(super) struct IoObstacles {
-    pub(super) process: Option<String>,
-    /// The reason of each volume, and its node.
-    pub(super) volumes: BTreeMap<String, (String, &'static str)>,
+/// Whether a rule names a volume on a node.
+pub(crate) type IsNamed<'a> = &'a dyn Fn(&str, &str) -> bool;
+
+/// What makes device faults impossible, such as volumes that are published without them.
+pub(crate) trait IoLimit: fmt::Debug + Send + Sync {
+    /// Why a rule that names these volumes would have no effect now.
+    fn reason(&self, is_named: IsNamed<'_>) -> Option<String>;
 }
 
-// === impl IoObstacles ===
-
-impl IoObstacles {
-    /// Checks that a rule takes effect at once if it is a device fault.
-    pub(super) fn check(&self, rule: &Rule) -> Result<(), RuleConflict> {
-        if rule.matches.io.is_none() {
-            return Ok(());
-        }
-        let named = |(volume, (node, _)): &(&String, &(String, &str))| rule.matches.names(volume, node);
-        let volume = self.volumes.iter().find(named);
-        let of_volume = volume.map(|(volume, (_, reason))| format!("volume \"{volume}\" {reason}"));
-        match self.process.clone().or(of_volume) {
-            None => Ok(()),
-            Some(reason) => Err(RuleConflict::Io {
-                id: rule.id.clone(),
-                reason,
-            }),
-        }
+/// A reason for all volumes.
+impl IoLimit for String {
+    fn reason(&self, _: IsNamed<'_>) -> Option<String> {
+        Some(self.clone())
     }
 }
 
 // === impl Faults ===
 
 impl Faults {
-    /// Checks that device faults among the rules take effect at once.
-    pub(super) fn check_io(&self, rules: &[Rule]) -> Result<(), RuleConflict> {
-        let obstacles = crate::lock(&self.io_obstacles);
-        rules.iter().try_for_each(|rule| obstacles.check(rule))
+    /// Refuses device faults from now on for which the limit has a reason.
+    pub(crate) fn limit_io(&self, limit: impl IoLimit + 'static) {
+        crate::lock(&self.io_limits).push(Box::new(limit));
     }
 
-    /// Rejects device faults from now on.
-    ///
-    /// # Errors
-    /// There is one already.
-    pub(crate) fn reject_io(&self, reason: &str) -> Result<(), RuleConflict> {
+    /// Checks that device faults among the rules take effect at once.
+    pub(super) fn check_io<'r>(&self, rules: impl IntoIterator<Item = &'r Rule>) -> Result<(), RuleConflict> {
+        let limits = crate::lock(&self.io_limits);
+        for rule in rules.into_iter().filter(|rule| rule.matches.io.is_some()) {
+            let is_named = |volume: &str, node: &str| rule.matches.names(volume, node);
+            if let Some(reason) = limits.iter().find_map(|limit| limit.reason(&is_named)) {
+                return Err(RuleConflict::Io {
+                    id: rule.id.clone(),
+                    reason,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The device faults that have no effect now.
+    pub(crate) fn io_conflicts(&self) -> Vec<RuleConflict> {
         let rules = self.rules();
-        let mut obstacles = crate::lock(&self.io_obstacles);
-        obstacles.process = Some(reason.to_owned());
-        rules
-            .iter()
-            .try_for_each(|rule_state| obstacles.check(&rule_state.rule))
+        let checked = rules.iter().map(|state| self.check_io([&state.rule]));
+        checked.filter_map(Result::err).collect()
     }
 
     /// Whether a rule is a device fault of the volume, or is one when it is enabled.
     pub(crate) fn names_io(&self, volume: &str, node: &str) -> bool {
         let is_named = |rule: &Rule| rule.matches.io.is_some() && rule.matches.names(volume, node);
         self.rules().iter().any(|rule_state| is_named(&rule_state.rule))
-    }
-
-    /// Sets why a published volume has no device faults; `None` if it has, or is published no more.
-    pub(crate) fn set_volume_without_io(&self, volume: &str, node: &str, reason: Option<&'static str>) {
-        let mut obstacles = crate::lock(&self.io_obstacles);
-        match reason {
-            Some(reason) => obstacles
-                .volumes
-                .insert(volume.to_owned(), (node.to_owned(), reason)),
-            None => obstacles.volumes.remove(volume),
-        };
     }
 }
 

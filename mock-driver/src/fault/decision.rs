@@ -44,7 +44,8 @@ impl Faults {
     /// Selects and counts the faults of a call: the first matching rule and, of the backend faults, the first that refuses the
     /// call, else the one with the longest delay. A call that no backend fault refuses reserves capacity.
     pub(crate) fn decide(&self, call: &dyn CallInfo) -> Decision {
-        let rules = self.rules();
+        // Locked until the rule counts the call: a rule that is removed meanwhile releases it.
+        let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
         let mut decision = Decision::default();
         if rules.is_empty() {
             return decision;

@@ -99,6 +99,10 @@ enum RawBytes {
     Text(String),
 }
 
+/// Why a rule with a number of bytes is refused.
+pub(super) const NEEDS_BYTES: &str =
+    "needs match.io: read, write or [read, write]: the other operations have no bytes";
+
 const ERRORS: [(&str, Errno); 13] = [
     ("EIO", Errno::IO),
     ("ENOSPC", Errno::NOSPC),
@@ -126,6 +130,11 @@ impl IoKind {
         Self::Stat,
         Self::Detach,
     ];
+
+    /// Whether its operations read or write bytes of a file.
+    pub(super) fn has_bytes(self) -> bool {
+        matches!(self, Self::Read | Self::Write)
+    }
 
     /// Its name in rules and metrics.
     pub(crate) fn name(self) -> &'static str {

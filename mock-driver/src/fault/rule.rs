@@ -277,11 +277,24 @@ impl RuleKind {
 // === impl Match ===
 
 impl Match {
-    /// Whether it names the volume on a node.
+    /// Whether some I/O on the volume on a node may match.
     pub(super) fn names(&self, volume: &str, node: &str) -> bool {
         let matches =
             |pattern: &Option<Pattern>, id| pattern.as_ref().is_none_or(|pattern| pattern.matches(id));
-        matches(&self.volume, volume) && matches(&self.node, node)
+        let excludes = |not: &Self| !not.selects_io() && not.names(volume, node);
+        matches(&self.volume, volume)
+            && matches(&self.node, node)
+            && !self.not.as_deref().is_some_and(excludes)
+    }
+
+    /// Whether it matches only some of the I/O on a volume.
+    fn selects_io(&self) -> bool {
+        self.io.is_some()
+            || self.path.is_some()
+            || self.offset.is_some()
+            || self.bytes_above.is_some()
+            || self.peer.is_set()
+            || self.r#while.state.is_some()
     }
 
     /// Whether a call matches, apart from counts and probability.

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::fault::DeviceFault;
 use crate::store::PathError;
-use crate::store::volume_files::{VolumeFiles, file_name};
+use crate::store::volume_files::{VolumeFiles, file_name, paths_in};
 
 use self::backing_file_id::BackingFileId;
 pub use self::error::Error;
@@ -280,12 +280,10 @@ impl Devices {
 
     /// The serial numbers of the devices that have a link, also of incomplete ones.
     pub fn serials(&self) -> Result<Vec<String>, Error> {
-        let directory = self.directory()?;
-        let entries = fs::read_dir(&directory).map_err(PathError::of("read", &directory))?;
         let mut serials = BTreeSet::new();
-        for entry in entries {
-            let name = entry.map_err(PathError::of("read", &directory))?.file_name();
-            serials.extend(link::serial_of(&name.to_string_lossy()).map(str::to_owned));
+        for path in paths_in(&self.directory()?)? {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            serials.extend(link::serial_of(&name).map(str::to_owned));
         }
         Ok(serials.into_iter().collect())
     }

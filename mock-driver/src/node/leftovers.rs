@@ -14,7 +14,7 @@ use super::error::Error;
 use super::mount::{self, MountSource, Mounter};
 use super::passthrough;
 use crate::store::PathError;
-use crate::store::volume_files::FileId;
+use crate::store::volume_files::{FileId, paths_in};
 
 /// The mounts of this process's mount namespace.
 const MOUNTS: &str = "/proc/self/mountinfo";
@@ -27,11 +27,15 @@ pub(crate) struct Undone {
     pub(crate) targets: usize,
 }
 
-/// A mount of a passthrough filesystem.
-struct PassthroughMount {
+/// A mount in this process's mount namespace.
+struct Mount {
     path: PathBuf,
+    /// The device number of the filesystem.
     device: u64,
-    link: PathBuf,
+    /// What of the filesystem is mounted.
+    root: PathBuf,
+    kind: String,
+    source: PathBuf,
 }
 
 // === impl Undone ===
@@ -83,9 +87,9 @@ pub(crate) fn undo(directory: &Path) -> Result<Undone, Error> {
 /// Unmounts the passthrough filesystems of volumes whose devices have their links in a directory. Blocks.
 pub(crate) fn undo_passthroughs(directory: &Path) -> Result<Undone, Error> {
     let mut undone = Undone::default();
-    for mount in passthroughs()?.iter().rev() {
+    for mount in passthroughs()? {
         let is_there = mount::device_at(&mount.path)? == Some(mount.device);
-        if is_there && mount.link.parent() == Some(directory) {
+        if is_there && mount.source.parent() == Some(directory) {
             passthrough::force_unmount(&mount.path)?;
             undone.mounts += 1;
         }
@@ -96,45 +100,48 @@ pub(crate) fn undo_passthroughs(directory: &Path) -> Result<Undone, Error> {
 /// The link to the device with this serial number, if the source is its passthrough filesystem, which a process left whose directory
 /// is gone, as in a container. Blocks.
 pub(super) fn passthrough_of(serial: &str, source: &MountSource) -> Option<PathBuf> {
-    let is_left = |mount: &PassthroughMount| {
-        let is_named = mount.link.file_name() == Some(link_name(serial).as_ref());
-        *source == MountSource::Device(mount.device) && is_named && !mount.link.exists()
+    let is_left = |mount: &Mount| {
+        let is_named = mount.source.file_name() == Some(link_name(serial).as_ref());
+        *source == MountSource::Device(mount.device) && is_named && !mount.source.exists()
     };
-    let mut mounts = passthroughs().ok()?.into_iter();
-    mounts.find(is_left).map(|mount| mount.link)
+    passthroughs().ok()?.find(is_left).map(|mount| mount.source)
 }
 
 /// The mounts of passthrough filesystems. Their source is the link of the volume's device.
-fn passthroughs() -> Result<Vec<PassthroughMount>, Error> {
+fn passthroughs() -> Result<impl Iterator<Item = Mount>, Error> {
+    Ok(mounts()?.into_iter().filter(|mount| mount.kind == "fuse"))
+}
+
+/// The mounts, the latest first.
+fn mounts() -> Result<Vec<Mount>, Error> {
     let text = fs::read_to_string(MOUNTS).map_err(PathError::of("read", Path::new(MOUNTS)))?;
     let read = |line: &str| {
+        // See proc_pid_mountinfo(5).
         let (mount, filesystem) = line.split_once(" - ")?;
-        let source = filesystem.strip_prefix("fuse ")?.split(' ').next()?;
-        let mut fields = mount.split(' ').skip(2);
-        let (major, minor) = fields.next()?.split_once(':')?;
-        Some(PassthroughMount {
-            path: unescaped(fields.nth(1)?).into(),
+        let (mut mount, mut filesystem) = (mount.split(' ').skip(2), filesystem.split(' '));
+        let (major, minor) = mount.next()?.split_once(':')?;
+        Some(Mount {
             device: rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?),
-            link: unescaped(source).into(),
+            root: unescaped(mount.next()?).into(),
+            path: unescaped(mount.next()?).into(),
+            kind: filesystem.next()?.to_owned(),
+            source: unescaped(filesystem.next()?).into(),
         })
     };
-    Ok(text.lines().filter_map(read).collect())
+    Ok(text.lines().rev().filter_map(read).collect())
 }
 
 /// Undoes everything of the nodes that have their links below a directory of volume files. Blocks.
 pub(crate) fn undo_below(volume_files: &Path) -> Result<Undone, Error> {
     let folder = volume_files.join("devices");
     let mut undone = Undone::default();
-    if folder.is_dir() {
-        for entry in fs::read_dir(&folder).map_err(PathError::of("read", &folder))? {
-            let path = entry.map_err(PathError::of("read", &folder))?.path();
-            // A link leads to the directory of --device-dir, which may be gone, or have another driver by now.
-            let devices = Devices::within(Kind::Loop, path.clone());
-            match path.is_dir().then(|| devices.lock()) {
-                Some(Ok(())) => undone.add(undo(&path)?),
-                None | Some(Err(device::Error::InUse { .. })) => {}
-                Some(Err(error)) => return Err(error.into()),
-            }
+    for path in paths_in(&folder)? {
+        // A link leads to the directory of --device-dir, which may be gone, or have another driver by now.
+        let devices = Devices::within(Kind::Loop, path.clone());
+        match path.is_dir().then(|| devices.lock()) {
+            Some(Ok(())) => undone.add(undo(&path)?),
+            None | Some(Err(device::Error::InUse { .. })) => {}
+            Some(Err(error)) => return Err(error.into()),
         }
     }
     Ok(undone)
@@ -165,28 +172,20 @@ fn unmount_all(device: &Path, count: &mut usize) -> Result<(), Error> {
 
 /// Where a device or its filesystem is mounted, the latest mount first.
 fn mounts_of(device: &Path, number: u64) -> Result<Vec<PathBuf>, Error> {
-    let text = fs::read_to_string(MOUNTS).map_err(PathError::of("read", Path::new(MOUNTS)))?;
-    let numbers = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
     let is_device = |path: &Path| {
         let meta = fs::symlink_metadata(path);
         meta.is_ok_and(|meta| meta.file_type().is_block_device() && meta.rdev() == number)
     };
-    let mut paths = Vec::new();
-    for line in text.lines() {
-        // See proc_pid_mountinfo(5).
-        let fields: Vec<&str> = line.splitn(6, ' ').collect();
-        let [_, _, found, root, path, ..] = fields[..] else {
-            continue;
-        };
-        let path = PathBuf::from(unescaped(path));
+    let is_shown = |mount: &Mount| {
         // The file of a device is mounted from another filesystem, under its own name.
-        let is_file = || Path::new(root).file_name() == device.file_name() && is_device(&path);
-        if found == numbers || is_file() {
-            paths.push(path);
-        }
-    }
-    paths.reverse();
-    Ok(paths)
+        let is_file = || mount.root.file_name() == device.file_name() && is_device(&mount.path);
+        mount.device == number || is_file()
+    };
+    Ok(mounts()?
+        .into_iter()
+        .filter(is_shown)
+        .map(|mount| mount.path)
+        .collect())
 }
 
 /// A path of mountinfo, in which some characters are octal numbers.

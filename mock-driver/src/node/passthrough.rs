@@ -6,29 +6,26 @@
 //! - It can be aborted at any time, and ends with the driver. After SIGKILL the kernel aborts it, and the next start unmounts
 //!   it (`leftovers`).
 //! - Neither the server nor the rest of the driver waits for it: a mount is looked up in what the kernel knows.
+//! - Which volumes are published without it follows from the records and the mounts, also after a restart.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use fuser::{BackgroundSession, Config, Session, SessionACL};
 use rustix::mount::UnmountFlags;
-use tokio::runtime::Handle;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tonic::Code;
 
-use self::inode::Inodes;
-use self::operation::{Passthrough, Volume};
+use self::filesystem::Passthrough;
+use self::operation::Volume;
 use super::Node;
 use super::error::Error;
 use super::mount::{self, MountSource};
-use super::record::Record;
+use super::record::{Progress, Record};
 use crate::error_chain;
-use crate::fault::Faults;
+use crate::fault::{Faults, IoLimit, IsNamed};
 use crate::store::PathError;
 use crate::store::volume_files::file_name;
 
@@ -45,11 +42,11 @@ const DEVICE: &str = "/dev/fuse";
 const THREADS: usize = 2;
 
 /// What is missing for device faults of raw block volumes.
-pub(super) const NOT_FOR_BLOCK: &str = "is a raw block device: its device faults need device-mapper (dm-flakey, dm-delay) or ublk, \
+const NOT_FOR_BLOCK: &str = "is a raw block device: its device faults need device-mapper (dm-flakey, dm-delay) or ublk, \
      which this driver does not use; use a mounted volume";
 
-const PUBLISHED_WITHOUT: &str = "is published without device faults: start the driver with --device-faults, or set the rule \
-     before NodePublishVolume; enabled: false suffices";
+const PUBLISHED_WITHOUT: &str = "is published without device faults: unpublish it first, start the driver with --device-faults, \
+     or set the rule before NodePublishVolume; enabled: false suffices";
 
 /// The passthrough filesystems of a node, by volume.
 #[derive(Debug)]
@@ -90,21 +87,6 @@ impl Passthroughs {
         }
     }
 
-    /// Whether a volume needs one at its first target.
-    pub(super) fn wants(&self, volume: &str, node: &str) -> bool {
-        self.for_all || self.faults.names_io(volume, node)
-    }
-
-    /// Notes that a volume is published without device faults.
-    pub(super) fn note_without(&self, volume: &str, node: &str, is_block: bool) {
-        let reason = if is_block {
-            NOT_FOR_BLOCK
-        } else {
-            PUBLISHED_WITHOUT
-        };
-        self.faults.set_volume_without_io(volume, node, Some(reason));
-    }
-
     /// The mount source of a volume's targets; `None` if it has no passthrough filesystem.
     pub(super) fn source(&self, volume: &str) -> Option<MountSource> {
         let mounted = crate::lock(&self.mounted);
@@ -118,10 +100,9 @@ impl Passthroughs {
     ///
     /// # Errors
     /// It cannot be mounted; then nothing is.
-    pub(super) fn mount(
+    fn mount(
         &self,
-        volume: &str,
-        node: &str,
+        (volume, node): (&str, &str),
         staging: &Path,
         root: &Path,
         name: &Path,
@@ -130,18 +111,8 @@ impl Passthroughs {
         if let Some(there) = mounted.get(volume) {
             return Ok(there.root.clone());
         }
-        let volume_behind = Arc::new(Volume {
-            id: volume.to_owned(),
-            node: node.to_owned(),
-            faults: self.faults.clone(),
-            inodes: Inodes::below(staging).map_err(PathError::of("open", staging))?,
-            files: Mutex::default(),
-            opened: AtomicU64::new(0),
-            unsynced: Mutex::default(),
-            stop: CancellationToken::new(),
-            waiting: TaskTracker::new(),
-            runtime: Handle::current(),
-        });
+        let behind = Volume::new(volume, node, self.faults.clone(), staging);
+        let behind = Arc::new(behind.map_err(PathError::of("open", staging))?);
         // Not flushed: its mount does not survive a reboot either.
         fs::create_dir_all(root).map_err(PathError::of("create", root))?;
         let device = File::options().read(true).write(true).open(DEVICE);
@@ -151,7 +122,7 @@ impl Passthroughs {
             let number = mount::device_at(root)?.unwrap_or_default();
             let mut config = Config::default();
             config.n_threads = Some(THREADS);
-            let filesystem = Passthrough(volume_behind.clone());
+            let filesystem = Passthrough(behind.clone());
             let session = Session::from_fd(filesystem, OwnedFd::from(device), SessionACL::All, config);
             let session = session
                 .and_then(Session::spawn)
@@ -166,7 +137,7 @@ impl Passthroughs {
             Mounted {
                 root: root.to_owned(),
                 device,
-                volume: volume_behind,
+                volume: behind,
                 session,
             },
         );
@@ -186,8 +157,7 @@ impl Passthroughs {
 
     /// Ends the passthrough filesystem of a volume that has no target any more. Waits until what processes have written through
     /// memory maps is in the staged filesystem.
-    pub(super) fn end(&self, volume: &str) -> Result<(), mount::Error> {
-        self.faults.set_volume_without_io(volume, "", None);
+    fn end(&self, volume: &str) -> Result<(), mount::Error> {
         let root = |mounted: &Mounted| mounted.root.clone();
         let Some(root) = crate::lock(&self.mounted).get(volume).map(root) else {
             return Ok(());
@@ -206,7 +176,7 @@ impl Passthroughs {
     }
 
     /// Aborts all passthrough filesystems, whatever their operations wait for, and unmounts them from these targets.
-    pub(super) fn abort_all(&self, targets: impl Fn(&str) -> Vec<PathBuf>) {
+    fn abort_all(&self, targets: impl Fn(&str) -> Vec<PathBuf>) {
         let all = std::mem::take(&mut *crate::lock(&self.mounted));
         for (volume, mounted) in all {
             for path in targets(&volume).iter().chain([&mounted.root]) {
@@ -228,39 +198,54 @@ impl Passthroughs {
 
 impl Node {
     /// The root of the passthrough filesystem of a volume that is being published; `None` if it needs none. Blocks.
+    ///
+    /// # Errors
+    /// A rule names the volume, which another target shows without it; or it cannot be mounted.
     pub(super) fn passthrough_of(&self, record: &Record, staging: &Path) -> Result<Option<PathBuf>, Error> {
         let (volume, node) = (&record.volume, self.info().id);
-        let is_there = self.passthroughs.source(volume).is_some();
-        let begins = !self.has_other_target(record) && self.passthroughs.wants(volume, &node);
-        if !(is_there || begins) {
-            self.passthroughs.note_without(volume, &node, false);
-            return Ok(None);
+        if self.passthroughs.source(volume).is_none() {
+            let is_named = self.passthroughs.faults.names_io(volume, &node);
+            match self.target_without(record, staging)? {
+                Some(other) if is_named => {
+                    let reason =
+                        format!("is published without device faults at {other}: unpublish it there first");
+                    return Err(refused(volume, &reason));
+                }
+                None if is_named || self.passthroughs.for_all => {}
+                Some(_) | None => return Ok(None),
+            }
         }
         // Beside private stages, whose names do not begin with a dot.
         let name = format!(".{}", file_name(volume));
         let root = self.private_staging(volume)?.with_file_name(name);
         let link = self.devices.link(&self.volume_disk_of(record, None).serial)?;
-        Ok(Some(
-            self.passthroughs.mount(volume, &node, staging, &root, &link)?,
-        ))
+        let mounted = self.passthroughs.mount((volume, &node), staging, &root, &link)?;
+        Ok(Some(mounted))
+    }
+
+    /// Another target at which the staged filesystem itself is mounted.
+    fn target_without(&self, record: &Record, staging: &Path) -> Result<Option<String>, Error> {
+        let staged = mount::device_at(staging)?;
+        for other in self.other_targets(record) {
+            if mount::device_at(Path::new(&other.path))? == staged {
+                return Ok(Some(other.path));
+            }
+        }
+        Ok(None)
     }
 
     /// Checks that no rule names a raw block volume that is being published.
     pub(super) fn check_block(&self, record: &Record) -> Result<(), Error> {
         let (volume, node) = (&record.volume, self.info().id);
-        if self.passthroughs.faults.names_io(volume, &node) {
-            return Err(Error::Refused {
-                code: Code::FailedPrecondition,
-                reason: format!("a fault rule names volume \"{volume}\", which {NOT_FOR_BLOCK}"),
-            });
+        match self.passthroughs.faults.names_io(volume, &node) {
+            true => Err(refused(volume, NOT_FOR_BLOCK)),
+            false => Ok(()),
         }
-        self.passthroughs.note_without(volume, &node, true);
-        Ok(())
     }
 
     /// Ends the passthrough filesystem of a volume without other targets than that of the record. Blocks.
     pub(super) fn end_idle_passthrough(&self, record: &Record) -> Result<(), Error> {
-        if record.is_staged() || self.has_other_target(record) {
+        if record.is_staged() || self.other_targets(record).next().is_some() {
             return Ok(());
         }
         Ok(self.passthroughs.end(&record.volume)?)
@@ -280,11 +265,32 @@ impl Node {
         aborted.await.ok();
     }
 
-    fn has_other_target(&self, record: &Record) -> bool {
-        let others = self.records.of(&record.volume);
-        others
-            .iter()
-            .any(|other| !other.is_staged() && other.path != record.path)
+    fn other_targets(&self, record: &Record) -> impl Iterator<Item = Record> {
+        let (path, all) = (record.path.clone(), self.records.of(&record.volume));
+        all.into_iter()
+            .filter(move |other| !other.is_staged() && other.path != path)
+    }
+}
+
+/// The volumes that are published without a passthrough filesystem.
+impl IoLimit for Weak<Node> {
+    fn reason(&self, is_named: IsNamed<'_>) -> Option<String> {
+        let node = self.upgrade()?;
+        let id = node.info().id;
+        let is_without = |record: &Record| {
+            // One that is being published may have been decided before the rule exists.
+            let is_shown = || !matches!(mount::device_at(Path::new(&record.path)), Ok(None));
+            !record.is_staged()
+                && is_named(&record.volume, &id)
+                && node.passthroughs.source(&record.volume).is_none()
+                && (record.progress == Progress::Doing || is_shown())
+        };
+        let record = node.records.all().into_iter().find(is_without)?;
+        let reason = match record.capability.is_block() {
+            true => NOT_FOR_BLOCK,
+            false => PUBLISHED_WITHOUT,
+        };
+        Some(format!("volume \"{}\" {reason}", record.volume))
     }
 }
 
@@ -293,13 +299,17 @@ impl Node {
 impl Mounted {
     /// Waits, after the connection was aborted, until the staged filesystem is not used any more.
     fn join(self) {
-        self.volume.stop.cancel();
-        self.volume.waiting.close();
-        let runtime = self.volume.runtime.clone();
-        runtime.block_on(self.volume.waiting.wait());
+        self.volume.stop();
         if let Err(error) = self.session.join() {
             tracing::debug!(%error, "passthrough filesystem ended");
         }
+    }
+}
+
+fn refused(volume: &str, reason: &str) -> Error {
+    Error::Refused {
+        code: Code::FailedPrecondition,
+        reason: format!("a fault rule names volume \"{volume}\", which {reason}"),
     }
 }
 

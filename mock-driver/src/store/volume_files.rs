@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::store::PathError;
 
-pub(crate) use self::copy::SweepReport;
+pub(crate) use self::copy::{SweepReport, paths_in};
 pub(crate) use self::extent::{BLOCK, Extent, is_blank};
 pub use self::file_id::FileId;
 pub(crate) use self::file_id::{FILESYSTEM, file_name};

@@ -13,7 +13,7 @@ use super::field_error::FieldError;
 use super::value::{AnyCode, Effect};
 use crate::fault::duration::Time;
 use crate::fault::edit::Edits;
-use crate::fault::io::{Bytes, IoEnd, IoError, IoKind, IoKinds};
+use crate::fault::io::{Bytes, IoEnd, IoError, IoKind, IoKinds, NEEDS_BYTES};
 use crate::fault::random::DelayDistribution;
 use crate::fault::response::Response;
 use crate::fault::rule::{Action, CallEnd, Exit, Hang, Match, Methods, Phase, State};
@@ -237,6 +237,7 @@ impl RawAction {
     fn check_io(&self, io: Option<&IoKinds>) -> Result<(), FieldError> {
         let Some(IoKinds(kinds)) = io else { return Ok(()) };
         let all = |kind| kinds.iter().all(|other| *other == kind);
+        let transfer_bytes = kinds.iter().all(|kind| kind.has_bytes());
         FieldError::first([
             (
                 self.hang == Some(Hang::ClientCancel),
@@ -247,6 +248,11 @@ impl RawAction {
                 self.torn.is_some() && !all(IoKind::Write),
                 "action.torn",
                 "needs match.io: write",
+            ),
+            (
+                self.bandwidth.is_some() && !transfer_bytes,
+                "action.bandwidth",
+                NEEDS_BYTES,
             ),
             (
                 self.bandwidth == Some(Bytes(0)),

@@ -5,7 +5,7 @@ use wildmatch::WildMatch;
 
 use super::field_error::FieldError;
 use crate::fault::field_path;
-use crate::fault::io::Offsets;
+use crate::fault::io::{IoKinds, NEEDS_BYTES, Offsets};
 use crate::fault::rule::{LocationMatch, Match, Methods, State};
 use crate::rpc::method::Method;
 
@@ -118,7 +118,17 @@ impl Match {
             return Err(FieldError::new(field, reason));
         }
         let is_empty = self.offset.is_some_and(Offsets::is_empty);
-        FieldError::first([(is_empty, "match.offset", "to must be above from")])?;
+        let kinds = self.io.iter().flat_map(|IoKinds(kinds)| kinds);
+        let has_bytes = kinds.into_iter().all(|kind| kind.has_bytes());
+        FieldError::first([
+            (is_empty, "match.offset", "to must be above from"),
+            (self.offset.is_some() && !has_bytes, "match.offset", NEEDS_BYTES),
+            (
+                self.io.is_some() && self.bytes_above.is_some() && !has_bytes,
+                "match.bytes-above",
+                NEEDS_BYTES,
+            ),
+        ])?;
         match &self.not {
             Some(not) if is_io => not.check_io(true).map_err(in_not),
             Some(_) | None => Ok(()),

@@ -1,6 +1,7 @@
 //! Device faults: which I/O a rule matches, and that calls and I/O have rules of their own.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 use crate::fault::{FilePath, Io};
@@ -66,6 +67,7 @@ fn rules_match_io_by_kind_path_offset_and_length() {
         ("io: write, bytes-above: 4096", false),
         ("io: write, not: {path: 'a/*'}", false),
         ("io: write, not: {path: 'c/*'}", true),
+        ("io: write, not: {volume: vol-0}", false),
         ("method: '*'", false),
     ] {
         let action = match matches {
@@ -102,17 +104,97 @@ fn rules_that_cannot_take_effect_conflict() {
     let rule = |yaml: &str| Rule::read_list(yaml).unwrap().remove(0);
     let eio = rule("- {id: eio, match: {io: read, volume: 'vol-*'}, action: {errno: EIO}}");
     let other = rule("- {id: other, match: {io: read, volume: other}, action: {errno: EIO}}");
+    let not_vol_0 = rule("- {id: not, match: {io: read, not: {volume: vol-0}}, action: {errno: EIO}}");
+    let not_log =
+        rule("- {id: log, match: {io: read, not: {volume: vol-0, path: log}}, action: {errno: EIO}}");
     let faults = Faults::default();
-    faults.set_volume_without_io("vol-0", "n", Some("is a raw block device"));
-    let error = faults.put(eio.clone()).unwrap_err().to_string();
-    assert!(
-        error.contains("volume \"vol-0\" is a raw block device"),
-        "{error}"
-    );
+    let published = PublishedWithout::default();
+    faults.limit_io(published.clone());
+    faults.load(Origin::File, vec![eio.clone()]).unwrap();
+    assert!(faults.names_io("vol-0", "n") && !faults.names_io("other", "n"));
+    assert!(faults.remove(RuleKind::Rule, "eio"));
+    *crate::lock(&published.0) = vec!["vol-0"];
+    for refused in [&eio, &not_log] {
+        let error = faults.put(refused.clone()).unwrap_err().to_string();
+        assert!(
+            error.contains("volume \"vol-0\" is a raw block device"),
+            "{error}"
+        );
+    }
+    let error = faults.restart().unwrap_err().to_string();
+    assert!(error.contains("rule \"eio\": match.io"), "{error}");
+    assert!(faults.is_empty());
+    faults.put(not_vol_0).unwrap();
+    assert!(faults.names_io("vol-1", "n") && !faults.names_io("vol-0", "n"));
     faults.put(other).unwrap();
-    faults.set_volume_without_io("vol-0", "n", None);
-    faults.put(eio.clone()).unwrap();
-    let error = faults.reject_io("there is no /dev/fuse").unwrap_err().to_string();
-    assert!(error.contains("there is no /dev/fuse"), "{error}");
+    crate::lock(&published.0).clear();
+    faults.put_all(vec![eio.clone(), not_log]).unwrap();
+    faults.limit_io("there is no /dev/fuse".to_owned());
+    let conflicts: Vec<String> = faults.io_conflicts().iter().map(ToString::to_string).collect();
+    assert_eq!(conflicts.len(), 4, "{conflicts:?}");
+    assert!(conflicts[0].contains("there is no /dev/fuse"), "{conflicts:?}");
     assert!(faults.check(&[eio]).is_err());
+}
+
+/// Volumes that are published without device faults.
+#[derive(Clone, Debug, Default)]
+struct PublishedWithout(Arc<Mutex<Vec<&'static str>>>);
+
+impl IoLimit for PublishedWithout {
+    fn reason(&self, is_named: IsNamed<'_>) -> Option<String> {
+        let volumes = crate::lock(&self.0);
+        let named = volumes.iter().find(|volume| is_named(volume, "n"))?;
+        Some(format!("volume \"{named}\" is a raw block device"))
+    }
+}
+
+/// An I/O during whose decision the rule is removed.
+struct Removing<'f>(&'f Faults, AtomicBool);
+
+impl CallInfo for Removing<'_> {
+    fn path(&self) -> &str {
+        "read"
+    }
+
+    fn volume(&self) -> &str {
+        "vol-0"
+    }
+
+    fn io(&self) -> Option<Io<'_>> {
+        Some(Io {
+            kind: IoKind::Read,
+            range: None,
+            path: self,
+        })
+    }
+}
+
+impl FilePath for Removing<'_> {
+    fn file_path(&self) -> String {
+        self.1.store(true, Ordering::SeqCst);
+        // Until the rule is removed, or its removal waits for the decision.
+        while self.0.rules.try_read().is_ok_and(|rules| !rules.is_empty()) {
+            std::thread::yield_now();
+        }
+        "a".to_owned()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn rule_that_is_removed_during_a_decision_blocks_nothing() {
+    let faults = mk_rules("- {id: a, match: {io: read, path: a}, action: {hang: release}}");
+    let operation = Removing(&faults, AtomicBool::new(false));
+    let rule = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !operation.1.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            faults.remove(RuleKind::Rule, "a")
+        });
+        faults.decide(&operation).rule
+    });
+    if let Some(mut rule) = rule {
+        let released = tokio::time::timeout(Duration::from_secs(60), rule.pause()).await;
+        released.expect("must be released when the rule is removed");
+    }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::DeviceLocation;
 use crate::store::PathError;
-use crate::store::volume_files::file_name;
+use crate::store::volume_files::{file_name, paths_in};
 
 /// Prefix of a link to a target.
 pub(super) const TARGET: &str = ".target-csi-mock-";
@@ -40,14 +40,9 @@ impl TargetNotes {
 /// The noted targets in a directory with links to devices.
 pub(crate) fn noted_in(directory: &Path) -> Result<Vec<PathBuf>, PathError> {
     let mut targets = Vec::new();
-    for entry in fs::read_dir(directory).map_err(PathError::of("read", directory))? {
-        let entry = entry.map_err(PathError::of("read", directory))?;
-        if entry
-            .file_name()
-            .as_encoded_bytes()
-            .starts_with(TARGET.as_bytes())
-        {
-            let path = entry.path();
+    for path in paths_in(directory)? {
+        let name = path.file_name().unwrap_or_default();
+        if name.as_encoded_bytes().starts_with(TARGET.as_bytes()) {
             targets.push(fs::read_link(&path).map_err(PathError::of("read the link", &path))?);
         }
     }

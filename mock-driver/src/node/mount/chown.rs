@@ -7,6 +7,7 @@ use std::path::Path;
 
 use super::error::Error;
 use crate::store::PathError;
+use crate::store::volume_files::paths_in;
 
 /// Readable and writable for the group, and setgid, so that new files get the group.
 const DIRECTORY: u32 = 0o2770;
@@ -22,10 +23,7 @@ pub(super) fn give(root: &Path, group: &str) -> Result<(), Error> {
         return Ok(());
     }
     // The root is changed last: its group shows that all files were changed.
-    for entry in fs::read_dir(root).map_err(PathError::of("read", root))? {
-        give_entry(&entry.map_err(PathError::of("read", root))?.path(), group)?;
-    }
-    take(root, group, DIRECTORY)
+    give_entry(root, group)
 }
 
 fn give_entry(path: &Path, group: u32) -> Result<(), Error> {
@@ -34,8 +32,8 @@ fn give_entry(path: &Path, group: u32) -> Result<(), Error> {
         return lchown(path, None, Some(group)).map_err(failed(path, group));
     }
     if meta.is_dir() {
-        for entry in fs::read_dir(path).map_err(PathError::of("read", path))? {
-            give_entry(&entry.map_err(PathError::of("read", path))?.path(), group)?;
+        for entry in paths_in(path)? {
+            give_entry(&entry, group)?;
         }
         return take(path, group, DIRECTORY);
     }

@@ -83,13 +83,20 @@ impl Unsynced {
     /// Loses all unsynced writes, and returns how many files had some.
     pub(super) fn lose(&mut self) -> Result<usize> {
         let lost = std::mem::take(self);
-        for before in lost.files.values() {
-            let file = before.inode.open(OFlags::RDWR)?;
-            file.set_len(before.size)?;
-            for (number, block) in &before.blocks {
-                file.write_all_at(block, number * BLOCK)?;
-            }
-        }
-        Ok(lost.files.len())
+        // The other files lose theirs nevertheless.
+        let results: Vec<_> = lost.files.values().map(Before::restore).collect();
+        let restored: Result<Vec<()>> = results.into_iter().collect();
+        restored.map(|files| files.len())
+    }
+}
+
+// === impl Before ===
+
+impl Before {
+    fn restore(&self) -> Result<()> {
+        let file = self.inode.open(OFlags::RDWR)?;
+        file.set_len(self.size)?;
+        let mut blocks = self.blocks.iter();
+        blocks.try_for_each(|(number, block)| file.write_all_at(block, number * BLOCK))
     }
 }

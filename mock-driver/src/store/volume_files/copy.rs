@@ -178,7 +178,7 @@ pub(super) fn sweep(directory: &Path, known: &[FileId]) -> Result<SweepReport, P
 }
 
 /// The paths in a directory; none if it does not exist.
-pub(super) fn paths_in(folder: &Path) -> Result<Vec<PathBuf>, PathError> {
+pub(crate) fn paths_in(folder: &Path) -> Result<Vec<PathBuf>, PathError> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),

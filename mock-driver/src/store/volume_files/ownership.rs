@@ -98,6 +98,14 @@ struct Marker {
     kept: bool,
 }
 
+// === impl ClaimError ===
+
+impl From<PathError> for ClaimError {
+    fn from(PathError { act, path, source }: PathError) -> Self {
+        Self::Io { act, path, source }
+    }
+}
+
 // === impl VolumeFiles ===
 
 impl VolumeFiles {
@@ -184,7 +192,7 @@ fn claim(
     owner: &Owner,
     state_dir: Option<&Path>,
 ) -> Result<File, ClaimError> {
-    durable::create_dir_all(directory).map_err(failed("create", directory))?;
+    durable::create_dir_all(directory).map_err(PathError::of("create", directory))?;
     if !directory.join(LOCK).exists() {
         // A refused directory gets no lock file; the check under the lock decides.
         examine(directory, owner, state_dir)?;
@@ -195,11 +203,7 @@ fn claim(
         Claimed::New => {}
         // Before the marker, so that a crash in between repeats it.
         Claimed::FromMemory => {
-            copy::sweep(directory, &[]).map_err(|PathError { act, path, source }| ClaimError::Io {
-                act,
-                path,
-                source,
-            })?;
+            copy::sweep(directory, &[])?;
         }
     }
     let marker = Marker {
@@ -207,13 +211,14 @@ fn claim(
         array: owner.array.clone(),
         kept: owner.is_kept,
     };
-    durable::write_json(directory, MARKER, &marker).map_err(failed("write the marker in", directory))?;
+    durable::write_json(directory, MARKER, &marker)
+        .map_err(PathError::of("write the marker in", directory))?;
     Ok(lock)
 }
 
 fn take_lock(directory: &Path) -> Result<File, ClaimError> {
     let path = directory.join(LOCK);
-    let lock = durable::try_lock(&path).map_err(failed("lock", &path))?;
+    let lock = durable::try_lock(&path).map_err(PathError::of("lock", &path))?;
     lock.ok_or_else(|| ClaimError::InUse {
         path: directory.to_owned(),
     })
@@ -258,9 +263,9 @@ fn read(path: &Path) -> Result<Option<Marker>, ClaimError> {
     let file = match opened {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed("read", path)(error)),
+        Err(error) => return Err(PathError::of("read", path)(error).into()),
     };
-    let text = io::read_to_string(file).map_err(failed("read", path))?;
+    let text = io::read_to_string(file).map_err(PathError::of("read", path))?;
     let damaged = |reason| ClaimError::Damaged {
         path: path.to_owned(),
         reason,
@@ -278,14 +283,16 @@ fn read(path: &Path) -> Result<Option<Marker>, ClaimError> {
 fn unknown(directory: &Path, state_dir: Option<&Path>) -> Result<Option<PathBuf>, ClaimError> {
     // Canonical paths do not depend on how a path is written.
     let state_dir = state_dir.and_then(|path| path.canonicalize().ok());
-    let canonical = directory.canonicalize().map_err(failed("resolve", directory))?;
+    let canonical = directory
+        .canonicalize()
+        .map_err(PathError::of("resolve", directory))?;
     let is_state_dir = state_dir.as_deref() == Some(&canonical);
-    for path in entries(directory)? {
+    for path in copy::paths_in(directory)? {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let mut found = None;
         match name.as_ref() {
             "volumes" | "snapshots" => {
-                found = entries(&path)?.into_iter().next();
+                found = copy::paths_in(&path)?.into_iter().next();
             }
             // Files of node processes, which may start before the array's process, and of the filesystem.
             "devices" => found = foreign_below(&path, is_device_link)?,
@@ -313,11 +320,11 @@ fn foreign_below(folder: &Path, is_ours: impl Fn(&Path) -> bool) -> Result<Optio
     if !is_directory(folder) {
         return Ok(Some(folder.to_owned()));
     }
-    for path in entries(folder)? {
+    for path in copy::paths_in(folder)? {
         if !is_directory(&path) {
             return Ok(Some(path));
         }
-        let found = entries(&path)?.into_iter().find(|entry| !is_ours(entry));
+        let found = copy::paths_in(&path)?.into_iter().find(|entry| !is_ours(entry));
         if found.is_some() {
             return Ok(found);
         }
@@ -348,16 +355,4 @@ fn is_private_staging(path: &Path) -> bool {
     let above = path.parent().and_then(|above| above.metadata().ok());
     above.is_some_and(|above| above.dev() != metadata.dev())
         || fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
-}
-
-fn entries(directory: &Path) -> Result<Vec<PathBuf>, ClaimError> {
-    let entries = fs::read_dir(directory).map_err(failed("read", directory))?;
-    entries
-        .map(|entry| Ok(entry.map_err(failed("read", directory))?.path()))
-        .collect()
-}
-
-fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ClaimError {
-    let path = path.to_owned();
-    move |source| ClaimError::Io { act, path, source }
 }

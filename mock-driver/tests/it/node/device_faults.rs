@@ -32,15 +32,12 @@ impl Pod {
         let faults = machine.path("faults.yaml");
         let rule = "- {id: later, enabled: false, match: {io: read}, action: {errno: EIO}}";
         fs::write(&faults, if flags.is_empty() { rule } else { "" }).unwrap();
-        let endpoint = format!("unix://{}", machine.path("admin.sock").display());
-        let mut command = machine.command("csi.sock");
-        command.arg(format!("--admin-endpoint={endpoint}")).args(flags);
-        command.arg(format!("--faults={}", faults.display()));
-        let mut running = machine.start_with(command, "csi.sock").await;
+        let mut running = Self::start_driver(&machine, flags).await;
         let used = running
             .calls
-            .use_volume(&machine, "a", mount(Mode::SingleNodeWriter));
+            .use_volume(&machine, "a", mount(Mode::SingleNodeMultiWriter));
         used.await.unwrap();
+        let endpoint = format!("unix://{}", machine.path("admin.sock").display());
         Self {
             volume: running.calls.published.clone().unwrap().volume_id,
             admin: Client::new(endpoint.parse().unwrap()),
@@ -49,18 +46,43 @@ impl Pod {
         }
     }
 
-    /// A shell in the volume, as in a container of a pod.
-    fn shell(&self, script: &str) -> Command {
-        let target = self.machine.path("targets").join(&self.volume);
-        let mut shell = Command::new("sh");
-        shell.args(["-c", &format!("cd {} && {script}", target.display())]);
-        self.machine.namespace.as_ref().unwrap().command(&shell)
+    async fn start_driver(machine: &Machine, flags: &[&str]) -> Running {
+        let mut command = machine.command("csi.sock");
+        let admin = machine.path("admin.sock");
+        command.arg(format!("--admin-endpoint=unix://{}", admin.display()));
+        command.arg(format!("--faults={}", machine.path("faults.yaml").display()));
+        command.args(flags);
+        machine.start_with(command, "csi.sock").await
     }
 
+    /// A shell in the volume, as in a container of a pod.
     fn spawn(&self, script: &str) -> Child {
-        let mut shell = self.shell(script);
+        self.spawn_in("targets", script)
+    }
+
+    /// A shell at a path of the volume.
+    fn spawn_in(&self, folder: &str, script: &str) -> Child {
+        let path = self.machine.path(folder).join(&self.volume);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("cd {} && {script}", path.display())]);
+        let mut shell = self.machine.namespace.as_ref().unwrap().command(&shell);
         shell.stdout(Stdio::piped()).stderr(Stdio::piped());
         shell.spawn().unwrap()
+    }
+
+    /// The number of descriptors of the driver.
+    fn descriptors(&self) -> usize {
+        let root = self.running.program.root();
+        fs::read_dir(root.with_file_name("fd")).unwrap().count()
+    }
+
+    /// Ends the driver in order, and starts the next one.
+    async fn restart(&mut self, flags: &[&str]) {
+        self.running.program.signal(rustix::process::Signal::TERM);
+        assert!(self.running.program.ended().await.success());
+        let published = self.running.calls.published.clone();
+        self.running = Self::start_driver(&self.machine, flags).await;
+        self.running.calls.published = published;
     }
 
     async fn run(&self, script: &str) -> Output {
@@ -109,12 +131,20 @@ impl Pod {
 
     async fn publish_again(&mut self) {
         let request = self.running.calls.published.clone().unwrap();
-        self.running
-            .calls
-            .node
-            .node_publish_volume(request)
-            .await
-            .unwrap();
+        self.publish(request).await.unwrap();
+    }
+
+    async fn publish(&mut self, request: v1::NodePublishVolumeRequest) -> Result<(), tonic::Status> {
+        let published = self.running.calls.node.node_publish_volume(request).await;
+        published.map(drop)
+    }
+
+    /// Checks that a rule for the volume is refused with a word of the reason.
+    async fn refuses(&self, reason: &str) {
+        let matches = json!({"io": "read", "volume": &self.volume});
+        let rule = mk_rule("late", matches, json!({"errno": "EIO"}));
+        let refused = self.admin.put_fault(&rule).await.unwrap_err().to_string();
+        assert!(refused.contains(reason), "{refused}");
     }
 
     async fn unpublish(&mut self) {
@@ -326,6 +356,118 @@ async fn passthrough_filesystem_behaves_like_the_staged_one() {
     pod.end().await;
 }
 
+/// What programs rely on: the output of each line is the same in the volume as below it, on the staged filesystem.
+const SAME: &str = r#"
+    step() { printf '%s: ' "$1"; shift; ( "$@" ) 2>&1 | sed "s/.*: //" | tr '\n' ' '; echo; }
+    as_user() { setpriv --reuid=1234 --regid=1234 --clear-groups "$@"; }
+    full() { dd if=/dev/zero of=$1 bs=1M count=99 2>$1.log; [ "$(stat -c %s $1)" = "$(sed -n 's/ bytes.*//p' $1.log)" ]; echo $?; rm $1 $1.log; }
+    allocated() { fallocate -l 1M $1 && fallocate -p -o 4096 -l 8192 $1; stat -c '%s %b' $1; }
+    linked() { echo 1 > $1; ln $1 $1-2; rm $1; echo 2 > $1-2; ln $1-2 $1-3; stat -c %h $1-3; cat $1-3; }
+    over() { echo old > $1; exec 3<$1; echo new > $1-new; mv $1-new $1; cat <&3 $1; stat -L -c %h /proc/self/fd/3; }
+    removed() { echo 12345 > $1; exec 3<>$1; rm $1; truncate -s 3 /proc/self/fd/3; cat /proc/self/fd/3; stat -L -c '%s %h' /proc/self/fd/3; }
+    privileged() { echo x > $1; chown 1234 $1; chmod 6775 $1; as_user sh -c "echo y >> $1"; stat -c %a $1; }
+    truncated() { truncate -s 10 $1; echo more >> $1; truncate -s 12 $1; stat -c %s $1; truncate -s 20T $1; }
+    large() { echo end | dd of=$1 seek=5G oflag=seek_bytes 2>/dev/null; stat -c '%s %b' $1; tail -c 4 $1; rm $1; }
+    direct() { dd if=/dev/zero of=$1 bs=4096 count=2 oflag=direct && dd if=$1 of=$1-2 iflag=direct bs=4096; cmp $1 $1-2; } 2>/dev/null
+    named() { touch "$(printf '\377\376')" "a b" "$(printf '%0255d' 1)"; ls -b; touch "$(printf '%0256d' 1)"; }
+    locked() { ( flock -n 3 && flock -n $1 true; echo $? ) 3>$1; flock -n $1 echo free; }
+    old() { touch -d '1950-01-01 00:00:00.5Z' $1; stat -c %y $1; }
+    synced() { mkdir $1; echo x > $1/x; sync $1/x $1 .; }
+    run() { cp /bin/echo $1; ./$1 ran; }
+    many() { mkdir $1; for n in 1 2 3 4 5 6 7 8; do ( for k in $(seq 25); do echo $n > $1/$n-$k; mv $1/$n-$k $1/$n+$k; echo $n-$k >> $1/all; done ) & done; wait; ls $1 | wc -l; sort -u $1/all | wc -l; }
+    same() { cd ..; ls -ia | grep -q "^ *$(stat -c %i .) \.\$"; echo $?; }
+    for name in same linked over removed allocated privileged truncated large direct named locked old synced run many full; do step $name $name $name; done"#;
+
+#[tokio::test]
+async fn programs_see_no_difference_to_the_staged_filesystem() {
+    verdict::require!(Fuse);
+    let pod = Pod::on(Machine::apart(false), &["--device-faults"]).await;
+    let mut seen = Vec::new();
+    for (folder, name) in [("staging", "a"), ("targets", "b")] {
+        let child = pod.spawn_in(
+            folder,
+            &format!("mkdir {name} && cd {name} && chmod 777 . && {SAME}"),
+        );
+        let output = ended(child).await;
+        assert!(output.status.success(), "{output:?}");
+        seen.push(String::from_utf8_lossy(&output.stdout).into_owned());
+        pod.succeeds(&format!("rm -r {name}")).await;
+    }
+    let lines = |index: usize| seen[index].lines().collect::<Vec<_>>();
+    assert_eq!(lines(0), lines(1));
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn failed_lookups_and_creations_leave_no_descriptor() {
+    verdict::require!(Fuse);
+    let pod = Pod::start(false).await;
+    // Which the kernel does not know in the volume.
+    let created = pod.spawn_in("staging", "for n in $(seq 100); do : > old$n; done");
+    assert!(ended(created).await.status.success());
+    let before = pod.descriptors();
+    let matches = json!({"io": ["create", "stat"]});
+    pod.set(mk_rule("late", matches, json!({"effect": true, "errno": "EIO"})))
+        .await;
+    pod.succeeds("for n in $(seq 100); do ! stat old$n; ! mkdir new$n; ! touch file$n; done 2>&1; true")
+        .await;
+    pod.clear().await;
+    let after = pod.descriptors();
+    assert!(after < before + 50, "{before} before, {after} after");
+    assert_eq!(pod.succeeds("ls | wc -l").await, "301\n", "they were created");
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn rule_with_effect_skips_io_that_fails_by_itself() {
+    verdict::require!(Fuse);
+    let pod = Pod::start(false).await;
+    let mut late = mk_rule(
+        "late",
+        json!({"io": "write"}),
+        json!({"effect": true, "errno": "EIO"}),
+    );
+    late["times"] = json!(1);
+    pod.set(late).await;
+    let error = pod.fails("truncate -s 20T data").await;
+    assert!(error.contains("File too large"), "{error}");
+    pod.fails("echo done >> data").await;
+    assert_eq!(pod.succeeds("cat data").await, "done\n");
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn reading_takes_the_time_of_the_bytes_that_are_there() {
+    verdict::require!(Fuse);
+    let pod = Pod::start(false).await;
+    pod.succeeds("echo few > data").await;
+    pod.set(mk_rule(
+        "narrow",
+        json!({"io": "read"}),
+        json!({"bandwidth": "16Ki"}),
+    ))
+    .await;
+    let begun = Instant::now();
+    pod.succeeds("cat data").await;
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    pod.end().await;
+}
+
+#[tokio::test]
+async fn rules_match_paths_of_linked_and_removed_files_and_fsync_of_directories() {
+    verdict::require!(Fuse);
+    let pod = Pod::start(false).await;
+    let matches = json!({"io": ["read", "fsync"], "path": "seen*"});
+    pod.set(mk_rule("eio", matches, json!({"errno": "EIO"}))).await;
+    pod.succeeds("echo 1 > first && ln first seen && rm first && mkdir seen-dir")
+        .await;
+    pod.fails("cat seen").await;
+    pod.fails("exec 3<seen; rm seen; cat <&3").await;
+    let error = pod.fails("sync seen-dir").await;
+    assert!(error.contains("Input/output error"), "{error}");
+    pod.end().await;
+}
+
 #[tokio::test]
 async fn killed_driver_leaves_no_passthrough_filesystem() {
     verdict::require!(Fuse);
@@ -480,6 +622,76 @@ async fn rule_that_cannot_take_effect_is_refused() {
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().contains("device-mapper"), "{refused}");
     pod.end().await;
+}
+
+#[tokio::test]
+async fn restarted_driver_refuses_rules_for_volumes_published_without_device_faults() {
+    verdict::require!(Fuse);
+    let mut pod = Pod::on(Machine::apart(true), &["--latency=0s"]).await;
+    pod.restart(&[]).await;
+    pod.refuses("--device-faults").await;
+    let other = json!({"io": "read", "volume": "*", "not": {"volume": &pod.volume, "node": HERE}});
+    // Both the volume of the array and the inline one are published.
+    let all_but_these = json!({"io": "read", "not": {"volume": "*"}});
+    pod.set(mk_rule("none", all_but_these, json!({"errno": "EIO"})))
+        .await;
+    let other = mk_rule("other", other, json!({"errno": "EIO"}));
+    let refused = pod.admin.put_fault(&other).await.unwrap_err().to_string();
+    assert!(refused.contains("inline-a"), "{refused}");
+
+    let block = mk_block(Mode::SingleNodeWriter);
+    let calls = &mut pod.running.calls;
+    let published = calls.published.clone();
+    calls.use_volume(&pod.machine, "b", block).await.unwrap();
+    let mounted = std::mem::replace(&mut pod.volume, calls.published.clone().unwrap().volume_id);
+    calls.published = published;
+    pod.restart(&[]).await;
+    pod.refuses("device-mapper").await;
+    pod.volume = mounted;
+
+    // A rule of the fault file is there first: a second target would not have it.
+    let rule = format!(
+        "- {{id: file, match: {{io: read, volume: {}}}, action: {{errno: EIO}}}}",
+        pod.volume
+    );
+    fs::write(pod.machine.path("faults.yaml"), rule).unwrap();
+    pod.restart(&[]).await;
+    let first = pod.running.calls.published.clone().unwrap();
+    let target = text(&pod.machine.path("targets").join(format!("{}-2", pod.volume)));
+    let second = v1::NodePublishVolumeRequest {
+        target_path: target.clone(),
+        ..first.clone()
+    };
+    let refused = pod.publish(second.clone()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains(&first.target_path), "{refused}");
+    pod.unpublish().await;
+    pod.publish(second).await.unwrap();
+    pod.publish_again().await;
+    pod.succeeds("echo x > data").await;
+    pod.fails("cat data").await;
+    let request = v1::NodeUnpublishVolumeRequest {
+        volume_id: pod.volume.clone(),
+        target_path: target,
+    };
+    pod.running
+        .calls
+        .node
+        .node_unpublish_volume(request)
+        .await
+        .unwrap();
+    pod.fails("cat data").await;
+    remove_state(pod).await;
+}
+
+/// Ends a driver that keeps its state.
+async fn remove_state(pod: Pod) {
+    let Pod {
+        mut running, machine, ..
+    } = pod;
+    running.calls.undo_all(&machine, "").await;
+    running.end().await;
+    assert_clean(&machine, "").await;
 }
 
 #[tokio::test]
