@@ -341,6 +341,14 @@ fn late_watch_is_no_violation() {
         ..va("a")
     });
     assert_eq!(chain.broken(), BTreeSet::from([Clause::FinalizerBeforePublish]));
+    // A relist shows the latest version only.
+    let gap = history()
+        .watched()
+        .va(va("a"))
+        .publish("a", OK)
+        .add(Observation::GapBegan("watch".to_owned()))
+        .va(attached("a"));
+    assert_eq!(gap.broken(), BTreeSet::new());
     let chain = history()
         .watched()
         .va(Attachment {

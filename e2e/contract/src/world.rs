@@ -42,6 +42,8 @@ pub struct World {
     pub leader: Option<(usize, Option<Name>)>,
     /// Gaps in the record that have not ended.
     pub gaps: BTreeMap<String, usize>,
+    /// When the latest gap began.
+    pub last_gap: Option<usize>,
     /// UIDs whose finalizer another client removed, until they have it again.
     pub taken: BTreeSet<Name>,
     /// The recorded targets of these, until a publish with the finalizer begins.
@@ -103,6 +105,7 @@ impl World {
             publishes: true,
             leader: None,
             gaps: BTreeMap::new(),
+            last_gap: None,
             taken: BTreeSet::new(),
             taken_targets: BTreeSet::new(),
             last_fault: None,
@@ -223,7 +226,7 @@ impl World {
             }
             Observation::Healed => (self.healed, self.relapsed) = (Some(number), None),
             Observation::GapBegan(what) => {
-                self.last_fault = Some(number);
+                (self.last_fault, self.last_gap) = (Some(number), Some(number));
                 self.gaps.insert(what.clone(), number);
             }
             Observation::GapEnded(what) => {
@@ -304,23 +307,7 @@ impl World {
         if let Some(state) = left {
             state.orphaned = state.is_unknown();
         }
-        let key = || self.handle(version).map(|handle| (handle, version.node.clone()));
         let is_deleting = version.deleting.is_some();
-        let known = self.attachments.get(&version.name);
-        let known = known.filter(|state| state.version.uid == version.uid);
-        let begins_deletion = is_deleting && known.is_none_or(|state| state.deleting.is_none());
-        let forced = key();
-        let healthy = self.nodes.get(&version.node).and_then(|node| node.healthy);
-        match forced {
-            // Only the begin of the deletion counts: a node that fails later does not excuse it.
-            Some(force) if begins_deletion && healthy == Some(false) => {
-                self.forced.entry(force).or_insert(number);
-            }
-            Some(force) if known.is_none() && !is_deleting => {
-                self.forced.remove(&force);
-            }
-            Some(_) | None => {}
-        }
         let known = self.attachments.get_mut(&version.name);
         if let Some(state) = known.filter(|state| state.version.uid == version.uid) {
             let is_write = state.version.deleting.is_some() == is_deleting && state.version != *version;
@@ -333,6 +320,10 @@ impl World {
             state.version = version.clone();
             state.seen.1 = number;
             return;
+        }
+        // A new attachment ends the force of the former one.
+        if let Some(handle) = self.handle(version).filter(|_| !is_deleting) {
+            self.forced.remove(&(handle, version.node.clone()));
         }
         let state = AttachmentState {
             version: version.clone(),
@@ -365,6 +356,7 @@ impl World {
                 let attachment = &state.version;
                 (attachment.finalizer, attachment.deleting.is_none(), state.seen.0)
             });
+            let is_shared = self.attachments_of(&call.target).nth(1).is_some();
             let is_guarded = owner.is_some_and(|state| state.version.finalizer);
             let owner = owner.map(|state| state.version.uid.clone());
             if is_guarded {
@@ -372,6 +364,7 @@ impl World {
             }
             let state = self.targets.entry(call.target.clone()).or_default();
             state.publish_began(number, owner);
+            state.shared = is_shared;
             // The attacher sent it before it could know that another client had taken the finalizer.
             state.taken = self.taken_targets.contains(&call.target);
         } else {

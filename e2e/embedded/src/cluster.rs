@@ -246,7 +246,7 @@ fn start_controllers(
         client: client.clone(),
         clock: options.clock.clone(),
         seed: options.seed,
-        attach_detach: options.attach_detach,
+        attach_detach: options.attach_detach.clone(),
         node_monitor_grace_period: options.node_monitor_grace_period,
     });
     let panicked = panicked.clone();

@@ -1,6 +1,9 @@
 //! Helpers for Node objects.
 
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint, Toleration};
+use kube::api::Patch;
+use serde::Serialize;
+use serde_json::{Value, json};
 
 /// Key of the out-of-service taint, which an administrator sets on a node that is shut down.
 pub(crate) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
@@ -37,6 +40,23 @@ pub(crate) fn has_taint(node: &Node, key: &str) -> bool {
         .any(|taint| taint.key == key)
 }
 
+/// The difference between a list of the Node's status as an informer or the API server has it and `new`, as `PatchNodeStatus`:
+/// if the informer is late, nothing changes although the API server has another list.
+pub(crate) fn status_patch<T>(field: &str, known: Option<&[T]>, new: &[T]) -> Patch<Value>
+where
+    T: PartialEq + Serialize,
+{
+    let list = match new {
+        [] => Value::Null,
+        new => json!(new),
+    };
+    let is_equal = known.unwrap_or_default() == new;
+    Patch::Strategic(match is_equal {
+        true => json!({}),
+        false => json!({"status": {field: list}}),
+    })
+}
+
 /// Whether the toleration matches the taint (`Toleration.ToleratesTaint`). Operators `Lt` and `Gt` need an alpha feature.
 pub(crate) fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let matches = |given: &Option<String>, found: &str| {
@@ -51,4 +71,37 @@ pub(crate) fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
             }
             Some(operator) => operator == "Exists",
         }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_patch_is_the_difference_to_the_known_list() {
+        let patch = |known: Option<&[&str]>, new: &[&str]| {
+            let Patch::Strategic(patch) = status_patch("volumesInUse", known, new) else {
+                panic!("the patch must be a strategic one");
+            };
+            patch
+        };
+        let cases = [
+            (None, &["a"][..], json!({"status": {"volumesInUse": ["a"]}})),
+            (
+                Some(&["a", "b"][..]),
+                &["a"][..],
+                json!({"status": {"volumesInUse": ["a"]}}),
+            ),
+            (
+                Some(&["a"][..]),
+                &[][..],
+                json!({"status": {"volumesInUse": null}}),
+            ),
+            (Some(&["a"][..]), &["a"][..], json!({})),
+            (None, &[][..], json!({})),
+        ];
+        for (known, new, expected) in cases {
+            assert_eq!(patch(known, new), expected, "{known:?} to {new:?}");
+        }
+    }
 }

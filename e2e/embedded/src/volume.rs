@@ -47,8 +47,8 @@ impl VolumeSpec {
     }
 
     /// The spec of a pod's inline volume with an in-tree source.
-    pub(crate) fn from_inline(volume: &Volume, namespace: &str) -> Option<Self> {
-        let translated = skip_untranslatable(migration::inline_to_csi(volume, namespace))?;
+    pub(crate) fn from_inline(volume: &Volume) -> Option<Self> {
+        let translated = skip_untranslatable(migration::inline_to_csi(volume))?;
         Some(Self {
             inline: translated.spec.clone().map(Box::new),
             ..Self::from_translated(&translated)?
@@ -260,15 +260,16 @@ mod tests {
 
     #[test]
     fn attachment_of_an_inline_volume_has_the_translated_source() {
-        let volume = serde_json::json!({"name": "v", "gcePersistentDisk": {"pdName": "p", "fsType": "xfs"}});
+        let volume =
+            serde_json::json!({"name": "v", "awsElasticBlockStore": {"volumeID": "vol-1", "fsType": "xfs"}});
         let volume: Volume = serde_json::from_value(volume).unwrap();
-        let spec = VolumeSpec::from_inline(&volume, "ns").unwrap();
-        assert_eq!(spec.handle, "projects/UNSPECIFIED/zones/UNSPECIFIED/disks/p");
+        let spec = VolumeSpec::from_inline(&volume).unwrap();
+        assert_eq!(spec.handle, "vol-1");
         let inline = serde_json::to_value(spec.inline.unwrap()).unwrap();
         let expected = serde_json::json!({
             "accessModes": ["ReadWriteOnce"],
-            "csi": {"driver": "pd.csi.storage.gke.io", "fsType": "xfs", "volumeAttributes": {"partition": ""},
-                "volumeHandle": "projects/UNSPECIFIED/zones/UNSPECIFIED/disks/p"},
+            "csi": {"driver": "ebs.csi.aws.com", "fsType": "xfs", "volumeAttributes": {"partition": "0"},
+                "volumeHandle": "vol-1"},
             "volumeMode": "Filesystem",
         });
         assert_eq!(inline, expected);

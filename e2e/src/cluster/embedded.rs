@@ -277,7 +277,7 @@ fn attach_detach_options(settings: ClusterSettings, default: AttachDetachOptions
         csi_timeout: settings.csi_timeout.unwrap_or(default.csi_timeout),
         populator_loop_sleep_period: populator_period(default.populator_loop_sleep_period),
         populator_list_pods_retry_duration: populator_period(default.populator_list_pods_retry_duration),
-        injected_bug: None,
+        ..default
     }
 }
 

@@ -60,6 +60,7 @@ async fn record(schedule: Schedule, bug: Option<InjectedBug>) -> Result<Recordin
                 ..ForceDetach::default()
             },
             injected_bug: bug,
+            ..AttachDetachOptions::default()
         },
         // No kubelet renews the leases of the nodes.
         node_monitor_grace_period: FOREVER,

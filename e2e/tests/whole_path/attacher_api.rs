@@ -10,27 +10,21 @@ use embedded_cluster::apiserver::{ApiServer, ResponseBody};
 use futures::future::BoxFuture;
 use http::request::Parts;
 use http::{Method, Request, Response};
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::BodyExt as _;
 use hyper::body::Bytes;
 use kube::client::Body;
 use tower::{BoxError, Service as _, service_fn};
 
-use crate::injected_bug::SidecarBug;
 use crate::observer::Observer;
 
 /// The resources of which each write of the attacher is observed.
 const OBSERVED: [&str; 2] = ["volumeattachments", "persistentvolumes"];
 
 /// The access of the replica with this name.
-pub(crate) fn access(
-    server: &ApiServer,
-    observer: &Observer,
-    name: &'static str,
-    bug: Option<SidecarBug>,
-) -> Access {
+pub(crate) fn access(server: &ApiServer, observer: &Observer, name: &'static str) -> Access {
     let (server, observer) = (server.clone(), observer.clone());
     let service = service_fn(move |request: Request<Fenced<Body>>| -> BoxFuture<'static, _> {
-        Box::pin(send(server.clone(), observer.clone(), name, bug, request))
+        Box::pin(send(server.clone(), observer.clone(), name, request))
     });
     Access::in_process(service).expect("an in-process server needs no settings")
 }
@@ -40,18 +34,9 @@ async fn send(
     server: ApiServer,
     observer: Observer,
     name: &'static str,
-    bug: Option<SidecarBug>,
     request: Request<Fenced<Body>>,
 ) -> Result<Response<ResponseBody>, BoxError> {
-    let (mut parts, body) = request.into_parts();
-    let body = match bug {
-        Some(bug) => {
-            let body = body.collect().await?.to_bytes();
-            let body = bug.inject_into(&mut parts, body);
-            Full::new(body).map_err(|never| match never {}).boxed_unsync()
-        }
-        None => body.boxed_unsync(),
-    };
+    let (parts, body) = request.into_parts();
     let object = written(&parts);
     // The server reads the body immediately before it executes the request: its revision then, and whether the body is empty.
     let read = Arc::new(Mutex::new(None));

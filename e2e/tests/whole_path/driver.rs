@@ -1,6 +1,6 @@
 //! The CSI driver in process, with recorded calls and processes that can be stopped.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ use csi_proto::v1::{
 use futures::future::BoxFuture;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -45,8 +45,6 @@ pub(crate) struct DriverProcess {
     observer: Observer,
     /// The attacher process at the other end.
     client: Option<Name>,
-    /// With the injected bug of the Go sidecar: the present id of the machine that had another one.
-    pub present_ids: Option<Arc<Mutex<BTreeMap<String, String>>>>,
 }
 
 struct ProcessState {
@@ -98,7 +96,6 @@ impl DriverProcess {
             state: Arc::new(Mutex::new(ProcessState { driver, running })),
             observer,
             client: None,
-            present_ids: None,
         }
     }
 
@@ -134,16 +131,12 @@ impl DriverProcess {
     }
 
     async fn execute(self, mut services: Routes, request: Request<Body>) -> Response<Body> {
-        let (mut parts, body) = request.into_parts();
+        let (parts, body) = request.into_parts();
         let Ok(body) = body.collect().await else {
             return Status::cancelled("the client left").into_http();
         };
-        let mut message = body.to_bytes();
+        let message = body.to_bytes();
         let method = parts.uri.path().rsplit('/').next().unwrap_or_default().to_owned();
-        if let Some(changed) = self.with_present_id(&method, &message) {
-            message = changed;
-            parts.headers.remove(http::header::CONTENT_LENGTH);
-        }
         let known = read(parts.uri.path(), &message, self.client.clone(), || {
             self.observer.next_number()
         });
@@ -177,20 +170,6 @@ impl DriverProcess {
             }
         }
         response
-    }
-
-    fn with_present_id(&self, method: &str, message: &[u8]) -> Option<Bytes> {
-        let ids = self
-            .present_ids
-            .as_ref()
-            .filter(|_| method == "ControllerUnpublishVolume")?;
-        let mut request = ControllerUnpublishVolumeRequest::decode(message.get(5..)?).ok()?;
-        request.node_id = lock(ids).get(&request.node_id)?.clone();
-        let encoded = request.encode_to_vec();
-        let mut framed = vec![0];
-        framed.extend(u32::try_from(encoded.len()).ok()?.to_be_bytes());
-        framed.extend(encoded);
-        Some(framed.into())
     }
 }
 

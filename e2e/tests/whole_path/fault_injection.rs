@@ -13,7 +13,7 @@ use crate::world::NODES;
 
 /// A fault of the API server.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum ApiFault {
+enum ApiFault {
     Latency,
     StorageTimeout,
     TooManyRequests,
@@ -122,8 +122,7 @@ impl FaultInjector {
         }
     }
 
-    /// `kind`: of all rules; by default a random one each.
-    pub(crate) fn api_faults(&mut self, kind: Option<ApiFault>) {
+    pub(crate) fn api_faults(&mut self) {
         if !self.mark_faulty("API faults") {
             return;
         }
@@ -133,7 +132,7 @@ impl FaultInjector {
             let (any, watches): (&[&'static str], &[&'static str]) = (&[], &["watch"]);
             let writes: &[&'static str] = &["create", "update", "patch", "delete"];
             let updates: &[&'static str] = &["update", "patch"];
-            let (verbs, fault) = match kind.unwrap_or_else(|| API_FAULTS[self.random.u32(..9) as usize]) {
+            let (verbs, fault) = match API_FAULTS[self.random.u32(..9) as usize] {
                 ApiFault::Latency => (any, Fault::Latency(self.within(0, 3))),
                 ApiFault::StorageTimeout => (writes, Fault::Error(Status::storage_timeout())),
                 ApiFault::TooManyRequests => (any, Fault::Error(Status::too_many_requests(1))),

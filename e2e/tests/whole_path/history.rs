@@ -8,7 +8,7 @@ use csi_mock_driver::fault::Origin;
 use fastrand::Rng;
 use tokio::time::{Instant, sleep_until};
 
-use crate::fault_injection::{ApiFault, latencies};
+use crate::fault_injection::latencies;
 use crate::injected_bug::Bug;
 use crate::world::World;
 
@@ -31,10 +31,7 @@ pub(crate) enum FaultKind {
     CrashKubelet,
     EndDriver,
     ApiServerDown,
-    /// Faults of the API server of any kind.
     Api,
-    /// Only writes of the attacher that are executed late.
-    LateWrites,
     /// Faults of calls of any method.
     Driver,
     /// Only failing detaches.
@@ -130,7 +127,7 @@ pub(crate) async fn play(seed: u64, plan: Plan) -> Result<String, String> {
     injector.world.cluster.api_server().set_faults(latencies);
     if plan.faults.contains(&FaultKind::Api) && injector.random.u32(..4) == 0 {
         // Faults affect the first attaches, too.
-        injector.api_faults(None);
+        injector.api_faults();
     } else {
         injector.world.until_all_run().await?;
     }
@@ -219,8 +216,7 @@ impl FaultInjector {
             FaultKind::CrashKubelet => self.crash_kubelet(),
             FaultKind::EndDriver => self.end_driver(),
             FaultKind::ApiServerDown => self.api_server_down(),
-            FaultKind::Api => self.api_faults(None),
-            FaultKind::LateWrites => self.api_faults(Some(ApiFault::LateExecution)),
+            FaultKind::Api => self.api_faults(),
             FaultKind::Driver => self.driver_faults(None).await,
             FaultKind::FailingDetach => self.driver_faults(Some("ControllerUnpublishVolume")).await,
             FaultKind::LoseNode => self.lose_node(),

@@ -22,11 +22,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use attacher_contract::Clause;
 use embedded_cluster::injected_bug::InjectedBug;
 
-use history::FaultKind::{
-    Api, CrashControllers, Driver, EndWatches, FailingDetach, LateWrites, LoseMachine, MovePod,
-};
+use history::FaultKind::{Api, CrashControllers, Driver, EndWatches, FailingDetach, MovePod};
 use history::{ALL, FaultKind, Plan};
-use injected_bug::{Bug, SidecarBug};
+use injected_bug::Bug;
 
 /// Seeds of the histories, few enough for a quick verdict. `.ci/run` runs 40.
 const SEEDS: Range<u64> = 0..10;
@@ -172,8 +170,4 @@ injected_bugs! {
     finds_kubernetes_120571: Bug::Kubernetes(InjectedBug::AttachedAfterFailedDetach),
         with &[MovePod, MovePod, FailingDetach], by 0, breaks ListedWhileAttached;
     finds_kubernetes_121937: Bug::StagedVolumesCount, with ALL, by 106, breaks MountedIsPublished;
-    finds_sidecar_issue_3: Bug::Sidecar(SidecarBug::WritesWithoutUid), with &[MovePod, LateWrites], by 0, breaks FinalizerWithProof;
-    finds_sidecar_issue_4: Bug::Sidecar(SidecarBug::PvFinalizerAppended), with ALL, by 1, breaks FinalizerOnce;
-    finds_sidecar_issue_12: Bug::Sidecar(SidecarBug::UnpublishesFromPresentNodeId),
-        with &[MovePod, LoseMachine], by 1, breaks FinalizerWithProof;
 }

@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use attacher_contract::observation::{Pod as SeenPod, Target};
 use attacher_contract::{Clause, Contract, Observation, Settings};
@@ -13,11 +12,13 @@ use csi_e2e::fixture::{OUT_OF_SERVICE, attacher_finalizer};
 use csi_e2e::observe;
 use csi_mock_driver::driver::Driver;
 use embedded_cluster::apiserver::ApiServer;
+use embedded_cluster::volume::UniqueVolumeName;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use kube::{Resource, ResourceExt};
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::Instant;
 
 use crate::driver::{Mounts, VolumeCall};
@@ -45,8 +46,8 @@ struct State {
     volumes: BTreeSet<String>,
     /// What is mounted on the running machines, by node ID.
     machines: BTreeMap<String, Mounts>,
-    /// Since when nodes are ready and in service.
-    healthy: BTreeMap<String, Instant>,
+    /// Volumes and nodes of the controller's forced detaches that are not observed yet.
+    forced: UnboundedReceiver<(UniqueVolumeName, String)>,
     /// Names of the PersistentVolumes of claims.
     claims: BTreeMap<String, String>,
     /// The latest line about each object.
@@ -61,14 +62,16 @@ struct Line {
     text: String,
 }
 
-/// How long the controllers may hold a node for unhealthy that is healthy again: longer than their watches lag behind.
-const LAG: Duration = Duration::from_secs(30);
-
 // === impl Observer ===
 
 impl Observer {
-    /// Observes the objects of `server` and the volumes of `array`, which have these faults.
-    pub(crate) fn new(server: &ApiServer, array: Arc<Driver>, faults: &[FaultKind]) -> Self {
+    /// Observes the objects of `server`, the controller's forced detaches, and the volumes of `array`, which have these faults.
+    pub(crate) fn new(
+        server: &ApiServer,
+        forced: UnboundedReceiver<(UniqueVolumeName, String)>,
+        array: Arc<Driver>,
+        faults: &[FaultKind],
+    ) -> Self {
         // No volume has a Secret.
         let mut settings = Settings::honest().without(Clause::NoSecretShown);
         let has_faults = !faults.is_empty();
@@ -92,7 +95,7 @@ impl Observer {
             names: BTreeMap::new(),
             volumes: BTreeSet::new(),
             machines: BTreeMap::new(),
-            healthy: BTreeMap::new(),
+            forced,
             claims: BTreeMap::new(),
             lines: BTreeMap::new(),
             failure: None,
@@ -221,7 +224,6 @@ impl Observer {
     pub(crate) fn observe_in_order(&self, seen: &Observation) -> Result<(), String> {
         let mut state = self.lock();
         state.observe_array();
-        state.observe_health();
         let missing = state.contract.preview(state.began.elapsed(), seen);
         match missing.first() {
             Some(missing) => Err(missing.to_string()),
@@ -270,6 +272,15 @@ impl State {
     }
 
     fn observe(&mut self, seen: Observation) {
+        while let Ok((volume, node)) = self.forced.try_recv() {
+            self.note(
+                "controllers",
+                None,
+                format_args!("detach {volume} from {node} by force"),
+            );
+            let handle = volume.rsplit('^').next().unwrap_or_default();
+            self.add(Observation::Forced(handle.into(), node.as_str().into()));
+        }
         self.observe_array();
         self.add(seen);
     }
@@ -353,26 +364,12 @@ impl State {
     fn attachment(&mut self, attachment: &VolumeAttachment, is_deleted: bool) {
         let line = attachment_line(attachment);
         self.line(attachment, is_deleted, line);
-        self.observe_health();
         let seen = observe::attachment(attachment, &self.finalizer, self.start);
         let name = seen.name.clone();
         self.observe(match is_deleted {
             true => Observation::AttachmentGone(name),
             false => Observation::Attachment(seen),
         });
-    }
-
-    /// Observes the nodes' health as the controllers may see it.
-    fn observe_health(&mut self) {
-        let nodes = &self.contract.world().nodes;
-        let is_healthy = |node: &str| self.healthy.get(node).is_some_and(|since| since.elapsed() > LAG);
-        let changed = nodes
-            .iter()
-            .map(|(node, known)| (node.clone(), known.healthy, is_healthy(node)))
-            .filter(|(_, known, healthy)| *known != Some(*healthy));
-        for (node, _, healthy) in changed.collect::<Vec<_>>() {
-            self.add(Observation::Node { node, healthy });
-        }
     }
 
     fn node(&mut self, node: &Node, is_deleted: bool) {
@@ -386,11 +383,10 @@ impl State {
         let handles = attached.filter_map(|volume| volume.name.rsplit_once('^'));
         let handles = handles.map(|(_, handle)| handle.into()).collect();
         self.observe(Observation::VolumesAttached(name.as_str().into(), handles));
-        if is_healthy && !is_deleted {
-            self.healthy.entry(name).or_insert_with(Instant::now);
-        } else {
-            self.healthy.remove(&name);
-        }
+        self.observe(Observation::Node {
+            node: name.as_str().into(),
+            healthy: is_healthy && !is_deleted,
+        });
     }
 
     fn csi_node(&mut self, csi_node: &CSINode, is_deleted: bool) {

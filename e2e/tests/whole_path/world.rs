@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use csi_e2e::fixture::{EBS_DRIVER, OUT_OF_SERVICE};
@@ -13,20 +13,20 @@ use embedded_cluster::apiserver::Clock;
 use embedded_cluster::attach_detach::AttachDetachOptions;
 use embedded_cluster::cluster::{ClusterOptions, EmbeddedCluster, NodeOptions};
 use embedded_cluster::driver_connection::DriverConnection;
-use embedded_cluster::injected_bug::InjectedBug;
 use embedded_cluster::kubelet::NodeDisk;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, StorageClass, VolumeAttachment};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::attacher::{self, Replica};
 use crate::attacher_api;
 use crate::driver::{DriverProcess, DriverSocket};
 use crate::history::{Plan, REPLICAS};
-use crate::injected_bug::{Bug, SidecarBug};
+use crate::injected_bug::Bug;
 use crate::observer::Observer;
 use crate::users::{Claim, Users};
 
@@ -57,7 +57,6 @@ pub(crate) struct World {
     pub machines: BTreeMap<&'static str, Machine>,
     pub users: Users,
     client: Client,
-    present_ids: Arc<Mutex<BTreeMap<String, String>>>,
     /// The external-provisioner; empty while it is down.
     provisioner: JoinSet<()>,
     tasks: JoinSet<()>,
@@ -75,21 +74,25 @@ pub(crate) struct Machine {
 impl World {
     pub(crate) async fn start(seed: u64, plan: Plan) -> Self {
         fastrand::seed(seed);
-        let bug = plan.bug;
         let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().expect("a time"));
         attacher::set_clock(clock.clone());
         let array = mk_array(seed, &clock);
-        let cluster = mk_cluster(seed, &clock, bug.and_then(Bug::of_kubernetes));
-        let observer = Observer::new(cluster.api_server(), array.clone(), plan.faults);
-        let sidecar_bug = bug.and_then(Bug::of_sidecar);
-        let present_ids = Arc::new(Mutex::new(BTreeMap::new()));
-        let mut process = DriverProcess::new("driver", array.clone(), observer.clone());
-        if sidecar_bug == Some(SidecarBug::UnpublishesFromPresentNodeId) {
-            process.present_ids = Some(present_ids.clone());
-        }
-        let socket = DriverSocket::new(process);
+        let (forced_detaches, forced) = mpsc::unbounded_channel();
+        let attach_detach = AttachDetachOptions {
+            forced_detaches: Some(forced_detaches),
+            injected_bug: plan.bug.and_then(Bug::of_kubernetes),
+            ..AttachDetachOptions::default()
+        };
+        let cluster = EmbeddedCluster::start(ClusterOptions {
+            clock: clock.clone(),
+            seed,
+            attach_detach,
+            ..ClusterOptions::default()
+        });
+        let observer = Observer::new(cluster.api_server(), forced, array.clone(), plan.faults);
+        let socket = DriverSocket::new(DriverProcess::new("driver", array.clone(), observer.clone()));
         let replicas = REPLICAS.map(|name| {
-            let access = attacher_api::access(cluster.api_server(), &observer, name, sidecar_bug);
+            let access = attacher_api::access(cluster.api_server(), &observer, name);
             Replica::new(name, access, socket.clone(), observer.clone())
         });
         let client = cluster.api_server().client_of("users");
@@ -109,7 +112,6 @@ impl World {
             machines: BTreeMap::new(),
             users,
             client,
-            present_ids,
             provisioner: JoinSet::new(),
             tasks: JoinSet::new(),
         };
@@ -235,8 +237,7 @@ impl World {
 
     /// Replaces the stopped machine of a node by another one with another node id.
     pub(crate) async fn replace_machine(&mut self, node: &'static str) {
-        let machine = &self.machines[node];
-        let (before, generation) = (machine.id.clone(), machine.generation + 1);
+        let generation = self.machines[node].generation + 1;
         let id = format!("{node}-{generation}");
         let registered = self
             .array
@@ -244,12 +245,6 @@ impl World {
             .change(|array| Ok(array.set_node(&id, NodeSettings::default())))
             .await;
         registered.expect("an in-memory array must accept a node");
-        let mut ids = self.present_ids.lock().expect("no holder panics");
-        for present in ids.values_mut().filter(|present| **present == before) {
-            present.clone_from(&id);
-        }
-        ids.insert(before, id);
-        drop(ids);
         self.switch_on(node, generation);
     }
 
@@ -305,18 +300,6 @@ pub(crate) fn is_deleted<T>(response: kube::Result<T>) -> bool {
         Ok(_) => true,
         Err(error) => matches!(error, kube::Error::Api(status) if status.code == 404),
     }
-}
-
-fn mk_cluster(seed: u64, clock: &Clock, injected_bug: Option<InjectedBug>) -> EmbeddedCluster {
-    EmbeddedCluster::start(ClusterOptions {
-        clock: clock.clone(),
-        seed,
-        attach_detach: AttachDetachOptions {
-            injected_bug,
-            ..AttachDetachOptions::default()
-        },
-        ..ClusterOptions::default()
-    })
 }
 
 fn mk_array(seed: u64, clock: &Clock) -> Arc<Driver> {

@@ -13,19 +13,21 @@ fn publish(seen: &Observation) -> Option<&Call> {
     }
 }
 
-/// The attachment whose publish was confirmed, if the watch shows that the previous version lacks something. A watch shows
-/// versions late, but in order.
+/// The attachment whose publish was confirmed, with its previous version. A watch shows versions late, but in order, and all of them
+/// unless it broke in between.
 fn confirmed<'a>(now: Now<'a>, seen: &Observation) -> Option<&'a AttachmentState> {
     let Observation::Attachment(version) = seen else {
         return None;
     };
     let before = now.world.attachments.get(&version.name)?;
+    let is_previous = now.world.last_gap.is_none_or(|gap| gap < before.seen.1);
     let confirms = before.version.uid == version.uid && version.attached && !before.version.attached;
     let is_published = now.world.targets_of(version).iter().any(|target| {
         let state = now.world.targets.get(target);
         state.is_some_and(|state| state.publish_began.is_some())
     });
-    (confirms && is_published && now.world.publishes && !now.is_exact()).then_some(before)
+    let is_confirmed = confirms && is_published && now.world.publishes;
+    (is_confirmed && is_previous && !now.is_exact()).then_some(before)
 }
 
 /// Without the finalizer, a VolumeAttachment that is deleted during the call is gone at once, and nothing unpublishes the volume.

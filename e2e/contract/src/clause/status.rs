@@ -3,18 +3,28 @@
 use super::detach::was_released;
 use super::{Deferred, Findings, Now};
 use crate::observation::{Answer, Attachment, Observation, Target};
+use crate::world::AttachmentState;
 
-/// The version that first says `attached: true`.
-fn becomes_attached<'a>(now: Now<'_>, seen: &'a Observation) -> Option<&'a Attachment> {
+/// The version that first says `attached: true`, with the previous one. One that says so from its creation on was not written by the
+/// attacher.
+fn becomes_attached<'a>(
+    now: Now<'a>,
+    seen: &'a Observation,
+) -> Option<(&'a Attachment, &'a AttachmentState)> {
+    let (version, before) = written(now, seen)?;
+    (version.attached && !before.version.attached).then_some((version, before))
+}
+
+/// A later version of an attachment, with the previous one.
+fn written<'a>(now: Now<'a>, seen: &'a Observation) -> Option<(&'a Attachment, &'a AttachmentState)> {
     let Observation::Attachment(version) = seen else {
         return None;
     };
-    let before = now.world.attachments.get(&version.name);
-    let was = before.is_some_and(|state| state.version.uid == version.uid && state.version.attached);
-    (version.attached && !was && now.world.publishes).then_some(version)
+    let before = now.world.attachments.get(&version.name)?;
+    (before.version.uid == version.uid && now.world.publishes).then_some((version, before))
 }
 
-/// kubelet mounts the volume as soon as the status says so.
+/// kubelet mounts the volume as soon as the status says so. An effect at the array is no answer: the call may still fail.
 pub(super) fn attached_while_published(
     now: Now<'_>,
     seen: &Observation,
@@ -32,9 +42,8 @@ pub(super) fn attached_while_published(
             let text = "it says attached, and the array has not published its volume";
             findings.add(&attachment.name, text, []);
         }
-        return;
     }
-    let Some(attachment) = becomes_attached(now, seen) else {
+    let Some((attachment, before)) = becomes_attached(now, seen) else {
         return;
     };
     if now.world.handle(attachment).is_none() {
@@ -43,8 +52,11 @@ pub(super) fn attached_while_published(
     let targets = now.world.targets_of(attachment);
     let is_confirmed = |target: &Target| {
         let state = now.world.targets.get(target);
-        now.world.published.contains_key(target)
-            || state.is_some_and(|state| state.confirmed(&attachment.uid, now.settings.order).is_some())
+        // A watch may show the attachment, and that the former one is gone, after the publish.
+        let may_be_its = !now.is_exact() && now.world.published.contains_key(target);
+        state.is_some_and(|state| {
+            state.confirmed(before, now.settings.order).is_some() || may_be_its && state.publish_ok.is_some()
+        })
     };
     // After an outage of the API server a watch shows even a status that ended meanwhile.
     let is_late = |target: &Target| was_released(now, attachment, target);
@@ -60,33 +72,39 @@ pub(super) fn attached_while_published(
     }
 }
 
-/// kubelet passes it to NodeStageVolume and NodePublishVolume.
+/// kubelet passes it to NodeStageVolume and NodePublishVolume. A later publish may have another one, which is stored in the end.
 pub(super) fn context_reported(
     now: Now<'_>,
     seen: &Observation,
     _: &mut Deferred,
     findings: &mut Findings<'_>,
 ) {
-    let Some(attachment) = becomes_attached(now, seen) else {
-        return;
+    let mut judge = |attachment: &Attachment, state: &AttachmentState, shared: bool| {
+        let targets = now.world.targets_of(attachment);
+        let known = targets.iter().filter_map(|target| now.world.targets.get(target));
+        let known = known.filter(|known| shared || !known.shared);
+        let answers = known.filter_map(|known| known.confirmed(state, now.settings.order));
+        let answers: Vec<_> = answers.collect();
+        let is_reported = answers
+            .iter()
+            .any(|(_, answer)| answer.context == attachment.metadata);
+        if !answers.is_empty() && !is_reported {
+            let text = format!("its attachmentMetadata is {:?}", attachment.metadata);
+            findings.add(&attachment.name, text, answers.iter().map(|(number, _)| *number));
+        }
     };
-    let answers: Vec<_> = now
-        .world
-        .targets_of(attachment)
-        .iter()
-        .filter_map(|target| {
-            now.world
-                .targets
-                .get(target)?
-                .confirmed(&attachment.uid, now.settings.order)
-        })
-        .collect();
-    let is_reported = answers
-        .iter()
-        .any(|(_, answer)| answer.context == attachment.metadata);
-    if !answers.is_empty() && !is_reported {
-        let text = format!("its attachmentMetadata is {:?}", attachment.metadata);
-        findings.add(&attachment.name, text, answers.iter().map(|(number, _)| *number));
+    if let Some((version, before)) = written(now, seen)
+        && version.attached
+        && (!before.version.attached || version.metadata != before.version.metadata)
+    {
+        judge(version, before, true);
+    }
+    if let (Observation::Settled, true) = (seen, now.world.publishes) {
+        let states = now.world.attachments.values();
+        let attached = states.filter(|state| state.version.attached && state.version.deleting.is_none());
+        for state in attached.filter(|state| !now.has_excuse(&state.version)) {
+            judge(&state.version, state, false);
+        }
     }
 }
 

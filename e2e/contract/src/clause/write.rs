@@ -23,6 +23,10 @@ pub(super) fn volume_guarded(
         Observation::VolumeGone(name) => (name, false),
         _ => return,
     };
+    // After a gap, versions of different kinds are in no order.
+    if !now.is_exact() && now.world.last_gap.is_some() {
+        return;
+    }
     let had = now
         .world
         .volumes

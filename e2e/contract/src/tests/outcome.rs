@@ -117,6 +117,7 @@ fn a_mount_may_stay_only_on_an_unhealthy_node() {
         .attach("a")
         .add(mounted("a", true))
         .add(unhealthy("a"))
+        .add(Observation::Forced("vol".into(), "a".into()))
         .detach("a")
         .add(volume(0));
     assert_eq!(left.clone().add(Observation::CleanedUp).broken(), BTreeSet::new());
@@ -126,4 +127,31 @@ fn a_mount_may_stay_only_on_an_unhealthy_node() {
     });
     let found = back.add(Observation::CleanedUp).broken();
     assert_eq!(found, BTreeSet::from([Clause::NothingLeft]));
+}
+
+#[test]
+fn only_a_call_that_begins_after_the_faults_shows_that_the_attacher_retries() {
+    let running = history()
+        .va(guarded("a"))
+        .begin(Method::Publish, "a", |_| {})
+        .add(Observation::Healed)
+        .end("CANCELLED")
+        .va(failed("a", "the call was cancelled"));
+    let found = running.add(Observation::Settled).broken();
+    assert_eq!(found, BTreeSet::from([Clause::Recovers]));
+}
+
+#[test]
+fn a_volume_of_another_driver_is_never_attached() {
+    let foreign = |is| history().add(volume_with(0, |volume| volume.foreign = is));
+    let refused = |history: History| {
+        let refused = Attachment {
+            attach_error: Some("the volume is another driver's".to_owned()),
+            ..va("a")
+        };
+        let healed = history.va(refused).add(Observation::Healed);
+        healed.add(Observation::Settled).broken()
+    };
+    assert_eq!(refused(foreign(true)), BTreeSet::new());
+    assert_eq!(refused(foreign(false)), BTreeSet::from([Clause::Recovers]));
 }

@@ -15,7 +15,7 @@ pub(super) fn rows() -> Vec<Row> {
             history().add(mounted("a", true)).add(mounted("b", true)),
             history()
                 .add(mounted("a", true))
-                .add(Observation::Forced("vol".into(), "a".into()))
+                .add(force("a"))
                 .add(mounted("b", true)),
         ),
         (
@@ -23,14 +23,12 @@ pub(super) fn rows() -> Vec<Row> {
             history()
                 .attach("a")
                 .add(mounted("a", true))
-                .delete("a")
                 .add(unhealthy("a"))
-                .unpublish("a", OK)
-                .gone("a"),
+                .detach("a"),
             history()
                 .attach("a")
                 .add(mounted("a", true))
-                .add(unhealthy("a"))
+                .add(force("a"))
                 .detach("a"),
         ),
         (
@@ -154,33 +152,18 @@ fn only_a_call_changes_an_honest_array_under_a_mount() {
         .add(mounted("a", true))
         .array("a", false);
     assert_eq!(during.broken(), found);
-    let forced = honest_array.add(unhealthy("a")).delete("a").array("a", false);
+    let forced = honest_array.add(force("a")).delete("a").array("a", false);
     assert_eq!(forced.broken(), BTreeSet::new());
 }
 
 #[test]
 fn a_force_that_begins_later_excuses_nothing() {
     let mounted_a = || history().attach("a").add(mounted("a", true));
-    let force = || Observation::Forced("vol".into(), "a".into());
-    assert_eq!(mounted_a().add(force()).detach("a").broken(), BTreeSet::new());
+    assert_eq!(mounted_a().add(force("a")).detach("a").broken(), BTreeSet::new());
     let before = BTreeSet::from([Clause::MountedIsPublished]);
-    assert_eq!(mounted_a().detach("a").add(force()).broken(), before);
-    // The detach begins on a healthy node, which fails before the call.
-    assert_eq!(
-        mounted_a()
-            .delete("a")
-            .add(unhealthy("a"))
-            .va(deleting(attached("a"), 9))
-            .unpublish("a", OK)
-            .broken(),
-        before
-    );
+    assert_eq!(mounted_a().detach("a").add(force("a")).broken(), before);
     // A new attachment ends the force of the old one.
-    let again = mounted_a().add(unhealthy("a")).detach("a");
-    let again = again.add(Observation::Node {
-        node: "a".into(),
-        healthy: true,
-    });
+    let again = mounted_a().add(force("a")).detach("a");
     let again = again.va(va("a")).va(Attachment {
         uid: "uid-2".into(),
         ..guarded("a")
@@ -195,6 +178,10 @@ fn a_force_that_begins_later_excuses_nothing() {
             .broken()
             .contains(&Clause::MountedIsPublished)
     );
+}
+
+fn force(node: &str) -> Observation {
+    Observation::Forced("vol".into(), node.into())
 }
 
 fn listed(node: &str, volumes: &[&str]) -> Observation {

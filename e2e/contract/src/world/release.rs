@@ -99,7 +99,7 @@ impl World {
         })
     }
 
-    /// Whether the driver refused a call for the attachment after the end of all faults.
+    /// Whether the driver refused a call for the attachment that began after the end of all faults.
     pub(crate) fn is_refused(&self, attachment: &Attachment) -> bool {
         let mut states = self.targets.iter().filter(|(target, _)| {
             self.handle(attachment).as_ref() == Some(&target.volume)
@@ -130,6 +130,7 @@ impl World {
         let volume = self.volumes.get(&attachment.volume);
         let lacks_volume = volume.is_none_or(|volume| {
             volume.deleting
+                || volume.foreign
                 || attachment
                     .handle
                     .as_ref()

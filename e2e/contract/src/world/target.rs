@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use super::AttachmentState;
 use crate::Order;
 use crate::observation::{Answer, Call, List, Method, Name, Target};
 
@@ -43,17 +44,19 @@ pub struct TargetState {
     pub published_for: Option<Name>,
     /// The UIDs for which an unpublish answered OK, and when it did last.
     pub released_for: BTreeMap<Name, Duration>,
+    /// Whether the last publish may have been for another attachment of the target.
+    pub shared: bool,
     /// When the last publish began.
     pub publish_began: Option<usize>,
     /// When a publish last answered OK, with its `publish_context`.
-    publish_ok: Option<(usize, Answer)>,
+    pub(crate) publish_ok: Option<(usize, Answer)>,
     /// Whether an unpublish began after the last publish.
     unpublish_sent: bool,
     /// Publishes and unpublishes since the present attachment's first publish.
     pub calls: (usize, usize),
     /// The last failed publish and unpublish, unless one succeeded since.
     pub failures: (Option<Answer>, Option<Answer>),
-    /// When a call last failed, unless one succeeded since.
+    /// When the last call began, if it failed.
     pub failed: Option<usize>,
     /// Refused unpublishes.
     pub refusals: Refusals,
@@ -108,14 +111,15 @@ impl TargetState {
         (self.lists_without_node >= 2).then_some(Proof::Lists)
     }
 
-    /// The OK of the last publish. A watch may show what it led to only after an unpublish, or another attachment's publish, has begun,
-    /// so there it counts for the attachment with this UID for which it was sent.
-    pub(crate) fn confirmed(&self, uid: &Name, order: Order) -> Option<&(usize, Answer)> {
-        let counts = match order {
-            Order::Exact => !self.unpublish_sent,
-            Order::Watched => self.published_for.as_ref() == Some(uid),
+    /// The OK of the last publish, if it was given for the attachment. A watch may show what it led to only after an unpublish, or
+    /// another attachment's publish, has begun, so there the UID for which it was sent counts. In the exact order it was given to the
+    /// attachment, or to one beside it, after it was created.
+    pub(crate) fn confirmed(&self, state: &AttachmentState, order: Order) -> Option<&(usize, Answer)> {
+        let counts = |answered: usize| match order {
+            Order::Exact => !self.unpublish_sent && answered > state.seen.0,
+            Order::Watched => self.published_for.as_ref() == Some(&state.version.uid),
         };
-        self.publish_ok.as_ref().filter(|_| counts)
+        self.publish_ok.as_ref().filter(|(answered, _)| counts(*answered))
     }
 
     pub(super) fn publish_began(&mut self, number: usize, owner: Option<Name>) {
@@ -151,7 +155,7 @@ impl TargetState {
         answer: &Answer,
     ) {
         let is_ok = &*answer.code == "OK";
-        self.failed = (!is_ok).then_some(number);
+        self.failed = (!is_ok).then_some(began);
         match call.method {
             Method::Publish => {
                 self.publish_ended = Some(number);

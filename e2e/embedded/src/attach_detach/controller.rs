@@ -7,7 +7,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use kube::{Client, ResourceExt};
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::sleep;
 
 use super::actual_state_of_world::AttachState;
@@ -28,7 +28,7 @@ use crate::injected_bug::InjectedBug;
 use crate::node;
 use crate::persistent_volume::claim_phase;
 use crate::pod;
-use crate::volume::VolumeSpec;
+use crate::volume::{UniqueVolumeName, VolumeSpec};
 
 /// The attach/detach controller.
 pub(crate) struct AttachDetachController {
@@ -41,7 +41,7 @@ pub(crate) struct AttachDetachController {
 }
 
 /// Flags and timer constants of the attach/detach controller.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct AttachDetachOptions {
     /// When to force-detach a volume that is still mounted.
     pub force_detach: ForceDetach,
@@ -53,6 +53,9 @@ pub struct AttachDetachOptions {
     pub populator_loop_sleep_period: Duration,
     /// `DesiredStateOfWorldPopulatorListPodsRetryDuration`: period of adding pods whose events the controller missed.
     pub populator_list_pods_retry_duration: Duration,
+    /// Receives volume and node of each detach of a volume that is still mounted, before the VolumeAttachment is deleted, if the node
+    /// is not ready or is out of service as the controller knows it.
+    pub forced_detaches: Option<UnboundedSender<(UniqueVolumeName, String)>>,
     /// A bug to inject.
     pub injected_bug: Option<InjectedBug>,
 }
@@ -76,6 +79,7 @@ impl Default for AttachDetachOptions {
             csi_timeout: Duration::from_secs(2 * 60),
             populator_loop_sleep_period: Duration::from_secs(60),
             populator_list_pods_retry_duration: Duration::from_secs(3 * 60),
+            forced_detaches: None,
             injected_bug: None,
         }
     }
@@ -140,6 +144,7 @@ impl AttachDetachController {
                     self.state.clone(),
                 ),
                 force_detach: self.options.force_detach,
+                forced_detaches: self.options.forced_detaches.clone(),
                 injected_bug: self.options.injected_bug,
             };
             let sync = StateSync {

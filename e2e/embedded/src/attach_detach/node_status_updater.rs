@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use futures::stream::{FuturesUnordered, StreamExt};
-use k8s_openapi::api::core::v1::Node;
-use kube::api::{Patch, PatchParams};
+use k8s_openapi::api::core::v1::{AttachedVolume, Node};
+use kube::api::PatchParams;
 use kube::{Api, Client};
-use serde_json::{Value, json};
 
 use super::SharedState;
 use crate::api_error::ignore_not_found;
 use crate::informer::Informer;
+use crate::node;
 use crate::volume::UniqueVolumeName;
 
 /// Patches the nodes whose `volumesAttached` changed.
@@ -60,25 +60,23 @@ impl NodeStatusUpdater {
     }
 
     async fn update(&self, node: &str, volumes: &[(UniqueVolumeName, String)]) -> kube::Result<()> {
-        if self.nodes.get("", node).is_none() {
+        let Some(known) = self.nodes.get("", node) else {
             // The node does not exist; its status is written when the node is created.
             return Ok(());
-        }
-        let patch = Patch::Strategic(json!({"status": {"volumesAttached": report(volumes)}}));
+        };
+        let attached: Vec<_> = volumes
+            .iter()
+            .map(|(name, device_path)| AttachedVolume {
+                name: name.clone(),
+                device_path: device_path.clone(),
+            })
+            .collect();
+        let known = known.status.as_ref();
+        let known = known.and_then(|status| status.volumes_attached.as_deref());
+        let patch = node::status_patch("volumesAttached", known, &attached);
         let nodes = Api::<Node>::all(self.client.clone());
         let patched = nodes.patch_status(node, &PatchParams::default(), &patch).await;
         ignore_not_found(patched)
             .inspect_err(|_| self.state.lock().actual.set_node_status_update_needed(node))
     }
-}
-
-/// An empty list is written as null, because a patch does not change omitted fields.
-fn report(volumes: &[(UniqueVolumeName, String)]) -> Value {
-    if volumes.is_empty() {
-        return Value::Null;
-    }
-    volumes
-        .iter()
-        .map(|(name, device_path)| json!({"name": name, "devicePath": device_path}))
-        .collect()
 }

@@ -32,7 +32,7 @@ pub(crate) fn driver_of(pod: &Pod, volume: &Volume, informers: &Informers) -> Op
 fn find_volume_spec(pod: &Pod, volume: &Volume, informers: &Informers) -> Option<VolumeSpec> {
     match claim_name(pod, volume) {
         Some(claim) => bound_volume(pod, volume, &claim, informers),
-        None => VolumeSpec::from_inline(volume, pod.metadata.namespace.as_deref().unwrap_or_default()),
+        None => VolumeSpec::from_inline(volume),
     }
 }
 

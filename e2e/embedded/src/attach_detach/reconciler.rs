@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::{self, StreamExt};
 use k8s_openapi::api::core::v1::Node;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::actual_state_of_world::{AttachState, AttachedVolume};
@@ -20,6 +20,7 @@ use crate::event_recorder::EventType;
 use crate::informer::Informer;
 use crate::injected_bug::InjectedBug;
 use crate::node;
+use crate::volume::UniqueVolumeName;
 
 /// Delay between two syncs.
 const LOOP_PERIOD: Duration = Duration::from_millis(100);
@@ -55,6 +56,7 @@ pub(crate) struct Reconciler {
     pub executor: OperationExecutor,
     pub node_status_updater: NodeStatusUpdater,
     pub force_detach: ForceDetach,
+    pub forced_detaches: Option<UnboundedSender<(UniqueVolumeName, String)>>,
     pub injected_bug: Option<InjectedBug>,
 }
 
@@ -122,19 +124,10 @@ impl Reconciler {
     }
 
     async fn reconcile(&self) {
-        // A detach first writes the status of its node; those of different nodes are written concurrently.
-        let mut by_node: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        // A detach first writes the status of its node. As upstream, one that takes long delays all others, and the attaches.
         for volume in self.volumes_to_detach() {
-            by_node.entry(volume.node_name.clone()).or_default().push(volume);
+            self.detach(volume).await;
         }
-        let nodes = stream::iter(by_node.into_values());
-        nodes
-            .for_each_concurrent(None, async |volumes| {
-                for volume in volumes {
-                    self.detach(volume).await;
-                }
-            })
-            .await;
         for volume in self.volumes_to_attach() {
             self.attach(volume);
         }
@@ -234,6 +227,9 @@ impl Reconciler {
                 .add_volume_to_report_as_attached(&name, &node);
             return;
         }
+        // Without injected bugs.
+        let health = NodeHealth::of(self.nodes.get("", &node).as_deref());
+        let excused = volume.mounted_by_node && (!health.ready || health.out_of_service);
         let started = self
             .executor
             .detach_volume(volume, decision == DetachDecision::Detach);
@@ -242,6 +238,10 @@ impl Reconciler {
             (Ok(()), DetachDecision::ForceDetach(reason)) => {
                 tracing::info!(volume = %name, %node, ?reason, "force detaching");
                 state.metrics.record_forced_detach(reason);
+                if let Some(forced) = self.forced_detaches.as_ref().filter(|_| excused) {
+                    // The receiver may be gone.
+                    forced.send((name, node)).ok();
+                }
             }
             (Ok(()), DetachDecision::Detach | DetachDecision::WaitForUnmount) => {}
             (Err(_), _) => state.actual.add_volume_to_report_as_attached(&name, &node),

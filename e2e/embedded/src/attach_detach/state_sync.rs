@@ -1,16 +1,16 @@
 //! Verifies periodically that attached volumes are still attached, as upstream's `syncStates`: if another client
 //! deleted the VolumeAttachment, the volume is attached again.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::stream::{self, StreamExt};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use super::actual_state_of_world::AttachState;
+use super::SharedState;
+use super::actual_state_of_world::{AttachState, AttachedVolume};
 use super::csi_plugin::CsiPlugin;
-use super::operation_executor::is_operation_pending;
-use super::{SharedState, State};
-use crate::volume::VolumeSpec;
 
 /// The verification loop.
 pub(crate) struct StateSync {
@@ -41,28 +41,32 @@ impl StateSync {
             );
             state.actual.get_attached_volumes()
         };
+        let mut by_node: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for volume in volumes {
+            by_node.entry(volume.node_name.clone()).or_default().push(volume);
+        }
+        let nodes = stream::iter(by_node.into_values());
+        nodes
+            .for_each_concurrent(None, async |volumes| {
+                self.verify_volumes_are_attached(volumes).await
+            })
+            .await;
+    }
+
+    /// As upstream, also while an operation on the volume is pending.
+    async fn verify_volumes_are_attached(&self, volumes: Vec<AttachedVolume>) {
         for volume in volumes {
             let (name, node) = (&volume.volume_name, &volume.node_name);
-            let Some(spec) = volume.spec.as_deref() else {
+            let is_confirmed = volume.attach_state == AttachState::Attached;
+            let Some(spec) = volume.spec.as_deref().filter(|_| is_confirmed) else {
                 continue;
             };
-            let was_settled = is_settled(&self.state.lock(), name, spec, node);
-            if !was_settled || self.plugin.is_attached(spec, node).await {
-                continue;
-            }
-            // An operation may have started meanwhile.
-            let mut state = self.state.lock();
-            if is_settled(&state, name, spec, node) {
+            if !self.plugin.is_attached(spec, node).await {
                 tracing::info!(volume = %name, %node, "attached volume has no attached VolumeAttachment");
+                let mut state = self.state.lock();
                 state.actual.mark_volume_as_detached(name, node);
                 state.mark_unsettled(name, node);
             }
         }
     }
-}
-
-/// Whether the volume is attached and no operation on it is pending.
-fn is_settled(state: &State, name: &str, spec: &VolumeSpec, node: &str) -> bool {
-    state.actual.attach_state(name, node) == AttachState::Attached
-        && !is_operation_pending(&state.pending, name, Some(spec), node)
 }

@@ -61,8 +61,7 @@ impl DesiredStateOfWorldPopulator {
         }
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let Some(name) = claim_name(pod, volume) else {
-            let translated =
-                migration::inline_to_csi(volume, namespace).map_err(|error| error.to_string())?;
+            let translated = migration::inline_to_csi(volume).map_err(|error| error.to_string())?;
             return match translated {
                 Some(translated) => self.mount_spec(volume, &translated, false).await,
                 None => Ok(None),

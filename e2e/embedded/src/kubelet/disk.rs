@@ -14,9 +14,6 @@ pub struct NodeDisk {
     root: PathBuf,
     /// Whether directories are created in the filesystem, for a driver that mounts.
     real: bool,
-    /// Whether a restarted kubelet finds volumes that are staged and not published. Upstream's finds only those in pods'
-    /// directories (kubernetes#85476, #121937).
-    reconstructs_staged: bool,
     entries: Arc<Mutex<BTreeMap<PathBuf, VolumeData>>>,
 }
 
@@ -36,7 +33,6 @@ impl NodeDisk {
         Self {
             root: root.to_owned(),
             real: false,
-            reconstructs_staged: false,
             entries: Arc::default(),
         }
     }
@@ -46,15 +42,6 @@ impl NodeDisk {
         Self {
             real: true,
             ..Self::in_memory(root)
-        }
-    }
-
-    /// A restarted kubelet also finds volumes that are staged and not published.
-    #[must_use]
-    pub fn with_staged_reconstruction(self) -> Self {
-        Self {
-            reconstructs_staged: true,
-            ..self
         }
     }
 
@@ -134,12 +121,11 @@ impl NodeDisk {
         }
     }
 
-    /// The volumes that a restarted kubelet reconstructs (`getVolumesFromPodDir`).
+    /// The volumes that a restarted kubelet reconstructs: those in directories of pods (`getVolumesFromPodDir`), and none that is
+    /// staged only (kubernetes#85476, #121937).
     pub(crate) fn volumes(&self) -> Vec<VolumeData> {
         let entries = self.lock();
-        let found = entries
-            .values()
-            .filter(|volume| volume.pod.is_some() || self.reconstructs_staged);
+        let found = entries.values().filter(|volume| volume.pod.is_some());
         found.cloned().collect()
     }
 
@@ -154,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn restarted_kubelet_finds_staged_volumes_only_on_request() {
+    fn restarted_kubelet_finds_no_volume_that_is_staged_only() {
         let disk = NodeDisk::in_memory(Path::new("/k"));
         let spec = mk_spec();
         let data = |pod: Option<&str>| VolumeData {
@@ -166,6 +152,5 @@ mod tests {
         disk.save(&disk.target_path(&spec, "uid"), data(Some("uid")))
             .unwrap();
         assert_eq!(disk.volumes().len(), 1);
-        assert_eq!(disk.with_staged_reconstruction().volumes().len(), 2);
     }
 }

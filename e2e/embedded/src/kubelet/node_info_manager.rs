@@ -20,8 +20,7 @@ use crate::driver_connection::DriverConnection;
 /// Annotation of a CSINode: the in-tree plugins that are migrated to CSI on this node.
 const MIGRATED_PLUGINS: (&str, &str) = (
     "storage.alpha.kubernetes.io/migrated-plugins",
-    "kubernetes.io/aws-ebs,kubernetes.io/azure-disk,kubernetes.io/azure-file,kubernetes.io/cinder,\
-     kubernetes.io/gce-pd,kubernetes.io/portworx-volume,kubernetes.io/vsphere-volume",
+    "kubernetes.io/aws-ebs,kubernetes.io/azure-disk,kubernetes.io/cinder",
 );
 /// Annotation of a Node: a JSON object with the node's id of each driver.
 const NODE_ID: &str = "csi.volume.kubernetes.io/nodeid";

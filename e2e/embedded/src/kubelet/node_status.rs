@@ -5,9 +5,8 @@ use std::collections::BTreeSet;
 use futures::FutureExt;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::PatchParams;
 use kube::runtime::watcher::{self, Event};
-use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::{IN_USE_RETRY, Kubelet, Report};
@@ -46,12 +45,10 @@ impl Kubelet {
         }
         let in_use: BTreeSet<_> = in_use.into_iter().map(str::to_owned).collect();
         self.storing_in_use = true;
-        let (nodes, name) = (
-            Api::<Node>::all(self.config.client.clone()),
-            self.config.name.clone(),
-        );
+        let nodes = Api::<Node>::all(self.config.client.clone());
+        let (name, known) = (self.config.name.clone(), self.node.clone());
         let stored = async move {
-            store(&nodes, &name, &in_use).await;
+            store(&nodes, &name, known, &in_use).await;
             Report::InUseStored(in_use)
         };
         self.running.push(stored.boxed());
@@ -84,16 +81,26 @@ impl Kubelet {
     }
 }
 
-/// Retries until the API server has stored the list, so that `stored_in_use` is never ahead of it.
-async fn store(nodes: &Api<Node>, name: &str, in_use: &BTreeSet<UniqueVolumeName>) {
-    let value = if in_use.is_empty() {
-        json!(null)
-    } else {
-        json!(in_use)
-    };
-    let patch = Patch::Strategic(json!({"status": {"volumesInUse": value}}));
-    while let Err(error) = nodes.patch_status(name, &PatchParams::default(), &patch).await {
-        tracing::debug!(node = name, %error, "volumesInUse was not stored");
-        sleep(IN_USE_RETRY).await;
+/// Retries until the API server has stored the list, so that `stored_in_use` is never ahead of it. As upstream, the first try is
+/// based on the informer's Node, and each other one on that of the API server.
+async fn store(nodes: &Api<Node>, name: &str, mut known: Node, in_use: &BTreeSet<UniqueVolumeName>) {
+    let new: Vec<_> = in_use.iter().cloned().collect();
+    loop {
+        let patch = node::status_patch("volumesInUse", volumes_in_use(&known), &new);
+        match nodes.patch_status(name, &PatchParams::default(), &patch).await {
+            Ok(stored) if volumes_in_use(&stored).unwrap_or_default() == new => return,
+            Ok(stored) => known = stored,
+            Err(error) => {
+                tracing::debug!(node = name, %error, "volumesInUse was not stored");
+                sleep(IN_USE_RETRY).await;
+                if let Ok(stored) = nodes.get(name).await {
+                    known = stored;
+                }
+            }
+        }
     }
+}
+
+fn volumes_in_use(node: &Node) -> Option<&[UniqueVolumeName]> {
+    node.status.as_ref()?.volumes_in_use.as_deref()
 }

@@ -1,8 +1,8 @@
 //! Kubelet's volume manager as a pure state machine: desired and actual state of world, and the reconciler that
 //! starts operations, each in a module of its own.
 //!
-//! Invariants: a volume is mounted only after the API server has stored it in this node's `volumesInUse`, and then
-//! in `volumesAttached`; it leaves `volumesInUse` only after it was unmounted from all pods and unstaged.
+//! Invariants: a volume that is not known as attached is mounted only after the API server has stored it in this node's
+//! `volumesInUse`, and then in `volumesAttached`; it leaves `volumesInUse` only after it was unmounted from all pods and unstaged.
 
 mod actual_state_of_world;
 mod desired_state_of_world;

@@ -230,6 +230,37 @@ async fn volume_that_is_needed_again_before_its_detach_stays_attached() {
     assert_eq!(before.intersection(&after).count(), 1, "{before:?} {after:?}");
 }
 
+/// As in kube-controller-manager, a slow update of one node's status delays the detaches from other nodes.
+#[tokio::test(start_paused = true)]
+async fn detaches_begin_one_after_the_other() {
+    let mut world = World::start().await;
+    for (claim, node) in [("one", "a"), ("two", "b")] {
+        world.claim(claim, "now", "ReadWriteOnce").await;
+        world.pod(node, Some(node), &[claim]).await;
+        world.until_running(node).await;
+    }
+    world.cluster.crash_controllers();
+    for pod in ["a", "b"] {
+        world.delete_pod(pod).await;
+        world.until_gone(pod).await;
+    }
+    sleep(Duration::from_secs(60)).await;
+    let slow = Rule::always(Fault::Latency(Duration::from_secs(30)))
+        .verbs(&["patch"])
+        .resource("nodes/status")
+        .user_agent(CONTROLLERS)
+        .times(1);
+    world.cluster.api_server().set_faults(vec![slow]);
+    world.cluster.restart_controllers();
+    sleep(Duration::from_secs(25)).await;
+    assert_eq!(world.driver.state().published.len(), 2);
+    world
+        .until("volumes detached", || async {
+            world.driver.state().published.is_empty()
+        })
+        .await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn pod_with_an_unbound_claim_on_its_node_gets_an_event() {
     let world = World::start().await;

@@ -73,9 +73,6 @@ impl VolumeManager {
                 }
                 continue;
             };
-            if volume.spec.attachable && !volume.reported_in_use {
-                continue;
-            }
             for pod in &volume.pods {
                 if actual.pods.get(pod) != Some(&MountState::Mounted) && can_start(name, Operation::MOUNT) {
                     operations.push(Operation::MountVolume {
