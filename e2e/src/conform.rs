@@ -2,7 +2,7 @@
 //!
 //! Each case has a driver, an attacher process, a volume and two nodes of its own. The attacher reaches the API server and the
 //! driver through this process, which observes its writes and calls in the order in which they are executed. The cases only act
-//! and wait; the [contract](attacher_contract) judges.
+//! and wait; then all faults end, and the attacher has a bounded time to recover. The [contract](attacher_contract) judges.
 
 mod api;
 mod cases;
@@ -32,7 +32,7 @@ use crate::process::Run;
 /// Cases at a time.
 const AT_ONCE: usize = 6;
 /// Timeout of one case.
-const CASE_TIMEOUT: Duration = Duration::from_secs(60);
+const CASE_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// The attacher under test.
 #[derive(Debug)]
@@ -137,6 +137,7 @@ async fn play(
 ) -> Result<Vec<Violation>> {
     let mut env = CaseEnv::new(run, cluster.client(), program, case, number).await?;
     (case.run)(&mut env).await?;
+    env.recover().await;
     env.clean_up().await?;
     let observer = env.end().await?;
     let violations = observer.contract().violations().to_vec();

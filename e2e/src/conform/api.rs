@@ -22,10 +22,11 @@ use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use k8s_openapi::ClusterResourceScope;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -35,7 +36,7 @@ use tower::BoxError;
 use super::observer::Observer;
 use crate::{kubeconfig, observe};
 use answer::answer;
-use object::Object;
+pub(super) use object::Object;
 use watch_events::without_bookmarks;
 
 /// Headers that belong to one connection or to the attacher's credentials.
@@ -141,6 +142,9 @@ impl Cluster {
                 && body.contains(script.body)
         })?;
         script.times -= 1;
+        // With the lock, so that the fault precedes the end of all faults.
+        self.observer
+            .observe(Observation::Fault(format!("{:?} for {path}", script.fault)));
         Some(script.fault)
     }
 
@@ -190,61 +194,38 @@ impl Cluster {
     }
 
     /// Observes the present state of an object. Called with the lock for writes.
-    async fn observe(&self, object: &Object) -> kube::Result<String> {
-        match self.state(object).await? {
-            Some((version, seen)) => {
-                self.observer.observe(seen);
-                Ok(version)
+    async fn observe(&self, object: &Object) -> kube::Result<()> {
+        let seen = match (self.state(object).await?, object) {
+            (Some((_, seen)), _) => Some(seen),
+            (None, Object::Attachment(name)) => {
+                let contract = self.observer.contract();
+                let is_known = contract.world().attachments.contains_key(name.as_str());
+                is_known.then(|| Observation::AttachmentGone(name.as_str().into()))
             }
-            None => {
-                match object {
-                    Object::Attachment(name) => {
-                        let is_known = self
-                            .observer
-                            .contract()
-                            .world()
-                            .attachments
-                            .contains_key(name.as_str());
-                        if is_known {
-                            self.observer
-                                .observe(Observation::AttachmentGone(name.as_str().into()));
-                        }
-                    }
-                    Object::Volume(name) => {
-                        self.observer
-                            .observe(Observation::VolumeGone(name.as_str().into()));
-                    }
-                    Object::Lease { .. } | Object::Other(_) => {}
-                }
-                Ok(String::new())
-            }
+            (None, Object::Volume(name)) => Some(Observation::VolumeGone(name.as_str().into())),
+            (None, Object::Lease { .. } | Object::Other(_)) => None,
+        };
+        if let Some(seen) = seen {
+            self.observer.observe(seen);
         }
+        Ok(())
     }
 
-    /// Executes a write of the harness to a VolumeAttachment, and observes the result.
-    pub(super) async fn change_attachment<T>(
+    /// Executes a write of the harness to an object, and observes the result.
+    pub(super) async fn change<K, T, E>(
         &self,
-        name: &str,
-        change: impl AsyncFnOnce(Api<VolumeAttachment>) -> kube::Result<T>,
-    ) -> Result<T> {
+        object: Object,
+        change: impl AsyncFnOnce(Api<K>) -> Result<T, E>,
+    ) -> Result<()>
+    where
+        K: Resource<DynamicType = (), Scope = ClusterResourceScope>,
+        E: Into<anyhow::Error>,
+    {
         let _write = self.write.lock().await;
         let changed = change(Api::all(self.client.clone())).await;
-        let changed = changed.with_context(|| format!("change VolumeAttachment {name}"))?;
-        self.observe(&Object::Attachment(name.to_owned())).await?;
-        Ok(changed)
-    }
-
-    /// Executes a write of the harness to a PersistentVolume, and observes the result.
-    pub(super) async fn change_volume<T>(
-        &self,
-        name: &str,
-        change: impl AsyncFnOnce(Api<PersistentVolume>) -> kube::Result<T>,
-    ) -> Result<T> {
-        let _write = self.write.lock().await;
-        let changed = change(Api::all(self.client.clone())).await;
-        let changed = changed.with_context(|| format!("change PersistentVolume {name}"))?;
-        self.observe(&Object::Volume(name.to_owned())).await?;
-        Ok(changed)
+        let changed = changed.map_err(Into::<anyhow::Error>::into);
+        changed.with_context(|| format!("change {object}"))?;
+        self.observe(&object).await.context("read what was changed")
     }
 
     async fn respond(

@@ -30,9 +30,11 @@ use crate::process::Run;
 pub(super) const SOON: Duration = Duration::from_secs(8);
 /// Time after which an attacher that has not done something will not do it.
 pub(super) const QUIET: Duration = Duration::from_millis(1500);
+/// Time in which an attacher recovers from faults: its longest retry interval is 5 seconds, and a call that hangs ends after
+/// [`TIMEOUT`].
+const RECOVERY: Duration = Duration::from_secs(15);
 /// Deadline of the attacher's driver calls.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// Secret value.
 pub(super) const SECRET: &str = "conform-5ecr3t-9f8e7d6c5b4a";
 
 /// The environment of one case.
@@ -238,17 +240,25 @@ impl CaseEnv {
         Ok(())
     }
 
-    /// Faults have ended, and the attacher had enough time.
+    /// No fault disturbs the attacher at present, and it had enough time.
     pub(super) async fn settled(&self) {
         self.observer.observe_in_time(Observation::Settled, SOON).await;
     }
 
     // --- end ---
 
-    /// Detaches and deletes everything, then checks that nothing is left.
-    pub(super) async fn clean_up(&self) -> Result<()> {
+    /// Ends all faults: every VolumeAttachment is attached or gone in time, unless something that lasts prevents it.
+    pub(super) async fn recover(&self) {
         self.driver.behave();
         self.cluster.behave();
+        self.observer.observe(Observation::Healed);
+        self.observer
+            .observe_in_time(Observation::Settled, RECOVERY)
+            .await;
+    }
+
+    /// Detaches and deletes everything, then checks that nothing is left.
+    pub(super) async fn clean_up(&self) -> Result<()> {
         for node in ["a", "b"] {
             self.detach(node).await?;
         }

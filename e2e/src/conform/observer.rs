@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use attacher_contract::observation::Method;
 use attacher_contract::{Contract, Observation, Settings};
+use csi_mock_driver::array::Array;
 use csi_mock_driver::driver::Driver;
 use jiff::Timestamp;
 use tokio::sync::watch;
@@ -17,7 +18,6 @@ use crate::observe;
 #[derive(Clone, Debug)]
 pub(super) struct Observer {
     contract: Arc<Mutex<Contract>>,
-    /// Number of observations.
     count: Arc<watch::Sender<usize>>,
     began: Instant,
     pub(super) start: Timestamp,
@@ -36,23 +36,22 @@ impl Observer {
     }
 
     pub(super) fn observe(&self, seen: Observation) {
-        // The time under the lock, so that it never decreases.
-        let mut contract = self.contract();
-        contract.observe(self.began.elapsed(), seen);
-        // A waiter holds the count while it reads the contract.
-        drop(contract);
-        self.count.send_modify(|count| *count += 1);
+        self.add(|_| vec![seen]);
     }
 
     /// Observes what the array has published and unpublished.
     pub(super) fn observe_array(&self, driver: &Driver) {
+        let changes = |array: &Array, contract: &Contract| observe::array_changes(array, contract.world());
+        self.add(|contract| driver.store.peek(|array| changes(array, contract)));
+    }
+
+    fn add(&self, seen: impl FnOnce(&Contract) -> Vec<Observation>) {
+        // The time under the lock, so that it never decreases.
         let mut contract = self.contract();
-        let seen = driver
-            .store
-            .peek(|array| observe::array_changes(array, contract.world()));
-        for seen in seen {
+        for seen in seen(&contract) {
             contract.observe(self.began.elapsed(), seen);
         }
+        // A waiter holds the count while it reads the contract.
         drop(contract);
         self.count.send_modify(|count| *count += 1);
     }

@@ -4,18 +4,15 @@ use std::fmt::Write as _;
 
 use attacher_contract::{CLAUSES, Clause, Rule, Strength, Violation};
 
-use super::Outcome;
+use super::{CASES, Outcome};
 
 /// Characters of a violation's text in the table.
 const SHOWN: usize = 160;
 
-/// Whether the attacher must keep the clause.
+/// Whether the attacher must keep the clause, and a case tests it.
 fn is_judged(rule: &Rule, promises: bool) -> bool {
-    match rule.strength {
-        Strength::Contract | Strength::Path => true,
-        Strength::Promise => promises,
-        Strength::Harness => false,
-    }
+    let is_promised = promises || rule.strength != Strength::Promise;
+    is_promised && CASES.iter().any(|case| case.is_about(rule.clause))
 }
 
 fn violations(outcomes: &[Outcome], clause: Clause) -> Vec<(&str, &Violation)> {

@@ -2,6 +2,7 @@
 //! documents, and metrics compared with the Go sidecar's.
 
 mod cluster;
+mod conform;
 mod deploy;
 mod documents;
 mod guide;
@@ -52,6 +53,7 @@ fn main() -> Result<ExitCode> {
         .chain(process::trials(&harness))
         .chain(loop_devices::trials(&harness))
         .chain(cluster::trials(&harness))
+        .chain(conform::trials(&harness))
         .chain(deploy::trials(&harness))
         .chain(documents::trials(&harness))
         .chain(guide::trials(&harness))

@@ -9,10 +9,11 @@ use k8s_openapi::api::core::v1::{PersistentVolume, Secret};
 use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver, CSINodeSpec, VolumeAttachment};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{CaseEnv, QUIET, SECRET};
 use crate::cluster::ignore_not_found;
+use crate::conform::api::Object;
 use crate::fixture::{mk_attachment, mk_meta, mk_secret};
 
 /// Time for an attacher's informer to handle an event that it got.
@@ -31,6 +32,8 @@ impl CaseEnv {
         });
         let drivers: Vec<_> = entry.into_iter().collect();
         let api = Api::<CSINode>::all(self.cluster.client.clone());
+        let text = format!("the node registers {id:?}");
+        self.observer.observe(Observation::Fault(text));
         let write = self.cluster.write.lock().await;
         let stored = match api.get_opt(&name).await? {
             None => {
@@ -90,68 +93,62 @@ impl CaseEnv {
         let (name, pv) = (self.va(node), self.name("pv"));
         let attachment = mk_attachment(&self.prefix, &name, self.driver.name(), &pv, &self.name(node));
         let create = async |api: Api<VolumeAttachment>| api.create(&PostParams::default(), &attachment).await;
-        self.cluster.change_attachment(&name, create).await.map(drop)
+        self.change(&name, create).await
     }
 
     /// Requests the deletion of the VolumeAttachment.
     pub(in crate::conform) async fn detach(&self, node: &str) -> Result<()> {
         let name = self.va(node);
-        let delete =
-            async |api: Api<VolumeAttachment>| match api.delete(&name, &DeleteParams::default()).await {
-                Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-                other => other.map(drop),
-            };
-        self.cluster.change_attachment(&name, delete).await
+        let delete = async |api: Api<VolumeAttachment>| {
+            ignore_not_found(api.delete(&name, &DeleteParams::default()).await)
+        };
+        self.change(&name, delete).await
     }
 
     /// Patches the VolumeAttachment, as another client does.
-    pub(in crate::conform) async fn patch_attachment(
-        &self,
-        node: &str,
-        patch: serde_json::Value,
-    ) -> Result<()> {
-        let name = self.va(node);
-        let patch = Patch::Merge(patch);
-        let write =
-            async |api: Api<VolumeAttachment>| api.patch(&name, &PatchParams::default(), &patch).await;
-        self.cluster.change_attachment(&name, write).await.map(drop)
+    pub(in crate::conform) async fn patch_attachment(&self, node: &str, patch: Value) -> Result<()> {
+        let (name, params, patch) = (self.va(node), PatchParams::default(), Patch::Merge(patch));
+        let write = async |api: Api<VolumeAttachment>| api.patch(&name, &params, &patch).await;
+        self.change(&name, write).await
     }
 
     /// Patches the status of the VolumeAttachment, as another client does.
-    pub(in crate::conform) async fn patch_attachment_status(
+    pub(in crate::conform) async fn patch_attachment_status(&self, node: &str, patch: Value) -> Result<()> {
+        let (name, params, patch) = (self.va(node), PatchParams::default(), Patch::Merge(patch));
+        let write = async |api: Api<VolumeAttachment>| api.patch_status(&name, &params, &patch).await;
+        self.change(&name, write).await
+    }
+
+    async fn change<T, E: Into<anyhow::Error>>(
         &self,
-        node: &str,
-        patch: serde_json::Value,
+        name: &str,
+        change: impl AsyncFnOnce(Api<VolumeAttachment>) -> Result<T, E>,
     ) -> Result<()> {
-        let name = self.va(node);
-        let patch = Patch::Merge(patch);
-        let write =
-            async |api: Api<VolumeAttachment>| api.patch_status(&name, &PatchParams::default(), &patch).await;
-        self.cluster.change_attachment(&name, write).await.map(drop)
+        let object = Object::Attachment(name.to_owned());
+        self.cluster.change(object, change).await
     }
 
     /// Requests the deletion of the PersistentVolume.
     pub(in crate::conform) async fn delete_volume(&self) -> Result<()> {
         let name = self.name("pv");
-        let delete =
-            async |api: Api<PersistentVolume>| match api.delete(&name, &DeleteParams::default()).await {
-                Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-                other => other.map(drop),
-            };
-        self.cluster.change_volume(&name, delete).await
+        let delete = async |api: Api<PersistentVolume>| {
+            ignore_not_found(api.delete(&name, &DeleteParams::default()).await)
+        };
+        self.cluster.change(Object::Volume(name.clone()), delete).await
     }
 
     /// Deletes or creates the Secret.
     pub(in crate::conform) async fn set_secret(&self, exists: bool) -> Result<()> {
         let api = Api::<Secret>::namespaced(self.cluster.client.clone(), "default");
         let name = self.name("secret");
-        if exists {
-            let secret = mk_secret(&self.prefix, &name, "password", SECRET);
-            api.create(&PostParams::default(), &secret).await?;
-        } else {
-            ignore_not_found(api.delete(&name, &DeleteParams::default()).await)?;
+        let text = format!("the Secret exists: {exists}");
+        self.observer.observe(Observation::Fault(text));
+        if !exists {
+            return ignore_not_found(api.delete(&name, &DeleteParams::default()).await);
         }
-        Ok(())
+        let secret = mk_secret(&self.prefix, &name, "password", SECRET);
+        let created = api.create(&PostParams::default(), &secret).await;
+        created.map(drop).context("create the Secret")
     }
 
     pub(in crate::conform) fn va(&self, node: &str) -> String {

@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use attacher_contract::Observation;
 use attacher_contract::observation::{PublishRequest, Volume};
 use k8s_openapi::api::core::v1::{
-    CSIPersistentVolumeSource, ObjectReference, PersistentVolume, PersistentVolumeSpec, Secret,
-    SecretReference,
+    CSIPersistentVolumeSource, ObjectReference, PersistentVolume, PersistentVolumeSpec, SecretReference,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::Api;
 use kube::api::PostParams;
 
-use super::{CaseEnv, SECRET};
-use crate::fixture::{CAPACITY, mk_meta, mk_secret};
+use super::CaseEnv;
+use crate::conform::api::Object;
+use crate::fixture::{CAPACITY, mk_meta};
 use crate::observe;
 
 // === impl CaseEnv ===
@@ -26,11 +26,7 @@ impl CaseEnv {
             self.register(node, Some(&self.node_id(node))).await?;
         }
         if self.shape.secret {
-            let secret = mk_secret(&self.prefix, &self.name("secret"), "password", SECRET);
-            let api = Api::<Secret>::namespaced(self.cluster.client.clone(), "default");
-            api.create(&PostParams::default(), &secret)
-                .await
-                .context("create the Secret")?;
+            self.set_secret(true).await?;
         }
         let volume = self.persistent_volume();
         let driver = self.driver.name().to_owned();
@@ -40,9 +36,9 @@ impl CaseEnv {
             self.observer
                 .observe(Observation::Volume(Arc::new(Volume { request, ..seen })));
         }
-        let name = self.name("pv");
         let create = async |api: Api<PersistentVolume>| api.create(&PostParams::default(), &volume).await;
-        self.cluster.change_volume(&name, create).await.map(drop)
+        let object = Object::Volume(self.name("pv"));
+        self.cluster.change(object, create).await
     }
 
     fn persistent_volume(&self) -> PersistentVolume {
