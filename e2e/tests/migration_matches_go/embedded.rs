@@ -14,6 +14,9 @@ const KUBERNETES_PREFIX: &str = "failed to translate in-tree pv to CSI: ";
 /// The start of an error whose rest is Go's reason for an invalid URL, which the embedded cluster leaves out.
 pub(crate) const INVALID_URL: &str = "EBS Volume ID Invalid disk name (";
 
+/// The volumes that the embedded cluster translates, and two that are not migrated.
+pub(crate) const PLUGINS: [&str; 5] = ["awsElasticBlockStore", "azureDisk", "cinder", "csi", "hostPath"];
+
 /// Name, CSI source and access modes; none if the volume is not migrated.
 type Outcome = Result<Option<(String, CSIPersistentVolumeSource, Vec<String>)>, String>;
 
@@ -29,7 +32,7 @@ pub(crate) fn translates_like_the_library(field: &str, generator: volumes::Gener
         } else {
             let volume = in_pod(field, source);
             let namespace = ["", "ns"][random.usize(..2)];
-            ours.push(of_inline(&volume, namespace)?);
+            ours.push(of_inline(&volume)?);
             requests.push(json!({"translateInline": {"volume": volume, "namespace": namespace}}));
         }
     }
@@ -53,11 +56,7 @@ fn is_match(ours: &Outcome, theirs: &Outcome) -> bool {
 }
 
 /// The volume of a pod with this source.
-fn in_pod(field: &str, mut source: Value) -> Value {
-    // The library panics here because it reads the name of the policy from the wrong object.
-    if let Some(source) = source.as_object_mut() {
-        source.remove("storagePolicyName");
-    }
+fn in_pod(field: &str, source: Value) -> Value {
     json!({"name": "data", field: source})
 }
 
@@ -73,9 +72,9 @@ fn of_persistent_volume(volume: &Value) -> Result<Outcome> {
         .map_err(|error| error.to_string()))
 }
 
-fn of_inline(volume: &Value, namespace: &str) -> Result<Outcome> {
+fn of_inline(volume: &Value) -> Result<Outcome> {
     let volume = Volume::deserialize(volume).with_context(|| format!("decode {volume}"))?;
-    Ok(inline_to_csi(&volume, namespace)
+    Ok(inline_to_csi(&volume)
         .map(|volume| volume.and_then(parts))
         .map_err(|error| error.to_string()))
 }

@@ -66,7 +66,7 @@ impl Call<'_> {
             ("create", true) => self.create(),
             ("update", false) => self.update(Part::Main),
             ("patch", false) => self.patch(Part::Main),
-            ("delete", _) => self.delete(decision.deletes_after).await,
+            ("delete", _) => self.delete(),
             ("deletecollection", _) => self.delete_collection().await,
             _ => Err(Status::method_not_allowed()),
         }?;

@@ -38,14 +38,7 @@ impl Writer<'_> {
     pub(crate) fn delete(&mut self, name: &str, mut options: DeleteOptions) -> Result<Deleted, Status> {
         let resource = self.resource;
         let key = key(self.namespace, name);
-        let newest = self.store.existing(resource, self.namespace, name)?;
-        // A stale decision deletes only the same object, and only if it does so at once.
-        let stale = options.decided_by.take().filter(|stale| {
-            let uid = |stored: &Written| text(&stored.object(), "/metadata/uid").to_owned();
-            let is_final = object::list(&stale.object(), "/metadata/finalizers").is_empty();
-            is_final && resource.kind != Kind::Pod && uid(stale) == uid(&newest)
-        });
-        let existing = stale.unwrap_or(newest);
+        let existing = self.store.existing(resource, self.namespace, name)?;
         let current = existing.object();
         if resource.kind == Kind::Namespace {
             if let Some(object) = self.delete_namespace(&key, &existing, &options)? {

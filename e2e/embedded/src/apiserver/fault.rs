@@ -31,12 +31,6 @@ pub enum Fault {
     LostRequest,
     /// The connection breaks at once, but the server executes the request after this delay.
     LateExecution(Duration),
-    /// A deletion decides by the object as it is now, and deletes it after this delay, as kube-apiserver does: a finalizer that
-    /// it accepts in between is lost ([kubernetes#77988], [kubernetes#124749]).
-    ///
-    /// [kubernetes#77988]: https://github.com/kubernetes/kubernetes/issues/77988
-    /// [kubernetes#124749]: https://github.com/kubernetes/kubernetes/issues/124749
-    StaleDelete(Duration),
     /// A new watch breaks after this delay.
     DroppedWatch(Duration),
     /// A new watch delays all events until this time has passed.
@@ -79,7 +73,6 @@ pub(crate) struct FaultDecision {
     pub(crate) loses_request: bool,
     pub(crate) loses_response: bool,
     pub(crate) late_by: Option<Duration>,
-    pub(crate) deletes_after: Option<Duration>,
     dropped_after: Option<Duration>,
     stale_for: Option<Duration>,
 }
@@ -270,7 +263,6 @@ impl Faults {
                 Fault::LostResponse => decision.loses_response = true,
                 Fault::LostRequest => decision.loses_request = true,
                 Fault::LateExecution(time) => decision.late_by = Some(*time),
-                Fault::StaleDelete(time) => decision.deletes_after = Some(*time),
                 Fault::DroppedWatch(time) => decision.dropped_after = Some(*time),
                 Fault::StaleWatch(time) => decision.stale_for = Some(*time),
             }

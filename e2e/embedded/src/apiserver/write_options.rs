@@ -5,7 +5,6 @@ use super::object::{self, Object, at, text};
 use super::request::Query;
 use super::schema;
 use super::status::Status;
-use super::write::Written;
 
 /// The `fieldValidation` of a request: how the server handles unknown fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +40,6 @@ pub(crate) struct DeleteOptions {
     pub(crate) propagation_policy: Option<String>,
     pub(crate) orphan_dependents: Option<bool>,
     pub(crate) dry_run: Vec<String>,
-    /// The version of the object by which an injected fault decides, in place of the newest one.
-    pub(crate) decided_by: Option<Written>,
 }
 
 // === impl Preconditions ===
@@ -130,7 +127,6 @@ impl DeleteOptions {
             dry_run: dry_run
                 .filter_map(|value| value.as_str().map(str::to_owned))
                 .collect(),
-            decided_by: None,
         })
     }
 
@@ -203,7 +199,6 @@ impl Query {
                 .has("orphanDependents")
                 .then(|| self.flag("orphanDependents")),
             dry_run: self.all("dryRun"),
-            decided_by: None,
         })
     }
 }

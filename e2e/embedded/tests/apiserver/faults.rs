@@ -163,30 +163,3 @@ async fn delayed_watch_sends_nothing_even_if_it_breaks() {
     assert!(watch.next().await.is_none());
     assert_eq!(start.elapsed(), Duration::from_secs(3));
 }
-
-/// As kube-apiserver loses a finalizer that it accepts while it deletes the object.
-#[tokio::test(start_paused = true)]
-async fn stale_deletion_loses_a_finalizer_that_was_accepted_meanwhile() {
-    let finalizer = json!({ "metadata": { "finalizers": ["example.com/f"] } });
-    for (is_stale, code) in [(true, 404), (false, 200)] {
-        let server = mk_server(1);
-        call(&server, Method::POST, ATTACHMENTS, &mk_attachment("a")).await;
-        let path = format!("{ATTACHMENTS}/a");
-        let delay = Duration::from_secs(1);
-        let fault = if is_stale {
-            Fault::StaleDelete(delay)
-        } else {
-            Fault::Latency(delay)
-        };
-        server.set_faults(vec![Rule::always(fault).verbs(&["delete"])]);
-        let deletion = async { call(&server, Method::DELETE, &path, &Value::Null).await };
-        let accepted = async {
-            tokio::time::sleep(delay / 2).await;
-            patch(&server, &path, "merge", &finalizer).await
-        };
-        let (deleted, accepted) = tokio::join!(deletion, accepted);
-        assert_eq!((deleted.0, accepted.0), (200, 200));
-        let (found, _) = call(&server, Method::GET, &path, &Value::Null).await;
-        assert_eq!(found, code, "stale: {is_stale}");
-    }
-}

@@ -1,7 +1,5 @@
 //! Executes writes.
 
-use std::time::Duration;
-
 use http::{StatusCode, header};
 
 use super::super::DEFAULT_SERVICE_ACCOUNT;
@@ -111,21 +109,12 @@ impl Call<'_> {
         Ok(options)
     }
 
-    /// Deletes the object, with a delay from a decision by its state before the delay.
-    pub(super) async fn delete(&mut self, delay: Option<Duration>) -> Result<Reply, Status> {
+    pub(super) fn delete(&mut self) -> Result<Reply, Status> {
         let encoder = self.encoder()?;
-        let mut options = self.delete_options()?;
+        let options = self.delete_options()?;
         let dry_run = !options.dry_run.is_empty();
         let location = self.location;
         let name = location.name.as_str();
-        if let Some(delay) = delay {
-            let existing = self
-                .server
-                .store()
-                .existing(location.resource, &location.namespace, name)?;
-            options.decided_by = Some(existing);
-            tokio::time::sleep(delay).await;
-        }
         let deleted = self.write(dry_run, |writer| writer.delete(name, options))?;
         if location.resource.kind == Kind::ServiceAccount && name == DEFAULT_SERVICE_ACCOUNT {
             self.server.create_default_service_account(&location.namespace);
