@@ -17,6 +17,7 @@ use attacher_contract::observation::{
 };
 use attacher_contract::{Clause, Contract, Settings, Violation};
 use jiff::Timestamp;
+use kube::ResourceExt;
 
 pub use observations::Observations;
 
@@ -127,6 +128,7 @@ impl Stream<'_> {
                 name: pv.as_str().into(),
                 handle: volume.handle.as_str().into(),
                 single_node: matches!(volume.access, Access::OnePod | Access::OneNode),
+                secret: observations.has_secret(&volume.handle) == Some(true),
                 ..Volume::default()
             };
             self.add(self.start, Rank::Setup, Observation::Volume(Arc::new(volume)));
@@ -160,16 +162,44 @@ impl Stream<'_> {
             let seen = Observation::Forced(volume.as_str().into(), node.as_str().into());
             self.add(*at, Rank::Setup, seen);
         }
-        for event in &observations.watch_events {
-            let version = observe::attachment(&event.attachment, &observations.finalizer, self.start);
-            let name = version.name.clone();
-            self.add(event.at, Rank::Watch, Observation::Attachment(version));
-            if event.gone {
-                self.add(event.at, Rank::Watch, Observation::AttachmentGone(name));
-            }
-        }
+        self.versions();
         for (at, what) in &observations.gaps {
             self.add(*at, Rank::Watch, Observation::GapBegan(what.clone()));
+        }
+    }
+
+    /// The versions of VolumeAttachments and PersistentVolumes, in the order in which they were written, which their
+    /// resourceVersions show unless a watch was interrupted: one that a later event precedes was written before that event.
+    fn versions(&mut self) {
+        let observations = self.observations;
+        let mut versions = Vec::new();
+        for event in &observations.watch_events {
+            let version = observe::attachment(&event.object, &observations.finalizer, self.start);
+            let gone = event
+                .gone
+                .then(|| Observation::AttachmentGone(version.name.clone()));
+            let seen = [Some(Observation::Attachment(version)), gone];
+            versions.push((version_of(&event.object), event.at, seen));
+        }
+        for event in &observations.volume_events {
+            let volume = observe::volume(&event.object, &observations.driver, &observations.finalizer);
+            let name = event.object.metadata.name.as_deref().unwrap_or_default();
+            let gone = event.gone.then(|| Observation::VolumeGone(name.into()));
+            let version = volume.map(|volume| Observation::Volume(Arc::new(volume)));
+            versions.push((version_of(&event.object), event.at, [version, gone]));
+        }
+        if observations.gaps.is_empty() {
+            versions.sort_by_key(|(version, ..)| *version);
+            let mut latest = Timestamp::MAX;
+            for (_, at, _) in versions.iter_mut().rev() {
+                latest = latest.min(*at);
+                *at = latest;
+            }
+        }
+        for (_, at, seen) in versions {
+            for seen in seen.into_iter().flatten() {
+                self.add(at, Rank::Watch, seen);
+            }
         }
     }
 
@@ -185,7 +215,9 @@ impl Stream<'_> {
             by: None,
             method,
             target: target.clone(),
-            secret: None,
+            // Whether an unpublish needs one is not known.
+            secret: (method == Method::Publish && self.observations.has_secret(&call.volume).is_some())
+                .then_some(!call.secrets.is_empty()),
             request: None,
         };
         self.add(call.start, Rank::Begin, Observation::CallBegan(Arc::new(begin)));
@@ -219,6 +251,14 @@ impl Stream<'_> {
 }
 
 // === functions ===
+
+/// The number of the write that led to this version.
+fn version_of(object: &impl ResourceExt) -> u64 {
+    let version = object.resource_version();
+    version
+        .and_then(|version| version.parse().ok())
+        .unwrap_or_default()
+}
 
 /// What was read at the end: objects, the array's list, and texts. It closes gaps of the watch.
 fn final_state(observations: &Observations, contract: &Contract, start: Timestamp) -> Vec<Observation> {

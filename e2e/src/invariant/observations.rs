@@ -29,6 +29,8 @@ pub struct Observations {
     pub mounts: Vec<MountEvent>,
     /// Watch events of the driver's attachments, in order.
     pub watch_events: Vec<WatchEvent>,
+    /// Watch events of the driver's PersistentVolumes, in order.
+    pub volume_events: Vec<WatchEvent<PersistentVolume>>,
     /// What the driver's own list contained both before and after the attachments were read.
     pub published: NodesByVolume,
     /// Volumes and the driver's ids of nodes that only one of the two lists contained.
@@ -60,15 +62,15 @@ pub struct VolumeSpec {
     pub access: Access,
 }
 
-/// A state of an attachment, with the time of its watch event.
+/// A state of an object, with the time of its watch event.
 #[derive(Clone, Debug)]
-pub struct WatchEvent {
+pub struct WatchEvent<K = VolumeAttachment> {
     /// Time of the watch event, which is later than the write.
     pub at: Timestamp,
-    /// Whether the attachment was deleted.
+    /// Whether the object was deleted.
     pub gone: bool,
-    /// The attachment.
-    pub attachment: VolumeAttachment,
+    /// The object.
+    pub object: K,
 }
 
 // === impl Observations ===
@@ -82,9 +84,19 @@ impl Observations {
         Some((&volume.handle, node))
     }
 
+    /// Whether a recorded PersistentVolume with this handle names a publish Secret.
+    pub(super) fn has_secret(&self, handle: &str) -> Option<bool> {
+        let mut sources = self
+            .volume_events
+            .iter()
+            .filter_map(|event| event.object.spec.as_ref()?.csi.as_ref());
+        let source = sources.find(|source| source.volume_handle == handle)?;
+        Some(source.controller_publish_secret_ref.is_some())
+    }
+
     /// Whether this is the name of an attachment of an exempt volume and node.
     pub(super) fn is_exempt(&self, name: &str) -> bool {
-        let seen = self.watch_events.iter().map(|event| &event.attachment);
+        let seen = self.watch_events.iter().map(|event| &event.object);
         let mut attachments = seen.chain(&self.attachments);
         let attachment = attachments.find(|attachment| attachment.metadata.name.as_deref() == Some(name));
         let target = attachment.and_then(|attachment| self.publish_target(attachment));
@@ -96,6 +108,7 @@ impl Observations {
         let calls = self.calls.iter().map(|call| call.start);
         let mounts = self.mounts.iter().map(|event| event.at);
         let watched = self.watch_events.iter().map(|event| event.at);
+        let watched = watched.chain(self.volume_events.iter().map(|event| event.at));
         let forced = self.force_detached.values().copied();
         let first = calls.chain(mounts).chain(watched).chain(forced).min();
         first.unwrap_or(Timestamp::UNIX_EPOCH)
@@ -119,162 +132,6 @@ pub(crate) fn compare_lists(
         both.entry(volume).or_default().insert(node);
     }
     (both, before.symmetric_difference(&after).cloned().collect())
-}
-
-/// Small pieces of observations for the tests of the checkers: volumes `vol` and `shared`, nodes `a` and `b`.
-#[cfg(test)]
-pub(super) mod samples {
-    use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, PersistentVolume, PersistentVolumeSpec};
-    use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeAttachmentStatus, VolumeError};
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-
-    use super::*;
-    use crate::driver::journal::{Effect, End};
-    use crate::fixture::{attacher_finalizer, mk_attachment, mk_meta};
-
-    /// The second `second` of the test's time.
-    pub(in crate::invariant) fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(1_700_000_000 + second).expect("a moment of the test")
-    }
-
-    pub(in crate::invariant) fn mk_observations() -> Observations {
-        let facts = |handle: &str, access| VolumeSpec {
-            handle: handle.to_owned(),
-            access,
-        };
-        Observations {
-            driver: "d".to_owned(),
-            finalizer: attacher_finalizer("d"),
-            makes_promises: true,
-            volumes: BTreeMap::from([
-                ("pv-vol".to_owned(), facts("vol", Access::OneNode)),
-                ("pv-shared".to_owned(), facts("shared", Access::ManyNodes)),
-            ]),
-            node_ids: BTreeMap::from([
-                ("a".to_owned(), "id-a".to_owned()),
-                ("b".to_owned(), "id-b".to_owned()),
-            ]),
-            ..Observations::default()
-        }
-    }
-
-    pub(in crate::invariant) fn publish(volume: &str, node: &str, second: i64) -> Call {
-        call("ControllerPublishVolume", volume, node, second)
-    }
-
-    pub(in crate::invariant) fn unpublish(volume: &str, node: &str, second: i64) -> Call {
-        call("ControllerUnpublishVolume", volume, node, second)
-    }
-
-    fn call(method: &str, volume: &str, node: &str, second: i64) -> Call {
-        Call {
-            method: method.to_owned(),
-            volume: volume.to_owned(),
-            node: node.to_owned(),
-            path: String::new(),
-            secrets: BTreeSet::new(),
-            start: at(second),
-            end: Some(End {
-                at: at(second),
-                code: "OK".to_owned(),
-                message: String::new(),
-                context: BTreeMap::new(),
-            }),
-            effect: Effect::Done,
-            effect_by: Some(at(second)),
-        }
-    }
-
-    pub(in crate::invariant) fn mounted(node: &str, volume: &str, second: i64) -> MountEvent {
-        MountEvent {
-            at: at(second),
-            node: node.to_owned(),
-            volume: volume.to_owned(),
-            mounted: true,
-        }
-    }
-
-    pub(in crate::invariant) fn unmounted(node: &str, volume: &str, second: i64) -> MountEvent {
-        MountEvent {
-            mounted: false,
-            ..mounted(node, volume, second)
-        }
-    }
-
-    /// The attachment of `vol` to `a`, without a status.
-    pub(in crate::invariant) fn attachment() -> VolumeAttachment {
-        let mut attachment = mk_attachment("s", "va", "d", "pv-vol", "a");
-        attachment.metadata.uid = Some("uid-1".to_owned());
-        attachment.metadata.finalizers = Some(vec![attacher_finalizer("d")]);
-        let annotations = [
-            ("csi.alpha.kubernetes.io/node-id", "id-a"),
-            ("external-attacher/volume-handle", "vol"),
-        ];
-        let own = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
-        attachment.metadata.annotations = Some(annotations.map(own).into());
-        attachment
-    }
-
-    pub(in crate::invariant) fn attached(mut attachment: VolumeAttachment) -> VolumeAttachment {
-        attachment.status = Some(VolumeAttachmentStatus {
-            attached: true,
-            ..Default::default()
-        });
-        attachment
-    }
-
-    pub(in crate::invariant) fn failed(mut attachment: VolumeAttachment, message: &str) -> VolumeAttachment {
-        let error = VolumeError {
-            message: Some(message.to_owned()),
-            ..VolumeError::default()
-        };
-        attachment.status = Some(VolumeAttachmentStatus {
-            attach_error: Some(error),
-            ..Default::default()
-        });
-        attachment
-    }
-
-    pub(in crate::invariant) fn deleting(mut attachment: VolumeAttachment, second: i64) -> VolumeAttachment {
-        attachment.metadata.deletion_timestamp = Some(Time(at(second)));
-        attachment
-    }
-
-    pub(in crate::invariant) fn seen(attachment: VolumeAttachment, second: i64) -> WatchEvent {
-        WatchEvent {
-            at: at(second),
-            gone: false,
-            attachment,
-        }
-    }
-
-    pub(in crate::invariant) fn gone(attachment: VolumeAttachment, second: i64) -> WatchEvent {
-        WatchEvent {
-            at: at(second),
-            gone: true,
-            attachment,
-        }
-    }
-
-    pub(in crate::invariant) fn persistent_volume(finalizers: &[&str]) -> PersistentVolume {
-        let mut metadata = mk_meta("s", "pv-vol");
-        metadata.finalizers = Some(finalizers.iter().map(|&finalizer| finalizer.to_owned()).collect());
-        let csi = CSIPersistentVolumeSource {
-            driver: "d".to_owned(),
-            volume_handle: "vol".to_owned(),
-            ..CSIPersistentVolumeSource::default()
-        };
-        let spec = PersistentVolumeSpec {
-            access_modes: Some(vec!["ReadWriteOnce".to_owned()]),
-            csi: Some(csi),
-            ..PersistentVolumeSpec::default()
-        };
-        PersistentVolume {
-            metadata,
-            spec: Some(spec),
-            ..PersistentVolume::default()
-        }
-    }
 }
 
 #[cfg(test)]

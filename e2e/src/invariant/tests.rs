@@ -1,6 +1,10 @@
 //! Observations of a scenario, and the clauses that they break.
 
-use super::observations::samples::*;
+mod samples;
+
+use k8s_openapi::api::core::v1::SecretReference;
+use samples::*;
+
 use super::*;
 
 fn running(observations: &Observations) -> BTreeSet<Clause> {
@@ -289,5 +293,42 @@ fn a_secret_is_found_and_not_shown_again() {
 fn the_final_lists_close_a_gap() {
     let mut observations = attached_to_a();
     observations.gaps = vec![(at(2), "watch".to_owned())];
+    assert_eq!(check_running(&observations), []);
+}
+
+#[test]
+fn a_volume_keeps_the_finalizer_while_an_attachment_needs_it() {
+    let guarded = || persistent_volume(&["external-attacher/d"]);
+    let mut observations = detached_from_a();
+    observations.volume_events = vec![seen(guarded(), 1), seen(persistent_volume(&[]), 4)];
+    assert_eq!(cleaned_up(&observations), clauses(&[Clause::VolumeGuarded]));
+    // The watch of PersistentVolumes is faster, and the resourceVersion shows that the VolumeAttachment was gone before.
+    let mut released = seen(persistent_volume(&[]), 8);
+    released.at = at(6);
+    observations.volume_events[1] = released.clone();
+    assert_eq!(check_cleaned_up(&observations), []);
+    // After a gap, nothing shows the order.
+    released.object.metadata.resource_version = Some("4".to_owned());
+    observations.volume_events[1] = released;
+    assert_eq!(cleaned_up(&observations), clauses(&[Clause::VolumeGuarded]));
+    observations.gaps = vec![(at(5), "watch".to_owned())];
+    assert_eq!(check_cleaned_up(&observations), []);
+    observations.gaps.clear();
+    let twice = persistent_volume(&["external-attacher/d"; 2]);
+    observations.volume_events = vec![seen(twice, 1), seen(persistent_volume(&[]), 9)];
+    assert_eq!(cleaned_up(&observations), clauses(&[Clause::FinalizerOnce]));
+}
+
+#[test]
+fn a_publish_needs_the_secret_that_the_volume_names() {
+    let mut named = persistent_volume(&["external-attacher/d"]);
+    let source = named.spec.as_mut().and_then(|spec| spec.csi.as_mut());
+    let source = source.expect("it has a CSI source");
+    source.controller_publish_secret_ref = Some(SecretReference::default());
+    let mut observations = attached_to_a();
+    assert_eq!(check_running(&observations), [], "the volume is not known");
+    observations.volume_events = vec![seen(named, 1)];
+    assert_eq!(running(&observations), clauses(&[Clause::SecretSent]));
+    observations.calls[0].secrets.insert("password".to_owned());
     assert_eq!(check_running(&observations), []);
 }

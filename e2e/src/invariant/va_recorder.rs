@@ -1,16 +1,19 @@
-//! Watches the driver's attachments during a scenario and records all their states.
+//! Watches the driver's VolumeAttachments and PersistentVolumes during a scenario and records all their states.
 
 use std::collections::BTreeSet;
+use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use futures::StreamExt;
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Api, Client};
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -20,73 +23,62 @@ use crate::wait::{Key, Seen, absorb, key_of};
 /// Timeout of the first list.
 const FIRST_LISTING: Duration = Duration::from_secs(30);
 
-/// Records the attachments of one driver. Dropping it stops the watch.
+/// Records the VolumeAttachments and PersistentVolumes of one driver. Dropping it stops the watches.
 #[derive(Debug)]
 pub struct VaRecorder {
-    watch_events: Arc<watch::Sender<Vec<WatchEvent>>>,
+    watch_events: Events<VolumeAttachment>,
+    volume_events: Events<PersistentVolume>,
     gaps: Gaps,
-    task: JoinSet<()>,
+    tasks: JoinSet<()>,
 }
 
+type Events<K> = Arc<watch::Sender<Vec<WatchEvent<K>>>>;
 /// When events may have been lost, and why.
 type Gaps = Arc<Mutex<Vec<(Timestamp, String)>>>;
 
-/// Converts kube-rs' watch events.
-struct Record {
-    driver: String,
-    watch_events: Arc<watch::Sender<Vec<WatchEvent>>>,
+/// Converts kube-rs' watch events of a kind.
+struct Record<K> {
+    is_own: Box<dyn Fn(&K) -> bool + Send>,
+    events: Events<K>,
     gaps: Gaps,
-    seen: Seen<VolumeAttachment>,
+    seen: Seen<K>,
     listed: BTreeSet<Key>,
 }
 
 // === impl VaRecorder ===
 
 impl VaRecorder {
-    /// Starts the watch; returns after the first list, so that no later state is missed.
+    /// Starts the watches; returns after the first lists, so that no later state is missed.
     pub async fn start(client: Client, driver: &str) -> Result<Self> {
-        let watch_events = Arc::new(watch::Sender::new(Vec::new()));
-        let gaps = Gaps::default();
-        let (ready_tx, mut ready_rx) = watch::channel(false);
-        let mut record = Record {
-            driver: driver.to_owned(),
-            watch_events: watch_events.clone(),
-            gaps: gaps.clone(),
-            seen: Seen::new(),
-            listed: BTreeSet::new(),
-        };
-        let mut task = JoinSet::new();
-        task.spawn(async move {
-            let mut events = watcher(Api::<VolumeAttachment>::all(client), watcher::Config::default())
-                .default_backoff()
-                .boxed();
-            while let Some(event) = events.next().await {
-                match event {
-                    Ok(event) => {
-                        let listed = matches!(event, Event::InitDone);
-                        record.handle(event);
-                        if listed {
-                            ready_tx.send_replace(true);
-                        }
-                    }
-                    Err(error) => tracing::warn!(%error, "attachment watch failed"),
-                }
-            }
+        let (gaps, mut tasks) = (Gaps::default(), JoinSet::new());
+        let name = driver.to_owned();
+        let attachments = Record::new(gaps.clone(), move |attachment: &VolumeAttachment| {
+            attachment.spec.attacher == name
         });
-        tokio::time::timeout(FIRST_LISTING, ready_rx.wait_for(|ready| *ready))
-            .await
-            .context("the first listing of VolumeAttachments took too long")?
-            .context("the attachment watch ended")?;
+        let name = driver.to_owned();
+        let volumes = Record::new(gaps.clone(), move |volume: &PersistentVolume| {
+            let source = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+            source.is_some_and(|source| source.driver == name)
+        });
+        let (watch_events, volume_events) = (attachments.events.clone(), volumes.events.clone());
+        attachments.start(Api::all(client.clone()), &mut tasks).await?;
+        volumes.start(Api::all(client), &mut tasks).await?;
         Ok(Self {
             watch_events,
+            volume_events,
             gaps,
-            task,
+            tasks,
         })
     }
 
     /// All states so far, oldest first.
     pub fn watch_events(&self) -> Vec<WatchEvent> {
         self.watch_events.borrow().clone()
+    }
+
+    /// All states of PersistentVolumes so far, oldest first.
+    pub fn volume_events(&self) -> Vec<WatchEvent<PersistentVolume>> {
+        self.volume_events.borrow().clone()
     }
 
     /// When watch events may have been lost. The API server sent all objects afterwards, but not the states in between.
@@ -99,66 +91,98 @@ impl VaRecorder {
         self.watch_events.subscribe()
     }
 
-    /// Stops the watch.
+    /// Stops the watches.
     ///
     /// # Errors
-    /// The watch failed meanwhile, so the record is incomplete.
+    /// A watch failed meanwhile, so the record is incomplete.
     pub async fn end(mut self) -> Result<Vec<WatchEvent>> {
-        if let Some(ended) = self.task.try_join_next() {
-            ended.context("the attachment watch broke down")?;
+        if let Some(ended) = self.tasks.try_join_next() {
+            ended.context("a watch broke down")?;
         }
-        self.task.shutdown().await;
+        self.tasks.shutdown().await;
         Ok(self.watch_events())
     }
 }
 
 // === impl Record ===
 
-impl Record {
-    fn handle(&mut self, event: Event<VolumeAttachment>) {
+impl<K> Record<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    fn new(gaps: Gaps, is_own: impl Fn(&K) -> bool + Send + 'static) -> Self {
+        Self {
+            is_own: Box::new(is_own),
+            events: Arc::new(watch::Sender::new(Vec::new())),
+            gaps,
+            seen: Seen::new(),
+            listed: BTreeSet::new(),
+        }
+    }
+
+    /// Watches until the task ends. Returns after the first list.
+    async fn start(mut self, api: Api<K>, tasks: &mut JoinSet<()>) -> Result<()> {
+        let (ready_tx, mut ready_rx) = watch::channel(false);
+        tasks.spawn(async move {
+            let mut events = watcher(api, watcher::Config::default()).default_backoff().boxed();
+            while let Some(event) = events.next().await {
+                match event {
+                    Ok(event) => {
+                        let listed = matches!(event, Event::InitDone);
+                        self.handle(event);
+                        if listed {
+                            ready_tx.send_replace(true);
+                        }
+                    }
+                    Err(error) => tracing::warn!(%error, kind = %K::kind(&()), "watch failed"),
+                }
+            }
+        });
+        let listed = tokio::time::timeout(FIRST_LISTING, ready_rx.wait_for(|ready| *ready));
+        let listed = listed.await.context("the first list took too long")?;
+        listed.context("the watch ended").map(drop)
+    }
+
+    fn handle(&mut self, event: Event<K>) {
         match &event {
             Event::Init => {
                 // During a relist the old state is kept until the list is complete; then objects that are not
                 // in the list count as deleted. A watch that resumes where it ended needs no list.
                 if !self.seen.is_empty() {
-                    let gap = (Timestamp::now(), "watch of VolumeAttachments".to_owned());
+                    let gap = (Timestamp::now(), format!("watch of {}s", K::kind(&())));
                     self.gaps.lock().unwrap_or_else(PoisonError::into_inner).push(gap);
                 }
                 self.listed.clear();
                 return;
             }
-            Event::InitApply(attachment) => {
-                self.listed.insert(key_of(attachment));
-                self.note(attachment, false);
+            Event::InitApply(object) => {
+                self.listed.insert(key_of(object));
+                self.note(object, false);
             }
-            Event::Apply(attachment) => self.note(attachment, false),
-            Event::Delete(attachment) => self.note(attachment, true),
+            Event::Apply(object) => self.note(object, false),
+            Event::Delete(object) => self.note(object, true),
             Event::InitDone => {
                 let gone: Vec<_> = self
                     .seen
                     .iter()
                     .filter(|(key, _)| !self.listed.contains(*key))
-                    .map(|(_, attachment)| attachment.clone())
+                    .map(|(_, object)| object.clone())
                     .collect();
-                gone.iter().for_each(|attachment| self.note(attachment, true));
+                gone.iter().for_each(|object| self.note(object, true));
                 self.seen.retain(|key, _| self.listed.contains(key));
             }
         }
         absorb(&mut self.seen, event, true);
     }
 
-    fn note(&self, attachment: &VolumeAttachment, gone: bool) {
-        if attachment.spec.attacher == self.driver {
-            let mut attachment = attachment.clone();
+    fn note(&self, object: &K, gone: bool) {
+        if (self.is_own)(object) {
+            let mut object = object.clone();
             // Managed fields are most of an object's size, and no validator reads them.
-            attachment.metadata.managed_fields = None;
-            let event = WatchEvent {
-                at: Timestamp::now(),
-                gone,
-                attachment,
-            };
-            self.watch_events
-                .send_modify(|watch_events| watch_events.push(event));
+            object.meta_mut().managed_fields = None;
+            let at = Timestamp::now();
+            self.events
+                .send_modify(|events| events.push(WatchEvent { at, gone, object }));
         }
     }
 }
@@ -169,19 +193,13 @@ mod tests {
     use crate::fixture::mk_attachment;
 
     fn seen_by(events: Vec<Event<VolumeAttachment>>) -> (Vec<(String, bool)>, usize) {
-        let watch_events = Arc::new(watch::Sender::new(Vec::new()));
-        let mut record = Record {
-            driver: "d".to_owned(),
-            watch_events: watch_events.clone(),
-            gaps: Gaps::default(),
-            seen: Seen::new(),
-            listed: BTreeSet::new(),
-        };
+        let is_own = |attachment: &VolumeAttachment| attachment.spec.attacher == "d";
+        let mut record = Record::new(Gaps::default(), is_own);
         events.into_iter().for_each(|event| record.handle(event));
-        let watch_events = watch_events.borrow();
+        let watch_events = record.events.borrow();
         let noted = watch_events
             .iter()
-            .map(|seen| (seen.attachment.spec.node_name.clone(), seen.gone));
+            .map(|seen| (seen.object.spec.node_name.clone(), seen.gone));
         let gaps = record.gaps.lock().expect("no holder panics").len();
         (noted.collect(), gaps)
     }

@@ -65,7 +65,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
 /// Whether there ever was a VolumeAttachment of the volume.
 fn was_requested(env: &TestEnv<'_>, volume: &TestVolume) -> bool {
     let events = env.recorder().watch_events();
-    let mut sources = events.iter().map(|event| &event.attachment.spec.source);
+    let mut sources = events.iter().map(|event| &event.object.spec.source);
     sources.any(|source| source.persistent_volume_name.as_ref() == Some(&volume.pv))
 }
 

@@ -132,7 +132,7 @@ fn history(env: &TestEnv<'_>) -> String {
         .iter()
         .map(|seen| {
             let gone = if seen.gone { "gone: " } else { "" };
-            format!("{} {gone}{}", seen.at, describe(&seen.attachment))
+            format!("{} {gone}{}", seen.at, describe(&seen.object))
         })
         .collect()
 }

@@ -54,7 +54,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
         .wait_until_attached(&env.attachment_name(&attached, B))
         .await?;
     let lost = lost.metadata.uid.context("an object has a UID")?;
-    env.expect_lost_attachment(&lost);
+    env.expect_lost_object(&lost);
     // The VolumeAttachment is restored with attached=true.
     env.exempt_from_attached(&detached, A);
 
@@ -86,7 +86,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     // The restore also ended the recorder's watch. It records nothing before its relist.
     let mut recorded = env.recorder().follow();
     let has_again = |events: &Vec<WatchEvent>| {
-        let mut uids = events.iter().map(|event| &event.attachment.metadata.uid);
+        let mut uids = events.iter().map(|event| &event.object.metadata.uid);
         uids.any(|uid| *uid == again.metadata.uid)
     };
     tokio::time::timeout(STEP_TIMEOUT, recorded.wait_for(has_again))

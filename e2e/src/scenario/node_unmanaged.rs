@@ -126,9 +126,7 @@ async fn pod_on_unmanaged_node(env: &mut TestEnv<'_>) -> Result<String> {
     env.wait_until_running("managed", STEP_TIMEOUT).await?;
 
     let events = env.recorder().watch_events();
-    let of_node = events
-        .iter()
-        .filter(|event| event.attachment.spec.node_name == name);
+    let of_node = events.iter().filter(|event| event.object.spec.node_name == name);
     ensure!(
         of_node.count() == 0,
         "{name} is not controller-managed and has a VolumeAttachment"

@@ -53,7 +53,7 @@ async fn run(env: &mut TestEnv<'_>, component: Component) -> Result<()> {
     let name = env.attachment_name(&leaving, A);
     let mut recorded = env.recorder().follow();
     let is_deleting = |events: &Vec<WatchEvent>| {
-        let mut metadata = events.iter().map(|event| &event.attachment.metadata);
+        let mut metadata = events.iter().map(|event| &event.object.metadata);
         metadata.any(|metadata| {
             metadata.name.as_deref() == Some(name.as_str()) && metadata.deletion_timestamp.is_some()
         })

@@ -120,7 +120,7 @@ pub struct TestEnv<'ctx> {
     _driver_name_guard: Option<OwnedMutexGuard<()>>,
     exempt: BTreeSet<(String, String)>,
     /// UIDs.
-    lost_attachments: BTreeSet<String>,
+    lost_objects: BTreeSet<String>,
 }
 
 // === impl ScenarioConfig ===
@@ -237,7 +237,7 @@ impl<'ctx> TestEnv<'ctx> {
             makes_promises: kind == Kind::Ours && !config.both_kinds,
             _driver_name_guard: driver_name_guard,
             exempt: BTreeSet::new(),
-            lost_attachments: BTreeSet::new(),
+            lost_objects: BTreeSet::new(),
         };
         for index in 0..config.nodes {
             env.add_node(index, config.node_drivers).await?;
@@ -321,11 +321,11 @@ impl<'ctx> TestEnv<'ctx> {
     /// The observations so far, for the invariants.
     pub async fn observations(&self) -> Result<Observations> {
         // Read before the journals, so that the journals have the calls of all recorded states.
-        let mut watch_events = self.recorder.watch_events();
-        watch_events.retain(|event| {
-            let uid = event.attachment.metadata.uid.as_ref();
-            uid.is_none_or(|uid| !self.lost_attachments.contains(uid))
-        });
+        let (mut watch_events, mut volume_events) =
+            (self.recorder.watch_events(), self.recorder.volume_events());
+        let is_lost = |uid: Option<&String>| uid.is_some_and(|uid| self.lost_objects.contains(uid));
+        watch_events.retain(|event| !is_lost(event.object.metadata.uid.as_ref()));
+        volume_events.retain(|event| !is_lost(event.object.metadata.uid.as_ref()));
         let volumes = Api::<PersistentVolume>::all(self.client())
             .list(&self.mine())
             .await?;
@@ -360,6 +360,7 @@ impl<'ctx> TestEnv<'ctx> {
             calls: self.driver.calls()?,
             mounts: self.mount_events()?,
             watch_events,
+            volume_events,
             published,
             changing,
             attachments,

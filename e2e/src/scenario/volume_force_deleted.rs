@@ -35,10 +35,9 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let volumes = Api::<PersistentVolume>::all(env.client());
     volumes.delete(&pv, &DeleteParams::default()).await?;
     let strip = Patch::Merge(json!({"metadata": {"finalizers": null}}));
-    volumes
-        .patch(&pv, &PatchParams::default(), &strip)
-        .await
-        .context("strip the volume of its finalizers")?;
+    let stripped = volumes.patch(&pv, &PatchParams::default(), &strip).await;
+    let stripped = stripped.context("strip the volume of its finalizers")?;
+    env.expect_lost_object(stripped.metadata.uid.as_deref().unwrap_or_default());
     wait::for_absence(&volumes, &pv, STEP_TIMEOUT, "the volume to go").await?;
     // The attacher's cached state of the volume is deleted with it.
     env.attacher.crash().await?;

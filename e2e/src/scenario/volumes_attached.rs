@@ -68,12 +68,12 @@ fn ensure_removed_before_deletion(
 ) -> Result<()> {
     let events = env.recorder().watch_events();
     let deleting = events.iter().find(|event| {
-        let attachment = &event.attachment;
+        let attachment = &event.object;
         attachment.metadata.deletion_timestamp.is_some()
             && attachment.spec.source.persistent_volume_name.as_ref() == Some(&volume.pv)
     });
     let deleting = deleting.context("the VolumeAttachment was never deleted")?;
-    let version = &deleting.attachment.metadata.resource_version;
+    let version = &deleting.object.metadata.resource_version;
     let deleted: u64 = version
         .as_deref()
         .unwrap_or_default()

@@ -126,12 +126,12 @@ impl AttachedVolumes {
             let name = &volume.persistent_volume;
             let states = seen
                 .iter()
-                .filter(|event| event.attachment.spec.source.persistent_volume_name.as_ref() == Some(name));
+                .filter(|event| event.object.spec.source.persistent_volume_name.as_ref() == Some(name));
             let states: Vec<_> = states.collect();
-            let uids: BTreeSet<_> = states.iter().map(|event| event.attachment.uid()).collect();
+            let uids: BTreeSet<_> = states.iter().map(|event| event.object.uid()).collect();
             ensure!(uids.len() == 1, "{name} had the VolumeAttachments {states:?}");
             for event in states {
-                let attachment = &event.attachment;
+                let attachment = &event.object;
                 let attached = attachment.status.as_ref().is_some_and(|status| status.attached);
                 ensure!(
                     attached && !event.gone && attachment.metadata.deletion_timestamp.is_none(),

@@ -107,7 +107,7 @@ async fn are_nowhere(shared: &SharedCluster, access: Access) -> Result<()> {
     }
     ensure!(driver.knows(), "the driver never got its credentials");
     for event in recorder.end().await? {
-        let text = serde_json::to_string(&event.attachment)?;
+        let text = serde_json::to_string(&event.object)?;
         texts.push(("a VolumeAttachment".to_owned(), text.into_bytes()));
     }
     let events = Api::<Event>::namespaced(client.clone(), "default");

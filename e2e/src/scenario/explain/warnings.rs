@@ -89,7 +89,7 @@ async fn unattached(env: &mut TestEnv<'_>) -> Result<()> {
     // As an API server does that loses the finalizer during a deletion (kubernetes#77988).
     env.attacher.crash().await?;
     let uid = attachment.metadata.uid.context("an object must have a UID")?;
-    env.expect_lost_attachment(&uid);
+    env.expect_lost_object(&uid);
     let attachments = Api::<VolumeAttachment>::all(env.client());
     let lost = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     attachments

@@ -212,7 +212,7 @@ impl<'a> Worker<'a> {
     }
 
     async fn wait_for_finalizer(&self, held: &Held) -> Result<()> {
-        let wait_for_finalizer = |event: &WatchEvent| event.attachment.metadata.finalizers.is_some();
+        let wait_for_finalizer = |event: &WatchEvent| event.object.metadata.finalizers.is_some();
         self.seen(held, wait_for_finalizer)
             .await
             .with_context(|| format!("{} got no finalizer", held.name))
@@ -220,7 +220,7 @@ impl<'a> Worker<'a> {
 
     async fn attached(&self, held: &Held) -> Result<()> {
         let attached = |event: &WatchEvent| {
-            let status = event.attachment.status.as_ref();
+            let status = event.object.status.as_ref();
             status.is_some_and(|status| status.attached)
         };
         self.seen(held, attached)
@@ -242,7 +242,7 @@ impl<'a> Worker<'a> {
         let seen = watch_events.wait_for(|watch_events| {
             let new = watch_events[looked_at..].iter();
             looked_at = watch_events.len();
-            let mut mine = new.filter(|seen| seen.attachment.metadata.uid.as_deref() == Some(&held.uid));
+            let mut mine = new.filter(|seen| seen.object.metadata.uid.as_deref() == Some(&held.uid));
             mine.any(|seen| {
                 last = Some(seen.clone());
                 wanted(seen)

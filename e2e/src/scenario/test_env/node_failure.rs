@@ -28,9 +28,9 @@ impl TestEnv<'_> {
         self.exempt.insert((volume.handle.clone(), node_id));
     }
 
-    /// Exempts the VolumeAttachment with this UID from the invariants, because the scenario makes the API server lose it.
-    pub fn expect_lost_attachment(&mut self, uid: &str) {
-        self.lost_attachments.insert(uid.to_owned());
+    /// Exempts the object with this UID from the invariants, because the scenario makes the API server lose it, or its finalizer.
+    pub fn expect_lost_object(&mut self, uid: &str) {
+        self.lost_objects.insert(uid.to_owned());
     }
 
     /// Reregisters the driver on the node under a new id, as after the machine behind it was replaced; returns the id.
