@@ -24,7 +24,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use verdict::Requirement;
 
-pub use validator::{Fields, Query, Selector, SidecarFlags, StorageSuite};
+pub use validator::Reader;
 
 use crate::process::Run;
 use cargo::named_program;

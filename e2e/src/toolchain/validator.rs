@@ -2,12 +2,11 @@
 //! definitions and flags that Kubernetes' storage tests and the other sidecars accept; and kubectl and Helm for the commands
 //! of the documents.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use tokio::io::AsyncWriteExt;
 
 use super::go::GoProgram;
@@ -59,44 +58,15 @@ const HELM: GoProgram = GoProgram {
     ..KUBECTL
 };
 
-/// The flags of a sidecar.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-pub struct SidecarFlags {
-    /// Names of the flags.
-    pub flags: BTreeSet<String>,
-    /// Names of the feature gates.
-    pub gates: BTreeSet<String>,
-}
-
-/// The fields of a test driver definition of Kubernetes' external storage suite.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-pub struct StorageSuite {
-    /// The fields of the description.
-    pub fields: Fields,
-    /// The names of capabilities.
-    pub capabilities: Vec<String>,
-}
-
-/// Fields by name, with their subfields.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-pub struct Fields(pub BTreeMap<String, Option<Self>>);
-
-/// The selectors and groupings of a PromQL expression.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-pub struct Query {
-    /// The series it selects.
-    pub selectors: Vec<Selector>,
-    /// The labels by which it groups or matches.
-    pub grouping: Vec<String>,
-}
-
-/// A series selector.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-pub struct Selector {
-    /// Name of the metric.
-    pub metric: String,
-    /// Names of the labels in its matchers.
-    pub labels: Vec<String>,
+/// A program that writes what it read as JSON.
+#[derive(Clone, Copy, Debug)]
+pub enum Reader {
+    /// The queries of PromQL expressions, a JSON list.
+    Promql,
+    /// The fields of a test driver definition for Kubernetes' storage suite, of the version of a Go module.
+    StorageSuite,
+    /// The flags of a sidecar: its release, a Go module, and folders of its sources.
+    SidecarFlags,
 }
 
 impl Toolchain {
@@ -119,36 +89,18 @@ impl Toolchain {
         self.go_program(&HELM).await
     }
 
-    /// The query of each expression, in order.
+    /// What a reader finds.
     ///
     /// # Errors
-    /// An expression is not PromQL.
-    pub async fn promql(&self, expressions: &[String]) -> Result<Vec<Query>> {
-        let asked = serde_json::to_string(expressions).context("serialise expressions")?;
-        let output = self.run_validator(&PROMQL, &[], &asked).await?;
-        serde_json::from_str(&output).context("parse the output of the PromQL parser")
-    }
-
-    /// The test driver definition's fields in the control plane's version of Kubernetes.
-    ///
-    /// # Errors
-    /// The sources cannot be fetched, or their checksum differs.
-    pub async fn storage_suite(&self) -> Result<StorageSuite> {
-        let output = self
-            .run_validator(&TESTDRIVER, &["e2e/control-plane"], "")
-            .await?;
-        serde_json::from_str(&output).context("parse the fields of the storage tests")
-    }
-
-    /// The flags of a sidecar in a released Go module, read from the sources in these folders.
-    ///
-    /// # Errors
-    /// The release does not exist, its sources cannot be fetched, or their checksum differs.
-    pub async fn sidecar_flags(&self, release: &str, folders: &[&str]) -> Result<SidecarFlags> {
-        let output = self
-            .run_validator(&SIDECAR, &[&[release], folders].concat(), "")
-            .await?;
-        serde_json::from_str(&output).context("parse the flags of the sidecar")
+    /// The reader's error.
+    pub async fn read<T: DeserializeOwned>(&self, reader: Reader, args: &[&str], stdin: &str) -> Result<T> {
+        let program = match reader {
+            Reader::Promql => &PROMQL,
+            Reader::StorageSuite => &TESTDRIVER,
+            Reader::SidecarFlags => &SIDECAR,
+        };
+        let output = self.run_validator(program, args, stdin).await?;
+        serde_json::from_str(&output).with_context(|| format!("parse the output of {}", program.what))
     }
 
     async fn run_validator(&self, program: &GoProgram, args: &[&str], stdin: &str) -> Result<String> {

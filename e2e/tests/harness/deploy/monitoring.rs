@@ -5,17 +5,33 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use csi_e2e::cluster::manifest;
-use csi_e2e::toolchain::workspace_root;
+use csi_e2e::toolchain::{Reader, workspace_root};
 use k8s_openapi::api::core::v1::{ConfigMap, ServicePort};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::DynamicObject;
 use libtest_mimic::Trial;
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::shape::Shape;
 use super::{of_kind, selects, template};
 use crate::{Harness, trial};
+
+/// The selectors and groupings of a PromQL expression.
+#[derive(Deserialize)]
+struct Query {
+    selectors: Vec<Selector>,
+    /// The labels by which it groups or matches.
+    grouping: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Selector {
+    metric: String,
+    /// Labels of its matchers.
+    labels: Vec<String>,
+}
 
 /// Suffixes of a histogram's series.
 const HISTOGRAM_SUFFIXES: [&str; 3] = ["_bucket", "_count", "_sum"];
@@ -80,7 +96,8 @@ async fn queries_use_existing_metrics(harness: Arc<Harness>) -> Result<()> {
     );
 
     let (places, expressions): (Vec<_>, Vec<_>) = expressions.into_iter().unzip();
-    let queries = harness.toolchain.promql(&expressions).await?;
+    let asked = serde_json::to_string(&expressions)?;
+    let queries: Vec<Query> = harness.toolchain.read(Reader::Promql, &[], &asked).await?;
     for ((place, expression), query) in places.iter().zip(&expressions).zip(queries) {
         let mut labels: BTreeSet<&str> = LABELS_OF_PROMETHEUS.into();
         for selector in &query.selectors {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use csi_e2e::cluster::{Cluster, manifest};
 use csi_e2e::permissions::Permission;
+use csi_e2e::toolchain::Reader;
 use csi_proto::v1::group_controller_client::GroupControllerClient;
 use csi_proto::v1::identity_client::IdentityClient;
 use csi_proto::v1::snapshot_metadata_client::SnapshotMetadataClient;
@@ -19,12 +20,20 @@ use k8s_openapi::api::core::v1::Container;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use libtest_mimic::Trial;
+use serde::Deserialize;
 
 use super::driver::{BYTES, RunningDriver, kind, provision, reaches_a_pod, whole_driver};
 use super::program::FOREIGN;
 use super::shape::{Shape, Workload};
 use super::{image_name, of_kind};
 use crate::{Harness, trial};
+
+#[derive(Deserialize)]
+struct SidecarFlags {
+    flags: BTreeSet<String>,
+    /// Feature gates.
+    gates: BTreeSet<String>,
+}
 
 /// A sidecar that `deploy/` runs.
 struct Sidecar {
@@ -188,7 +197,9 @@ async fn sidecars_support_their_flags(harness: Arc<Harness>) -> Result<()> {
         let sidecar = sidecars.find(|sidecar| sidecar.image == image);
         let sidecar = sidecar.expect("the loop above collects only known sidecars");
         let release = format!("{}@{version}", sidecar.module);
-        let known = harness.toolchain.sidecar_flags(&release, sidecar.folders).await?;
+        let sources = [&[release.as_str()], sidecar.folders].concat();
+        let known = harness.toolchain.read(Reader::SidecarFlags, &sources, "");
+        let known: SidecarFlags = known.await?;
         for arg in args {
             let (flag, value) = arg.split_once('=').unwrap_or((&arg, ""));
             let name = flag.trim_start_matches('-');

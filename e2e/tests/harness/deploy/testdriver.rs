@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use csi_e2e::cluster::manifest;
-use csi_e2e::toolchain::{Fields, workspace_root};
+use csi_e2e::toolchain::{Reader, workspace_root};
 use csi_proto::v1::controller_client::ControllerClient;
 use csi_proto::v1::controller_service_capability::rpc::Type as Controller;
 use csi_proto::v1::identity_client::IdentityClient;
@@ -21,11 +21,23 @@ use csi_proto::v1::{
 use k8s_openapi::api::storage::v1::{CSIDriver, CSIDriverSpec};
 use kube::ResourceExt;
 use libtest_mimic::Trial;
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::driver::{RunningDriver, whole_driver};
 use super::of_kind;
 use crate::{Harness, trial};
+
+/// The test driver definition of the suite.
+#[derive(Deserialize)]
+struct StorageSuite {
+    fields: Fields,
+    capabilities: Vec<String>,
+}
+
+/// Fields by name, with their subfields.
+#[derive(Deserialize)]
+struct Fields(BTreeMap<String, Option<Self>>);
 
 pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
     vec![trial(
@@ -38,7 +50,11 @@ pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
 async fn testdriver_yaml_matches(harness: Arc<Harness>) -> Result<()> {
     let text = std::fs::read_to_string(workspace_root().join("deploy/e2e-suite/testdriver.yaml"))?;
     let description: Value = serde_saphyr::from_str(&text)?;
-    let suite = harness.toolchain.storage_suite().await?;
+    // In the control plane's version of Kubernetes.
+    let suite = harness
+        .toolchain
+        .read(Reader::StorageSuite, &["e2e/control-plane"], "");
+    let suite: StorageSuite = suite.await?;
     ensure_known_fields(&suite.fields, &description, "")?;
     let info = &description["DriverInfo"];
     let claimed: BTreeMap<String, bool> = serde_json::from_value(info["Capabilities"].clone())?;
