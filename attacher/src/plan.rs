@@ -23,7 +23,7 @@ pub(crate) use attach::{AttachPlan, PvFinalizer, attach};
 pub use capability::Unsupported;
 pub(crate) use command::{Command, Next, Stop};
 pub(crate) use detach::{DetachPlan, detach};
-pub(crate) use evidence::DetachEvidence;
+pub(crate) use evidence::{DetachEvidence, PublishEnd};
 pub(crate) use machine::next;
 pub(crate) use progress::{Failure, Orphan, Progress, Published};
 pub use proof::Proof;

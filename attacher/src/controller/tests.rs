@@ -350,6 +350,7 @@ impl Fixture {
     /// A process that has just started.
     fn on(world: World) -> Self {
         let mut state = mk_state(10);
+        state.queue.now = Instant::now().into_std();
         state.handle(Event::DriverConnected(mk_driver().capabilities));
         state.handle(Event::Volumes(Change::Applied(mk_secret_volume())));
         state.handle(Event::Nodes(Change::Applied(mk_node("node", Some("id")))));

@@ -18,6 +18,7 @@ use crate::kube_api::ApiServer;
 use crate::kube_api::events::Recorder;
 use crate::leader_election::Leadership;
 use crate::model::Driver;
+use crate::plan::Orphan;
 use crate::workqueue::{Backoff, Limits};
 
 /// The capacity of the channel between watches and controller.
@@ -33,9 +34,14 @@ impl Service {
         leadership: &Leadership,
         recorder: Recorder,
         shutdown: CancellationToken,
+        orphans: &[Arc<Orphan>],
     ) -> Arc<Mutex<ControllerState>> {
         let (args, connection) = (&self.args, &self.connection);
-        let state = Arc::new(Mutex::new(new_state(args)));
+        let mut state = new_state(args);
+        for orphan in orphans {
+            state.resume_orphan(orphan);
+        }
+        let state = Arc::new(Mutex::new(state));
         self.view.work_begins(state.clone());
         let (events_tx, events) = mpsc::channel(EVENTS);
         let shared = Arc::new(driver.clone());

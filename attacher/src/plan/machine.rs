@@ -22,17 +22,14 @@ struct Machine<'m> {
 
 /// What `view.subject` needs next.
 pub(crate) fn next(view: &View<'_>, progress: &Progress, now: Instant) -> Next {
-    let Some(mut inputs) = view.inputs.clone().filter(|_| !progress.sync.is_done) else {
+    let Some(inputs) = view.inputs.as_ref().filter(|_| !progress.sync.is_done) else {
         return Next::Done;
     };
-    if inputs.volume.is_none() {
-        inputs.volume = progress.sync.volume.clone().flatten();
-    }
     let machine = Machine { view, progress, now };
     let step = match view.subject {
-        Subject::Attachment(Operation::Attach, before) => machine.attach(&inputs, before),
-        Subject::Attachment(Operation::Detach, _) => machine.detach(&inputs),
-        Subject::Orphan(orphan) => machine.orphan(orphan, &inputs),
+        Subject::Attachment(Operation::Attach, before) => machine.attach(inputs, before),
+        Subject::Attachment(Operation::Detach, _) => machine.detach(inputs),
+        Subject::Orphan(orphan) => machine.orphan(orphan, inputs),
     };
     step.unwrap_or_else(|next| next)
 }
@@ -77,11 +74,12 @@ impl Machine<'_> {
             Err(Refusal::VolumeNotFound(name)) if self.progress.sync.volume.is_none() => {
                 return Ok(act(Command::GetVolume(name)));
             }
-            // Its record suffices for a detach, and detaches of the same volume wait for its finalizer.
-            Err(_) if attachment.attached && !attachment.finalizer && attachment.recorded.is_complete() => {
-                return Ok(act(Command::Record(Record::again(attachment))));
+            Err(refusal) => {
+                return Ok(match Record::for_detach(inputs, &driver) {
+                    Some(record) => act(Command::Record(record)),
+                    None => Next::Stop(Stop::Refused(refusal)),
+                });
             }
-            Err(refusal) => return Ok(Next::Stop(Stop::Refused(refusal))),
         };
         // The locks are held until the record is overwritten: until then other detaches may leave the target to this one.
         if let Some(former) = &plan.former {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::{Command, Proof, UnpublishResult, View};
-use crate::model::{Attachment, Capabilities, PublishTarget, SecretRef, Secrets, Uid, Volume};
+use crate::model::{Attachment, Capabilities, PublishTarget, Recorded, SecretRef, Secrets, Uid, Volume};
 
 /// What this process knows about one VolumeAttachment or one orphan beyond the objects. A crash is `Progress::default()`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,6 +42,8 @@ pub(crate) struct SyncProgress {
     pub(crate) node_exists: Option<bool>,
     /// The Secrets that were read, with their content if they exist and may be read.
     pub(crate) secrets: Vec<(SecretRef, Option<Secrets>)>,
+    /// The record that was sent last.
+    pub(crate) record: Option<Recorded>,
     /// The PersistentVolume that got our finalizer.
     pub(crate) pv_finalizer: Option<Uid>,
     /// The driver's answers to unpublishes.

@@ -441,7 +441,7 @@ fn shutdown_reports_whether_it_cut_off_a_call() {
             tokio::select! {
                 biased;
                 state = attacher_with(timing, &world, Client::unopposed(), 11, stop.clone()) => {
-                    assert_eq!(lock(&state).is_idle(), finishes);
+                    assert_eq!(lock(&state).is_drained(), finishes);
                 }
                 () = stop_at_first_call(&world, &stop) => {}
             }

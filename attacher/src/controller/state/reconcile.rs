@@ -123,6 +123,7 @@ impl ControllerState {
 
     pub(super) fn list_volumes_failed(&mut self, round: Round, why: Arc<str>) {
         self.rounds.changed = None;
+        self.evidence.list_failed();
         self.rounds.metrics.failed_rounds += 1;
         self.rounds.last = Some(LastRound {
             round,

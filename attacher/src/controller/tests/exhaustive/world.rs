@@ -14,7 +14,7 @@ use crate::controller::state::{ControllerState, Event, Item, SyncContext};
 use crate::informer::Change;
 use crate::model::{Attachment, Capabilities, Node, PublishTarget, Recorded, Secrets, Uid, Version, Volume};
 use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
-use crate::plan::{Command, Next, Operation, Orphan, Published, Stop, Subject, UnpublishResult};
+use crate::plan::{Command, Next, Operation, Orphan, PublishEnd, Published, Stop, Subject, UnpublishResult};
 use crate::workqueue::{Backoff, Class, Limits};
 
 /// How a history begins.
@@ -822,7 +822,7 @@ impl World {
         if self.api.get(name).is_none_or(|stored| stored.uid != *uid) {
             return Err(format!("a publish is sent for {name}, which is gone"));
         }
-        let connection = self.state.publish_begins(target);
+        let connection = self.state.publish_begins(&subject.attachment().uid, target);
         self.answered.insert(target.clone(), Answered::default());
         let call = self.call(subject, "publish", target);
         if has_effect(call) {
@@ -832,7 +832,11 @@ impl World {
             self.start_process();
             return Ok(false);
         }
-        self.state.publish_ended(target);
+        let end = match call {
+            Call::Deadline { .. } | Call::Code(10) => PublishEnd::Unknown,
+            _ => PublishEnd::Known,
+        };
+        self.state.publish_ended(target, end);
         let is_ok = matches!(call, Call::Ok | Call::OkWithoutEffect);
         if is_ok || matches!(call, Call::Deadline { .. } | Call::Code(10)) {
             self.state.may_be_published(Orphan {
