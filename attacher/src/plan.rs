@@ -165,6 +165,13 @@ pub(crate) fn removes_pv_finalizer(volume: &Volume, attachments: usize) -> bool 
     volume.finalizer && (volume.deleting || volume.left_in_tree) && attachments == 0
 }
 
+/// Whether the VolumeAttachment lacks the handle that this PersistentVolume has. One that is younger than the VolumeAttachment was
+/// re-created, maybe for another volume.
+pub(crate) fn lacks_handle_of(volume: &Volume, attachment: &Attachment) -> bool {
+    let is_older = attachment.deleting || volume.created <= attachment.requested_at;
+    lacks_handle(attachment) && volume.spec.csi.is_ok() && is_older
+}
+
 /// Whether the volume may be published for the VolumeAttachment although its handle is not recorded: the Go sidecar records only
 /// the node id.
 pub(crate) fn lacks_handle(attachment: &Attachment) -> bool {

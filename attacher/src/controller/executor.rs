@@ -98,7 +98,11 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             Command::GetAttachment => {
                 let read = self.request(attachment, AttachmentRequest::Get);
                 let read = self.unless_draining(read).await?;
-                read.map_err(|error| SyncError::api("could not read VolumeAttachment", &error))?;
+                let read = read.map_err(|error| SyncError::api("could not read VolumeAttachment", &error))?;
+                if let (Subject::Orphan(_), Some(_)) = (subject, read) {
+                    // It is no orphan, or will be one again when the watch shows the VolumeAttachment.
+                    return Err(SyncError::outdated());
+                }
                 self.progress(subject, |progress| {
                     progress.is_confirmed = true;
                     progress.sync.is_attachment_read = true;

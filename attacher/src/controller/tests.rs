@@ -51,6 +51,10 @@ struct State {
     panics: bool,
     /// What a webhook makes of records.
     changes_records: Option<fn(&mut Recorded)>,
+    /// What a webhook makes of each write.
+    webhook: Option<fn(&mut Attachment)>,
+    /// A webhook removes the finalizers of PersistentVolumes.
+    strips_pv_finalizers: bool,
     published: Vec<PublishTarget>,
     /// The process crashes after this number of requests and calls.
     crashes_after: Option<usize>,
@@ -131,10 +135,14 @@ impl World {
 
     fn change(&self, change: impl FnOnce(&mut Attachment)) -> Result<Attachment, Error> {
         let mut state = self.state();
+        let webhook = state.webhook;
         let Some(attachment) = &mut state.attachment else {
             return Err(Error::NotFound("no such attachment".into()));
         };
         change(attachment);
+        if let Some(webhook) = webhook {
+            webhook(attachment);
+        }
         attachment.version = Version(attachment.version.0 + 1);
         let after = attachment.clone();
         if after.deleting && !after.finalizer && !after.foreign_finalizers {
@@ -172,7 +180,7 @@ impl World {
         self.take("add PV finalizer").await?;
         Ok(Volume {
             version: Version(2),
-            finalizer: true,
+            finalizer: !self.state().strips_pv_finalizers,
             ..mk_secret_volume()
         })
     }
@@ -207,15 +215,24 @@ impl World {
             .await
     }
 
-    async fn save_error(&self, failed: Operation, problem: &Problem) -> Result<Attachment, Error> {
-        self.write("problem", |attachment| {
+    async fn save_error(
+        &self,
+        known: &Attachment,
+        failed: Operation,
+        problem: &Problem,
+    ) -> Result<Attachment, Error> {
+        let patch = patch::problem(known, failed, problem);
+        let change = |attachment: &mut Attachment| {
             let problem = Some(Box::new(problem.clone()));
             match failed {
                 Operation::Attach => attachment.attach_error = problem,
                 Operation::Detach => attachment.detach_error = problem,
             }
-        })
-        .await
+        };
+        match patch["metadata"].get("resourceVersion") {
+            Some(_) => self.write_to("problem", known, change).await,
+            None => self.write("problem", change).await,
+        }
     }
 
     async fn get(&self) -> Result<Attachment, Error> {
@@ -238,7 +255,7 @@ impl Cluster for World {
             AttachmentRequest::Record(record) => self.record(known, record).await,
             AttachmentRequest::MarkAttached(context) => self.mark_attached(known, context).await,
             AttachmentRequest::MarkDetached => self.mark_detached().await,
-            AttachmentRequest::SaveError(side, problem) => self.save_error(side, problem).await,
+            AttachmentRequest::SaveError(side, problem) => self.save_error(known, side, problem).await,
             AttachmentRequest::RemoveFinalizer(proof) => {
                 assert_eq!(*proof.uid(), known.uid);
                 self.remove_finalizer().await

@@ -109,7 +109,7 @@ pub(super) fn detached(attachment: &Attachment) -> Value {
 
 /// `status` with an error, which replaces an earlier one: without a code, `errorCode` is set to null. For one version: the operation may
 /// have succeeded when the API server executes it late.
-pub(super) fn problem(attachment: &Attachment, failed: Operation, problem: &Problem) -> Value {
+pub fn problem(attachment: &Attachment, failed: Operation, problem: &Problem) -> Value {
     let field = match failed {
         Operation::Attach => "attachError",
         Operation::Detach => "detachError",

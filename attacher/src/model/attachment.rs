@@ -270,6 +270,17 @@ mod tests {
         assert_eq!((&*error.time, &*error.message), ("9999-12-31T00:00:00Z", "m"));
     }
 
+    /// It may have been published with a Secret.
+    #[test]
+    fn an_unreadable_secret_reference_is_kept() {
+        let attachment = decode(json!({
+            "metadata": { "name": "va", "annotations": { "external-attacher/publish-secret": "s" } },
+            "spec": { "attacher": "d.example" },
+        }));
+        let secret = attachment.unwrap().recorded.secret;
+        assert_eq!(secret, Some(SecretRef::recorded("s")));
+    }
+
     #[test]
     fn converts_all_fields() {
         let attachment = decode(json!({

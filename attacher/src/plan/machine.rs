@@ -189,6 +189,10 @@ impl Machine<'_> {
     /// another id, or have been revived.
     fn orphan(&self, orphan: &Orphan, inputs: &AttachInputs) -> Step<Next> {
         let capabilities = self.connected()?;
+        // A stray DELETED event, or a list of a proxy, must not take the volume from a pod.
+        if !self.progress.sync.is_attachment_read {
+            return Ok(act(Command::GetAttachment));
+        }
         let plan = DetachPlan {
             target: orphan.target.clone(),
             node: NodeState::of(inputs.node.as_deref(), &orphan.target.node_id),

@@ -47,6 +47,10 @@ impl ControllerState {
         if let Some(inputs) = inputs.as_mut().filter(|inputs| inputs.volume.is_none()) {
             inputs.volume = progress.sync.volume.clone().flatten();
         }
+        // The store has the one that published the orphan.
+        if let Subject::Orphan(orphan) = subject {
+            progress.sync.is_attachment_read |= self.newest_inputs(&orphan.attachment).is_some();
+        }
         if let Some(inputs) = &inputs {
             let target = || Some(plan::detach(inputs, context.driver).ok()?.target);
             self.evidence.earlier_call(&inputs.attachment.uid, target);

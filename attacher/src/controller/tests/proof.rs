@@ -91,19 +91,27 @@ async fn one_not_found_is_no_proof_of_detach() {
 /// A1 (iii): the driver may not find the volume because it lacks the tenant's credentials.
 #[tokio::test(start_paused = true)]
 async fn not_found_without_the_secret_is_no_proof_of_detach() {
-    for error in [forbidden(), Error::NotFound("no such secret".into())] {
+    let not_found = Error::NotFound("no such secret".into());
+    for (secret, error) in [
+        ("ns/secret", Some(forbidden())),
+        ("ns/secret", Some(not_found)),
+        // It is in another form, so it cannot be read.
+        ("secret", None),
+    ] {
         let mut fixture = Fixture::new(Attachment {
             recorded: Recorded {
-                secret: SecretRef::parse("ns/secret"),
+                secret: Some(SecretRef::recorded(secret)),
+                handle: Some("replaced".into()),
                 ..mk_moved().recorded
             },
             ..mk_moved()
         });
         fixture.answers("old-id", "NotFound");
         for _ in 0..4 {
-            fixture.refuse("get secret", error.clone());
+            let refusals = error.iter().map(|error| ("get secret", error.clone()));
+            fixture.world.state().refusals.extend(refusals);
             fixture.fails().await;
-            fixture.keeps_finalizer("no secret", &["without secret \"ns/secret\""]);
+            fixture.keeps_finalizer("no secret", &[&format!("without secret {secret:?}")]);
             tokio::time::advance(MINUTE).await;
         }
     }
@@ -374,6 +382,32 @@ async fn records_the_handle_on_attachments_of_the_go_sidecar_while_their_volume_
         let seen = fixture.seen();
         let records = seen.iter().filter(|seen| **seen == "record").count();
         assert_eq!(records, 1, "{seen:?}");
+    }
+}
+
+/// It may be another volume.
+#[tokio::test]
+async fn records_no_handle_of_a_younger_volume() {
+    for (seconds, is_recorded) in [(-1, true), (0, true), (1, false)] {
+        let created = Timestamp::UNIX_EPOCH;
+        let fixture = Fixture::new(Attachment {
+            requested_at: Some(created),
+            recorded: Recorded {
+                handle: None,
+                ..mk_deleting().recorded
+            },
+            deleting: false,
+            ..mk_detached()
+        });
+        let volume = Volume {
+            created: Some(created + jiff::SignedDuration::from_secs(seconds)),
+            version: Version(2),
+            ..mk_secret_volume()
+        };
+        fixture.state().handle(Event::Volumes(Change::Applied(volume)));
+        fixture.state().backfill();
+        let now = fixture.now;
+        assert_eq!(fixture.state().start(now).is_some(), is_recorded, "{seconds}");
     }
 }
 

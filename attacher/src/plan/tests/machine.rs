@@ -410,13 +410,17 @@ fn rows() -> Vec<(&'static str, Situation)> {
             detach().proven().with(|s| s.attachment.foreign_finalizers = true),
         ),
         ("orphan: no session", orphan().disconnected()),
-        ("orphan: driver without publish calls", orphan().without_calls()),
-        ("orphan: the target is not unpublished", orphan()),
-        ("orphan: NOT_FOUND", orphan().answered("id-1", NotFound)),
-        ("orphan: OK", orphan().answered("id-1", Unpublished)),
+        ("orphan: only the watch shows the deletion", orphan()),
+        (
+            "orphan: driver without publish calls",
+            orphan().read().without_calls(),
+        ),
+        ("orphan: the target is not unpublished", orphan().read()),
+        ("orphan: NOT_FOUND", orphan().read().answered("id-1", NotFound)),
+        ("orphan: OK", orphan().read().answered("id-1", Unpublished)),
         (
             "orphan: a VolumeAttachment records the target",
-            orphan().beside(|_| ()),
+            orphan().read().beside(|_| ()),
         ),
     ]
 }

@@ -703,6 +703,8 @@ impl World {
                 self.state.progress(subject).sync.driver = Some(driver);
             }
             Command::GetAttachment => {
+                let exists = self.api.get(name).is_some_and(|stored| stored.uid == *uid);
+                self.syncs[run].failed |= exists && matches!(subject, Subject::Orphan(_));
                 self.show(name);
                 let progress = self.state.progress(subject);
                 progress.is_confirmed = true;
