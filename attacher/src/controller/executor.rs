@@ -108,6 +108,15 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                     progress.sync.is_attachment_read = true;
                 });
             }
+            Command::GetUser(name) => {
+                let user = self.state().index.attachments.get(name).cloned();
+                if let Some(user) = user {
+                    let read = self.request(&user, AttachmentRequest::Get);
+                    let read = self.unless_draining(read).await?;
+                    read.map_err(|error| SyncError::api("could not read VolumeAttachment", &error))?;
+                    self.progress(subject, |progress| progress.sync.users.push(user.uid.clone()));
+                }
+            }
             Command::GetVolume(name) => {
                 let volume = self.unless_draining(self.missing_volume(name)).await??;
                 self.progress(subject, |progress| progress.sync.volume = Some(volume));

@@ -51,6 +51,8 @@ struct State {
     panics: bool,
     /// What a webhook makes of records.
     changes_records: Option<fn(&mut Recorded)>,
+    /// Other VolumeAttachments that are deleted.
+    gone: Vec<Uid>,
     /// What a webhook makes of each write.
     webhook: Option<fn(&mut Attachment)>,
     /// A webhook removes the finalizers of PersistentVolumes.
@@ -235,7 +237,13 @@ impl World {
         }
     }
 
-    async fn get(&self) -> Result<Attachment, Error> {
+    async fn get(&self, known: &Attachment) -> Result<Attachment, Error> {
+        if known.uid != mk_attachment("va").uid {
+            self.take("get user").await?;
+            let is_gone = self.state().gone.contains(&known.uid);
+            let gone = || Error::NotFound("no such attachment".into());
+            return (!is_gone).then(|| known.clone()).ok_or_else(gone);
+        }
         self.take("get attachment").await?;
         self.state()
             .attachment
@@ -251,7 +259,7 @@ impl Cluster for World {
         request: AttachmentRequest<'_>,
     ) -> Result<Attachment, Error> {
         match request {
-            AttachmentRequest::Get => self.get().await,
+            AttachmentRequest::Get => self.get(known).await,
             AttachmentRequest::Record(record) => self.record(known, record).await,
             AttachmentRequest::MarkAttached(context) => self.mark_attached(known, context).await,
             AttachmentRequest::MarkDetached => self.mark_detached().await,

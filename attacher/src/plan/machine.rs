@@ -260,7 +260,21 @@ impl Machine<'_> {
         let unpublished = &self.progress.sync.unpublished;
         let answer = unpublished.iter().rfind(|(asked, _)| asked == target);
         let result = match target_usage(attachment, target, is_present, &self.view.others) {
-            TargetUsage::Yes => UnpublishResult::InUse,
+            TargetUsage::Yes => {
+                // The store may be late, and it may have been deleted without a detach.
+                let of = |other| target_usage(attachment, target, is_present, std::slice::from_ref(other));
+                let mut users = self
+                    .view
+                    .others
+                    .iter()
+                    .filter(|other| of(other) == TargetUsage::Yes);
+                let first = users.clone().next().map(|user| user.attachment.name.clone());
+                let is_read = users.any(|user| self.progress.sync.users.contains(&user.attachment.uid));
+                match first.filter(|_| !is_read) {
+                    Some(name) => return Err(act(Command::GetUser(name))),
+                    None => UnpublishResult::InUse,
+                }
+            }
             TargetUsage::Wait(stop) => return Err(Next::Stop(stop)),
             TargetUsage::No => match answer {
                 Some((_, result)) => *result,

@@ -36,6 +36,8 @@ pub(crate) struct SyncProgress {
     pub(crate) driver: Option<(Option<Instant>, Capabilities)>,
     /// Whether the API server returned the VolumeAttachment, so that the store is not outdated.
     pub(crate) is_attachment_read: bool,
+    /// Other VolumeAttachments that a live read showed.
+    pub(crate) users: Vec<Uid>,
     /// The result of a live read of the PersistentVolume that the store lacks.
     pub(crate) volume: Option<Option<Arc<Volume>>>,
     /// Whether a live read found the CSINode.
@@ -112,7 +114,8 @@ impl Progress {
         let rests_on_session = match command {
             Command::MarkAttached(published) => published.is_none(),
             Command::MarkDetached | Command::RemoveFinalizer(_) => self.proof.is_none(),
-            Command::Connect | Command::GetAttachment | Command::GetVolume(_) | Command::GetNode(_) => false,
+            Command::Connect | Command::GetAttachment | Command::GetUser(_) => false,
+            Command::GetVolume(_) | Command::GetNode(_) => false,
             Command::GetSecret { .. } | Command::AddPvFinalizer(_) | Command::Record(_) => false,
             Command::Publish(_) | Command::Unpublish { .. } => false,
             Command::KeepOrphan(_) | Command::EndOrphan | Command::KeepProof(_) => false,

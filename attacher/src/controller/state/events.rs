@@ -71,16 +71,9 @@ impl ControllerState {
         let record = known.and_then(|known| known.progress.sync.record.as_ref());
         let is_recorded = after.finalizer && record == Some(&after.recorded);
         let changed = (before.finalizer, &before.recorded) != (after.finalizer, &after.recorded);
-        let status = |attachment: &Attachment| {
-            let Attachment {
-                attached,
-                metadata,
-                attach_error,
-                detach_error,
-                ..
-            } = attachment.clone();
-            (attached, metadata, attach_error, detach_error)
-        };
+        fn status(of: &Attachment) -> impl PartialEq + use<'_> {
+            (of.attached, &of.metadata, &of.attach_error, &of.detach_error)
+        }
         match changed {
             true => is_recorded || after.deleting && !after.finalizer,
             false => status(before) != status(after),

@@ -710,6 +710,11 @@ impl World {
                 progress.is_confirmed = true;
                 progress.sync.is_attachment_read = true;
             }
+            Command::GetUser(user) => {
+                self.show(&user);
+                let uid = self.api.get(&user).map(|user| user.uid.clone());
+                self.state.progress(subject).sync.users.extend(uid);
+            }
             Command::GetVolume(_) => {
                 self.state.progress(subject).sync.volume = Some(Some(mk_volume("pv").into()))
             }
