@@ -22,7 +22,6 @@ pub(crate) use api::ApiServer;
 pub(crate) use client::Clients;
 pub use client::{Access, ConnectError, CredentialsError};
 pub(crate) use lease::ApiLease;
-pub(crate) use metrics::RequestStats;
 pub use metrics::Requests;
 pub(crate) use request_limiter::{Rate, RateLimit};
 pub(crate) use review::Reviews;

@@ -22,14 +22,13 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::Args;
-use crate::controller::state::{ControllerState, lock};
+use crate::controller::state::ControllerState;
 use crate::csi::{Connect, ConnectionManager, ConnectionState, DriverChanged, Session};
 use crate::http_server::{TlsError, View};
 use crate::kube_api::events::Recorder;
 use crate::kube_api::{Clients, ConnectError, RateLimit};
 use crate::leader_election::{self, IdentityError, Leadership};
 use crate::model::Driver;
-use crate::plan::Orphan;
 use crate::report::chain;
 use crate::trace::Exporter;
 pub use environment::{Environment, Pod};
@@ -182,15 +181,14 @@ pub async fn serve<C: Connect>(
         connection,
         view,
         shutdown,
+        orphans: work::Orphans::default(),
     };
-    // Only this process knows them.
-    let mut orphans = Vec::new();
     loop {
         let connection = service.connection.clone();
         let Some(session) = next_session(&mut tasks, connection, &service.shutdown).await? else {
             break;
         };
-        let term = service.term(&mut tasks, &session, &mut orphans).await?;
+        let term = service.term(&mut tasks, &session).await?;
         if !runs_election_again(&mut tasks, term)? {
             break;
         }
@@ -214,6 +212,7 @@ struct Service {
     connection: watch::Receiver<ConnectionState>,
     view: Arc<View>,
     shutdown: CancellationToken,
+    orphans: work::Orphans,
 }
 
 /// The end of a term, which begins when the driver is connected.
@@ -227,12 +226,7 @@ enum Term {
 // === impl Service ===
 
 impl Service {
-    async fn term(
-        &self,
-        tasks: &mut Tasks,
-        session: &Session,
-        orphans: &mut Vec<Arc<Orphan>>,
-    ) -> Result<Term, Error> {
+    async fn term(&self, tasks: &mut Tasks, session: &Session) -> Result<Term, Error> {
         let args = &self.args;
         let driver = Driver::new(&session.name, session.capabilities, &args.default_fs_type);
         let limits = work::limits(args);
@@ -260,7 +254,7 @@ impl Service {
         let publish = publisher.run(leadership.clone(), stop_events.clone());
         tasks.spawn(Task::Events, publish.map(Ok));
         let stop_work = self.shutdown.child_token();
-        let state = self.spawn_work(tasks, driver, &leadership, recorder, stop_work.clone(), orphans);
+        let state = self.spawn_work(tasks, driver, &leadership, recorder, stop_work.clone());
         let worked = tokio::select! {
             biased;
             worked = supervise(tasks, &self.shutdown) => worked.map(|()| Term::Over),
@@ -278,11 +272,10 @@ impl Service {
                 stop_work.cancel();
                 tasks.join(Task::Controller).await?;
                 abandon(tasks, &stop_election, &state).await?;
-                *orphans = lock(&state).take_orphans();
                 for task in [Task::Attachments, Task::Volumes, Task::Nodes] {
                     tasks.stop(task).await;
                 }
-                self.view.work_ends();
+                self.work_ends(&state);
             }
             // A lost lease cannot be released.
             Err(Error::StoppedLeading(_)) => {}
@@ -328,10 +321,7 @@ fn runs_election_again(tasks: &mut Tasks, term: Term) -> Result<bool, Error> {
     if let Some(error) = tasks.take_error() {
         return Err(error);
     }
-    Ok(match term {
-        Term::Over => false,
-        Term::DriverLost => true,
-    })
+    Ok(matches!(term, Term::DriverLost))
 }
 
 /// Waits for the controller. Any other task that ends earlier did so for an internal error or the loss of driver or

@@ -21,6 +21,9 @@ use crate::model::Driver;
 use crate::plan::Orphan;
 use crate::workqueue::{Backoff, Limits};
 
+/// What the last term left. Only this process knows them.
+pub(super) type Orphans = Mutex<Vec<Arc<Orphan>>>;
+
 /// The capacity of the channel between watches and controller.
 const EVENTS: usize = 1024;
 
@@ -34,12 +37,11 @@ impl Service {
         leadership: &Leadership,
         recorder: Recorder,
         shutdown: CancellationToken,
-        orphans: &[Arc<Orphan>],
     ) -> Arc<Mutex<ControllerState>> {
         let (args, connection) = (&self.args, &self.connection);
         let mut state = new_state(args);
-        for orphan in orphans {
-            state.resume_orphan(orphan);
+        for orphan in self.orphans.lock().expect("no task panics with it").drain(..) {
+            state.resume_orphan(&orphan);
         }
         let state = Arc::new(Mutex::new(state));
         self.view.work_begins(state.clone());
@@ -80,6 +82,12 @@ impl Service {
             Ok(())
         });
         state
+    }
+
+    /// The term ends without its driver.
+    pub(super) fn work_ends(&self, state: &Mutex<ControllerState>) {
+        *self.orphans.lock().expect("no task panics with it") = lock(state).take_orphans();
+        self.view.work_ends();
     }
 
     fn spawn_watches(
