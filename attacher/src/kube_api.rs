@@ -22,7 +22,6 @@ pub(crate) use api::ApiServer;
 pub(crate) use client::Clients;
 pub use client::{Access, ConnectError, CredentialsError};
 pub(crate) use lease::ApiLease;
-pub(crate) use metrics::RequestStats;
 pub use metrics::Requests;
 pub(crate) use request_limiter::{Rate, RateLimit};
 pub(crate) use review::Reviews;
@@ -71,7 +70,7 @@ pub enum AttachmentRequest<'a> {
     MarkAttached(&'a BTreeMap<String, String>),
     /// Writes `status.attached=false` and removes publish context and detach error, if finalizers of others keep the object.
     MarkDetached,
-    /// Writes `status.attachError` or `status.detachError`.
+    /// Writes `status.attachError` or `status.detachError`, in this version.
     SaveError(Operation, &'a Problem),
     /// Removes our finalizer.
     RemoveFinalizer(&'a Proof),
@@ -80,7 +79,10 @@ pub enum AttachmentRequest<'a> {
 impl AttachmentRequest<'_> {
     /// Whether the write is for the version from which it was decided. Others are right whatever was stored since.
     pub fn is_of_one_version(&self) -> bool {
-        matches!(self, Self::Record(_) | Self::MarkAttached(_))
+        matches!(
+            self,
+            Self::Record(_) | Self::MarkAttached(_) | Self::SaveError(..)
+        )
     }
 }
 

@@ -15,6 +15,7 @@ mod klog;
 mod levels;
 mod writer;
 
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
@@ -100,10 +101,14 @@ fn leave(path: &Path, words: &str) {
     }
 }
 
-/// Prints the version like the Go sidecar.
+/// Prints the name of the command and the version like the Go sidecar.
 #[expect(clippy::print_stdout, reason = "the answer to --version")]
-pub fn version() -> ExitCode {
-    println!("csi-attacher v{}", env!("CARGO_PKG_VERSION"));
+pub fn version(command: Option<OsString>) -> ExitCode {
+    println!(
+        "{} v{}",
+        command.unwrap_or_default().display(),
+        env!("CARGO_PKG_VERSION")
+    );
     ExitCode::SUCCESS
 }
 

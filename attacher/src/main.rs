@@ -18,7 +18,7 @@ async fn main() -> ExitCode {
         Err(error) => return logging::unreadable(&error),
     };
     if args.version {
-        return logging::version();
+        return logging::version(std::env::args_os().next());
     }
     #[cfg(feature = "fips")]
     rustls::crypto::default_fips_provider()

@@ -181,6 +181,7 @@ pub async fn serve<C: Connect>(
         connection,
         view,
         shutdown,
+        orphans: work::Orphans::default(),
     };
     loop {
         let connection = service.connection.clone();
@@ -211,6 +212,7 @@ struct Service {
     connection: watch::Receiver<ConnectionState>,
     view: Arc<View>,
     shutdown: CancellationToken,
+    orphans: work::Orphans,
 }
 
 /// The end of a term, which begins when the driver is connected.
@@ -273,7 +275,7 @@ impl Service {
                 for task in [Task::Attachments, Task::Volumes, Task::Nodes] {
                     tasks.stop(task).await;
                 }
-                self.view.work_ends();
+                self.work_ends(&state);
             }
             // A lost lease cannot be released.
             Err(Error::StoppedLeading(_)) => {}
@@ -319,10 +321,7 @@ fn runs_election_again(tasks: &mut Tasks, term: Term) -> Result<bool, Error> {
     if let Some(error) = tasks.take_error() {
         return Err(error);
     }
-    Ok(match term {
-        Term::Over => false,
-        Term::DriverLost => true,
-    })
+    Ok(matches!(term, Term::DriverLost))
 }
 
 /// Waits for the controller. Any other task that ends earlier did so for an internal error or the loss of driver or

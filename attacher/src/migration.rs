@@ -150,6 +150,7 @@ pub fn translate(volume: &VolumeObject) -> Option<Result<Translation, NoCsiSourc
 
 /// Decodes a PersistentVolume of any driver, with its in-tree source translated.
 pub fn decode(object: VolumeObject, driver: &Driver) -> Volume {
+    let created = object.meta().creation_timestamp.as_ref().map(|time| time.0);
     let deleting = object.meta().deletion_timestamp.is_some();
     let finalizer = object.finalizers().iter().any(|f| **f == *driver.finalizer);
     let translated = translate(&object);
@@ -169,6 +170,7 @@ pub fn decode(object: VolumeObject, driver: &Driver) -> Volume {
         name,
         uid,
         version,
+        created,
         deleting,
         finalizer,
         left_in_tree,

@@ -77,6 +77,20 @@ impl Version {
 // === impl SecretRef ===
 
 impl SecretRef {
+    /// Of the annotation. An unreadable one refers to a Secret that cannot be read: a call without it is not one for a volume without
+    /// Secret.
+    pub fn recorded(text: &str) -> Self {
+        Self::parse(text).unwrap_or_else(|| Self {
+            namespace: Arc::default(),
+            name: text.into(),
+        })
+    }
+
+    /// Whether it names a Secret.
+    pub fn is_valid(&self) -> bool {
+        !self.namespace.is_empty()
+    }
+
     /// Parses `namespace/name`, the form of the annotation.
     pub fn parse(recorded: &str) -> Option<Self> {
         let (namespace, name) = recorded.split_once('/')?;
@@ -89,7 +103,10 @@ impl SecretRef {
 
 impl fmt::Display for SecretRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
+        match self.is_valid() {
+            true => write!(f, "{}/{}", self.namespace, self.name),
+            false => self.name.fmt(f),
+        }
     }
 }
 
@@ -120,6 +137,9 @@ mod tests {
         assert_eq!(SecretRef::parse(&reference.to_string()), Some(reference));
         for broken in ["", "ns", "ns/", "/name"] {
             assert_eq!(SecretRef::parse(broken), None, "{broken:?}");
+            let recorded = SecretRef::recorded(broken);
+            assert!(!recorded.is_valid(), "{broken:?}");
+            assert_eq!(recorded.to_string(), broken);
         }
     }
 }

@@ -23,7 +23,7 @@ pub(crate) use attach::{AttachPlan, PvFinalizer, attach};
 pub use capability::Unsupported;
 pub(crate) use command::{Command, Next, Stop};
 pub(crate) use detach::{DetachPlan, detach};
-pub(crate) use evidence::DetachEvidence;
+pub(crate) use evidence::{DetachEvidence, PublishEnd};
 pub(crate) use machine::next;
 pub(crate) use progress::{Failure, Orphan, Progress, Published};
 pub use proof::Proof;
@@ -163,6 +163,13 @@ pub(crate) fn has_stale_status(attachment: &Attachment) -> bool {
 /// do not count.
 pub(crate) fn removes_pv_finalizer(volume: &Volume, attachments: usize) -> bool {
     volume.finalizer && (volume.deleting || volume.left_in_tree) && attachments == 0
+}
+
+/// Whether the VolumeAttachment lacks the handle that this PersistentVolume has. One that is younger than the VolumeAttachment was
+/// re-created, maybe for another volume.
+pub(crate) fn lacks_handle_of(volume: &Volume, attachment: &Attachment) -> bool {
+    let is_older = attachment.deleting || volume.created <= attachment.requested_at;
+    lacks_handle(attachment) && volume.spec.csi.is_ok() && is_older
 }
 
 /// Whether the volume may be published for the VolumeAttachment although its handle is not recorded: the Go sidecar records only

@@ -9,7 +9,7 @@ use super::{Controller, SyncError};
 use crate::csi::{CallError, ControllerClient, Reach};
 use crate::kube_api::Cluster;
 use crate::model::{Attachment, PublishTarget, SecretRef, Secrets};
-use crate::plan::{AttachPlan, Failure, Operation, Orphan, Published, Subject, UnpublishResult};
+use crate::plan::{AttachPlan, Failure, Operation, Orphan, PublishEnd, Published, Subject, UnpublishResult};
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// The content of the Secret, if it was read.
@@ -33,13 +33,19 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             secrets: secrets.unwrap_or_default().0,
             volume_context: plan.volume_context.clone().into_iter().collect(),
         };
-        let connection = self.state().publish_begins(&plan.target);
+        let connection = self.state().publish_begins(&attachment.uid, &plan.target);
         let result = self
             .call(&key(subject), self.csi.publish(request, plan.migrated))
             .await;
         let mut state = self.state();
-        state.publish_ended(&plan.target);
-        if result.as_ref().err().is_none_or(CallError::may_have_taken_effect) {
+        let may_be_published = result.as_ref().err().is_none_or(CallError::may_have_taken_effect);
+        let end = match &result {
+            Err(_) if may_be_published => PublishEnd::Unknown,
+            Err(error) if error.reach != Reach::Answered => PublishEnd::NotSent,
+            Ok(_) | Err(_) => PublishEnd::Known,
+        };
+        state.publish_ended(&plan.target, end);
+        if may_be_published {
             state.may_be_published(Orphan {
                 target: plan.target.clone(),
                 secret: plan.secret.clone(),

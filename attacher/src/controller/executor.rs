@@ -92,17 +92,30 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     }
 
     async fn execute_command(&self, subject: &Subject, command: &Command) -> Result<(), SyncError> {
-        let attachment = &self.newest(subject);
+        let attachment = &self.newest(subject.attachment());
         match command {
             Command::Connect => self.connect(subject).await?,
             Command::GetAttachment => {
                 let read = self.request(attachment, AttachmentRequest::Get);
                 let read = self.unless_draining(read).await?;
-                read.map_err(|error| SyncError::api("could not read VolumeAttachment", &error))?;
+                let read = read.map_err(|error| SyncError::api("could not read VolumeAttachment", &error))?;
+                if let (Subject::Orphan(_), Some(_)) = (subject, read) {
+                    // It is no orphan, or will be one again when the watch shows the VolumeAttachment.
+                    return Err(SyncError::outdated());
+                }
                 self.progress(subject, |progress| {
                     progress.is_confirmed = true;
                     progress.sync.is_attachment_read = true;
                 });
+            }
+            Command::GetUser(name) => {
+                let user = self.state().index.attachments.get(name).cloned();
+                if let Some(user) = user {
+                    let read = self.request(&user, AttachmentRequest::Get);
+                    let read = self.unless_draining(read).await?;
+                    read.map_err(|error| SyncError::api("could not read VolumeAttachment", &error))?;
+                    self.progress(subject, |progress| progress.sync.users.push(user.uid.clone()));
+                }
             }
             Command::GetVolume(name) => {
                 let volume = self.unless_draining(self.missing_volume(name)).await??;
@@ -146,7 +159,10 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             }
             Command::MarkDetached => {
                 let marked = self.request(attachment, AttachmentRequest::MarkDetached).await;
-                marked.map_err(|error| SyncError::api("could not mark as detached", &error))?;
+                let marked = marked.map_err(|error| SyncError::api("could not mark as detached", &error))?;
+                if marked.is_some_and(|marked| marked.has_attached_status()) {
+                    return Err(SyncError::not_stored("the status without the attachment"));
+                }
                 self.progress(subject, |progress| progress.sync.wrote = true);
             }
             Command::RemoveFinalizer(proof) => self.remove_finalizer(subject, attachment, proof).await?,
@@ -158,9 +174,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         access(self.state().progress(subject))
     }
 
-    /// The newest version of the subject's VolumeAttachment.
-    fn newest(&self, subject: &Subject) -> Arc<Attachment> {
-        let known = subject.attachment();
+    /// The newest version of the VolumeAttachment.
+    pub(super) fn newest(&self, known: &Arc<Attachment>) -> Arc<Attachment> {
         let newest = self.state().index.attachments.get(&known.name).cloned();
         newest
             .filter(|newest| newest.uid == known.uid)
@@ -186,7 +201,13 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         secret: &SecretRef,
         is_required: bool,
     ) -> Result<(), SyncError> {
-        let content = match self.unless_draining(self.cluster.secret(secret)).await? {
+        let read = async {
+            match secret.is_valid() {
+                true => self.cluster.secret(secret).await,
+                false => Err(Error::NotFound("it is not namespace/name".into())),
+            }
+        };
+        let content = match self.unless_draining(read).await? {
             Ok(content) => Some(content),
             Err(error) if !is_required && (error.is_gone() || error.is_forbidden()) => {
                 tracing::warn!(%secret, error = chain(&error), "cannot read the Secret for the detach; calling the driver without it");
@@ -207,9 +228,11 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         attachment: &Attachment,
         record: &Record,
     ) -> Result<(), SyncError> {
-        if attachment.finalizer && !attachment.recorded.has_same_target(&record.annotations) {
-            self.progress(subject, |progress| progress.is_record_uncertain = true);
-        }
+        let moves = attachment.finalizer && !attachment.recorded.has_same_target(&record.annotations);
+        self.progress(subject, |progress| {
+            progress.sync.record = Some(record.annotations.clone());
+            progress.is_record_uncertain |= moves;
+        });
         let newest = self.request(attachment, AttachmentRequest::Record(record)).await;
         let newest = newest.map_err(|error| SyncError::api("could not save VolumeAttachment", &error))?;
         let Some(newest) = newest else { return Ok(()) };
@@ -302,7 +325,10 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let removed = self
             .request(attachment, AttachmentRequest::RemoveFinalizer(proof))
             .await;
-        removed.map_err(|error| SyncError::api("could not mark as detached", &error))?;
+        let removed = removed.map_err(|error| SyncError::api("could not mark as detached", &error))?;
+        if removed.is_some_and(|removed| removed.finalizer) {
+            return Err(SyncError::not_stored("the removal of our finalizer"));
+        }
         self.progress(subject, |progress| {
             progress.sync.wrote = true;
             // The response is as good as a read.

@@ -10,6 +10,7 @@ use crate::informer::Change;
 use crate::kube_api::{AttachmentRequest, Cluster, Error, VolumeRequest};
 use crate::model::{Attachment, Recorded, Uid, Version, Volume};
 use crate::plan::{PvFinalizer, Record};
+use crate::workqueue::Key;
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Adds our finalizer to the volume, unless it has been added since the plan was made.
@@ -33,9 +34,11 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
         match self.cluster.volume(name, VolumeRequest::AddFinalizer(uid)).await {
             Ok(volume) => {
+                let is_stored = volume.finalizer;
                 self.state()
                     .handle(Event::Volumes(Change::LocallyUpdated(volume)));
-                Ok(())
+                let not_stored = || SyncError::not_stored("our finalizer on the PersistentVolume");
+                is_stored.then_some(()).ok_or_else(not_stored)
             }
             Err(error) => {
                 if error.is_gone() {
@@ -126,7 +129,11 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 let what = "could not record the handle of the PersistentVolume";
                 recorded.map_err(|error| SyncError::api(what, &error))
             };
-            self.write_unless_draining(write).await?;
+            if self.write_unless_draining(write).await?.is_none() {
+                // Another client wrote meanwhile, and the watch may show nothing newer.
+                let key = Key::Attachment(attachment.name.clone());
+                self.state().reevaluate(&key);
+            }
         }
         tracing::info!("recorded the handle of the PersistentVolume on its VolumeAttachments");
         Ok(())

@@ -71,17 +71,18 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             let event = format!("cannot {what} node {node} (VolumeAttachment {name}): {message}");
             let code = error.code.and_then(Code::from_number);
             self.announce(attachment, reason, code, event);
-            self.write_error(attachment, error).await;
+            self.write_error(&self.newest(attachment), *operation, error)
+                .await;
         }
         Span::current().record(trace::FAILED, message.as_str());
         tracing::warn!(error = message, %class, "sync failed, requeuing");
     }
 
     /// Writes `error` into the status, from which the attach/detach controller makes an Event of the pod.
-    async fn write_error(&self, attachment: &Attachment, error: &SyncError) {
-        let (failed, known) = match attachment.deleting {
-            true => (Operation::Detach, &attachment.detach_error),
-            false => (Operation::Attach, &attachment.attach_error),
+    async fn write_error(&self, attachment: &Attachment, failed: Operation, error: &SyncError) {
+        let known = match failed {
+            Operation::Detach => &attachment.detach_error,
+            Operation::Attach => &attachment.attach_error,
         };
         let problem = self.problem(&error.message, error.code.filter(|_| self.error_codes));
         if known.as_deref() == Some(&problem) {

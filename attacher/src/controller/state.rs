@@ -177,6 +177,7 @@ impl ControllerState {
                 attachment,
                 operation,
             } => {
+                self.evidence.sync_ended(&attachment.uid, now);
                 self.attachment_finished(*operation, attachment, result);
                 // Most VolumeAttachments are idle, and their entry is removed to save memory.
                 if self.attachment_states.get(&attachment.uid) == Some(&AttachmentState::default()) {
@@ -191,11 +192,6 @@ impl ControllerState {
     /// Whether no sync is running.
     pub fn is_drained(&self) -> bool {
         self.queue.running() == 0
-    }
-
-    /// Whether no sync is running and no orphan remains. Only this process knows orphans.
-    pub fn is_idle(&self) -> bool {
-        self.is_drained() && self.orphans.is_empty()
     }
 
     fn attachment_item(&mut self, name: &Arc<str>, lane: Lane) -> Option<Item> {
@@ -297,7 +293,7 @@ impl ControllerState {
     }
 
     /// Enqueues the work that the newest state of `key` requires.
-    fn reevaluate(&mut self, key: &Key) {
+    pub(super) fn reevaluate(&mut self, key: &Key) {
         let work = match key {
             Key::Attachment(name) => {
                 let attachment = self.index.attachments.get(name);

@@ -49,8 +49,8 @@ impl SyncError {
         };
         Self {
             retry_after,
-            // A replica that does not lead must not write.
-            reported: !matches!(error, Error::NotLeading(_)),
+            // A replica that does not lead must not write, and an overloaded API server asked for a pause.
+            reported: !matches!(error, Error::NotLeading(_)) && retry_after.is_none(),
             ..Self::new(class, format!("{what}: {}", chain(error)))
         }
     }
@@ -131,6 +131,16 @@ impl SyncError {
                 "the node's id, the PersistentVolume or the VolumeAttachment changed during the sync",
             )
         }
+    }
+
+    /// The response to a write shows that it was not stored as sent.
+    pub(super) fn not_stored(what: &str) -> Self {
+        Self::new(
+            Class::Uncertain,
+            format!(
+                "the API server accepted the write and did not store it as sent, or another client changed it at once: {what}"
+            ),
+        )
     }
 
     /// The API server's response to the write of a record holds another record.

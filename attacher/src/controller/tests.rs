@@ -51,6 +51,12 @@ struct State {
     panics: bool,
     /// What a webhook makes of records.
     changes_records: Option<fn(&mut Recorded)>,
+    /// Other VolumeAttachments that are deleted.
+    gone: Vec<Uid>,
+    /// What a webhook makes of each write.
+    webhook: Option<fn(&mut Attachment)>,
+    /// A webhook removes the finalizers of PersistentVolumes.
+    strips_pv_finalizers: bool,
     published: Vec<PublishTarget>,
     /// The process crashes after this number of requests and calls.
     crashes_after: Option<usize>,
@@ -131,10 +137,14 @@ impl World {
 
     fn change(&self, change: impl FnOnce(&mut Attachment)) -> Result<Attachment, Error> {
         let mut state = self.state();
+        let webhook = state.webhook;
         let Some(attachment) = &mut state.attachment else {
             return Err(Error::NotFound("no such attachment".into()));
         };
         change(attachment);
+        if let Some(webhook) = webhook {
+            webhook(attachment);
+        }
         attachment.version = Version(attachment.version.0 + 1);
         let after = attachment.clone();
         if after.deleting && !after.finalizer && !after.foreign_finalizers {
@@ -172,7 +182,7 @@ impl World {
         self.take("add PV finalizer").await?;
         Ok(Volume {
             version: Version(2),
-            finalizer: true,
+            finalizer: !self.state().strips_pv_finalizers,
             ..mk_secret_volume()
         })
     }
@@ -207,18 +217,33 @@ impl World {
             .await
     }
 
-    async fn save_error(&self, failed: Operation, problem: &Problem) -> Result<Attachment, Error> {
-        self.write("problem", |attachment| {
+    async fn save_error(
+        &self,
+        known: &Attachment,
+        failed: Operation,
+        problem: &Problem,
+    ) -> Result<Attachment, Error> {
+        let patch = patch::problem(known, failed, problem);
+        let change = |attachment: &mut Attachment| {
             let problem = Some(Box::new(problem.clone()));
             match failed {
                 Operation::Attach => attachment.attach_error = problem,
                 Operation::Detach => attachment.detach_error = problem,
             }
-        })
-        .await
+        };
+        match patch["metadata"].get("resourceVersion") {
+            Some(_) => self.write_to("problem", known, change).await,
+            None => self.write("problem", change).await,
+        }
     }
 
-    async fn get(&self) -> Result<Attachment, Error> {
+    async fn get(&self, known: &Attachment) -> Result<Attachment, Error> {
+        if known.uid != mk_attachment("va").uid {
+            self.take("get user").await?;
+            let is_gone = self.state().gone.contains(&known.uid);
+            let gone = || Error::NotFound("no such attachment".into());
+            return (!is_gone).then(|| known.clone()).ok_or_else(gone);
+        }
         self.take("get attachment").await?;
         self.state()
             .attachment
@@ -234,11 +259,11 @@ impl Cluster for World {
         request: AttachmentRequest<'_>,
     ) -> Result<Attachment, Error> {
         match request {
-            AttachmentRequest::Get => self.get().await,
+            AttachmentRequest::Get => self.get(known).await,
             AttachmentRequest::Record(record) => self.record(known, record).await,
             AttachmentRequest::MarkAttached(context) => self.mark_attached(known, context).await,
             AttachmentRequest::MarkDetached => self.mark_detached().await,
-            AttachmentRequest::SaveError(side, problem) => self.save_error(side, problem).await,
+            AttachmentRequest::SaveError(side, problem) => self.save_error(known, side, problem).await,
             AttachmentRequest::RemoveFinalizer(proof) => {
                 assert_eq!(*proof.uid(), known.uid);
                 self.remove_finalizer().await
@@ -350,6 +375,7 @@ impl Fixture {
     /// A process that has just started.
     fn on(world: World) -> Self {
         let mut state = mk_state(10);
+        state.queue.now = Instant::now().into_std();
         state.handle(Event::DriverConnected(mk_driver().capabilities));
         state.handle(Event::Volumes(Change::Applied(mk_secret_volume())));
         state.handle(Event::Nodes(Change::Applied(mk_node("node", Some("id")))));

@@ -93,7 +93,7 @@ fn unsynced(view: &View, leads: bool) -> Vec<String> {
     let Some(synced) = view.state().map(|state| lock(&state).caches_synced) else {
         return vec!["the controller has not started".to_owned()];
     };
-    let watches = view.requests.state().watches;
+    let watches = view.requests.watches();
     [
         (
             !leads || synced.attachments,

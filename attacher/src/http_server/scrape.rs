@@ -235,6 +235,11 @@ fn warnings(scrape: &Scrape, state: &ControllerState) {
         state.index.by_node_id.shared() as f64,
     );
     scrape.gauge(
+        "csi_attacher_volumes_attached_twice",
+        "Number of volumes of one node that VolumeAttachments of two nodes without a recorded node id have attached; Events on the VolumeAttachments name the nodes",
+        state.attached_twice() as f64,
+    );
+    scrape.gauge(
         "csi_attacher_published_without_attachment",
         "Number of volumes that two complete ListVolumes show on a node without any VolumeAttachment; Events on the PersistentVolumes name the nodes",
         state.unattached() as f64,

@@ -9,7 +9,6 @@ use tokio::time::Instant;
 use super::{VERSION, View, health};
 use crate::controller::state::{ControllerState, LastRound, QueueStats, Rounds, lock};
 use crate::csi::ConnectionStats;
-use crate::kube_api::RequestStats;
 use crate::leader_election::{ElectionStatus, Leadership};
 use crate::report::{OngoingFailure, seconds, time};
 use crate::workqueue::{Class, Entry, Key, Stage};
@@ -29,7 +28,6 @@ pub(super) struct Status {
     driver: ConnectionStats,
     leader_election: Option<Election>,
     lists: Vec<ListStatus>,
-    api: RequestStats,
     reconcile: Option<ReconcileStatus>,
     lanes: Vec<LaneStatus>,
     running: Vec<WorkStatus>,
@@ -124,7 +122,6 @@ impl Status {
             driver: view.calls.connection(),
             leader_election: view.election().as_ref().and_then(Election::of),
             lists: state.map(|state| lists(state, view)).unwrap_or_default(),
-            api: view.requests.state(),
             reconcile: state.and_then(|state| {
                 let last = state.rounds.last.as_ref()?;
                 Some(ReconcileStatus::of(last, &state.rounds, now))
@@ -146,7 +143,7 @@ impl Status {
 
 fn lists(state: &ControllerState, view: &View) -> Vec<ListStatus> {
     let (synced, index) = (state.caches_synced, &state.index);
-    let watches = view.requests.state().watches;
+    let watches = view.requests.watches();
     [
         ("volumeattachments", synced.attachments, index.attachments.len()),
         ("persistentvolumes", synced.volumes, index.volumes.len()),

@@ -30,7 +30,7 @@ use super::metrics::{Outcome, is_watch};
 use super::request_limiter::Priority;
 use super::{RateLimit, Requests, status};
 use crate::leader_election::{Fenced, fenced};
-use crate::report::{address, chain};
+use crate::report::address;
 
 /// Timeout of a response's headers and, unless it is a watch, of its body. A connection that answers pings may lead to a proxy
 /// without API server; the API server's own timeout is a minute. Reads and writes of single objects have shorter deadlines. The
@@ -253,7 +253,7 @@ impl Connections {
         let answer = answer.await;
         running.outcome = match &answer {
             Ok(response) => Outcome::Answered(response.status()),
-            Err(error) => Outcome::Failed(chain(error)),
+            Err(_) => Outcome::Failed,
         };
         drop(running);
         let whole = complete(&self.server, is_watch, answer?);

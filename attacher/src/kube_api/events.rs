@@ -137,35 +137,19 @@ fn reference(api_version: &str, kind: &str, name: &str, uid: &str) -> ObjectRefe
 // === impl Reason ===
 
 impl Reason {
-    /// The `reason`.
-    pub fn name(self) -> &'static str {
+    /// The `reason`, the verb of the `action`, and whether the Event is a warning.
+    fn fields(self) -> (&'static str, &'static str, bool) {
         match self {
-            Self::AttachFailed => "AttachFailed",
-            Self::DetachFailed => "DetachFailed",
-            Self::AttachRecovered => "AttachRecovered",
-            Self::DetachRecovered => "DetachRecovered",
-            Self::AttachmentLost => "AttachmentLost",
-            Self::AttachmentRestored => "AttachmentRestored",
-            Self::NodeIdNotUnique => "NodeIDNotUnique",
-            Self::AttachedTwice => "AttachedTwice",
-            Self::PublishedWithoutAttachment => "PublishedWithoutAttachment",
-            Self::LeaderElection => "LeaderElection",
-        }
-    }
-
-    /// Whether the Event is a warning.
-    pub fn is_warning(self) -> bool {
-        match self {
-            Self::AttachFailed
-            | Self::DetachFailed
-            | Self::AttachmentLost
-            | Self::NodeIdNotUnique
-            | Self::AttachedTwice
-            | Self::PublishedWithoutAttachment => true,
-            Self::AttachRecovered
-            | Self::DetachRecovered
-            | Self::AttachmentRestored
-            | Self::LeaderElection => false,
+            Self::AttachFailed => ("AttachFailed", "Attach", true),
+            Self::DetachFailed => ("DetachFailed", "Detach", true),
+            Self::AttachRecovered => ("AttachRecovered", "Attach", false),
+            Self::DetachRecovered => ("DetachRecovered", "Detach", false),
+            Self::AttachmentLost => ("AttachmentLost", "Reconcile", true),
+            Self::AttachmentRestored => ("AttachmentRestored", "Reconcile", false),
+            Self::NodeIdNotUnique => ("NodeIDNotUnique", "Reconcile", true),
+            Self::AttachedTwice => ("AttachedTwice", "Reconcile", true),
+            Self::PublishedWithoutAttachment => ("PublishedWithoutAttachment", "Reconcile", true),
+            Self::LeaderElection => ("LeaderElection", "LeaderElection", false),
         }
     }
 }
@@ -174,16 +158,7 @@ impl Reason {
 
 impl Notice {
     fn new(regarding: ObjectReference, reason: Reason, code: Option<Code>, note: &str) -> Self {
-        let verb = match reason {
-            Reason::AttachFailed | Reason::AttachRecovered => "Attach",
-            Reason::DetachFailed | Reason::DetachRecovered => "Detach",
-            Reason::AttachmentLost
-            | Reason::AttachmentRestored
-            | Reason::NodeIdNotUnique
-            | Reason::AttachedTwice
-            | Reason::PublishedWithoutAttachment => "Reconcile",
-            Reason::LeaderElection => "LeaderElection",
-        };
+        let (_, verb, _) = reason.fields();
         Self {
             regarding,
             reason,
@@ -200,13 +175,13 @@ impl Notice {
     }
 
     fn event(&self) -> Event {
+        let (reason, _, is_warning) = self.reason.fields();
         Event {
-            type_: if self.reason.is_warning() {
-                EventType::Warning
-            } else {
-                EventType::Normal
+            type_: match is_warning {
+                true => EventType::Warning,
+                false => EventType::Normal,
             },
-            reason: self.reason.name().to_owned(),
+            reason: reason.to_owned(),
             note: Some(self.note.clone()),
             action: self.action.clone(),
             secondary: None,
@@ -325,7 +300,7 @@ impl Publisher {
             Err(error) => tracing::warn!(
                 kind = notice.regarding.kind,
                 name = notice.regarding.name,
-                reason = notice.reason.name(),
+                reason = notice.reason.fields().0,
                 error = chain(&error),
                 "cannot write an Event"
             ),

@@ -1,4 +1,4 @@
-//! Metrics of the requests to the API server, and their recent failures.
+//! Metrics of the requests to the API server, and failing watches.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -6,11 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use http::{Method, StatusCode, Uri};
 use prometheus::{HistogramVec, IntCounter, IntCounterVec};
-use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::metrics::{Scrape, counter, counters, histograms};
-use crate::report::{OngoingFailure, ago};
+use crate::report::OngoingFailure;
 
 /// Metrics of all clients. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -21,35 +20,10 @@ struct Counts {
     responses: IntCounterVec,
     seconds: HistogramVec,
     retries: IntCounter,
-    state: RequestStats,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct RequestStats {
     /// Requests without a response yet. A watch counts until its first byte.
-    pub(crate) in_flight: usize,
-    /// The last response.
-    #[serde(rename = "lastResponse", serialize_with = "ago")]
-    pub(crate) answered: Option<Instant>,
-    /// The last 2xx response.
-    #[serde(rename = "lastSuccess", serialize_with = "ago")]
-    pub(crate) granted: Option<Instant>,
-    /// Responses 401, 403, 429 and 5xx.
-    pub(crate) refused: FailureStats,
-    pub(crate) unanswered: FailureStats,
+    in_flight: usize,
     /// Failing watches by resource.
-    #[serde(skip)]
-    pub(crate) watches: BTreeMap<Cow<'static, str>, OngoingFailure>,
-}
-
-/// Failures since the start.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct FailureStats {
-    pub(crate) count: u64,
-    #[serde(serialize_with = "ago")]
-    pub(crate) last: Option<Instant>,
-    pub(crate) error: Option<Arc<str>>,
+    watches: BTreeMap<Cow<'static, str>, OngoingFailure>,
 }
 
 /// A running request. Dropping it counts it by its outcome.
@@ -67,7 +41,7 @@ pub(super) enum Outcome {
     /// It timed out, or the attacher cancelled it.
     Canceled,
     /// The connection failed.
-    Failed(String),
+    Failed,
     Answered(StatusCode),
 }
 
@@ -111,7 +85,8 @@ impl Default for Counts {
                 "csi_attacher_api_retries_total",
                 "Total number of requests that were retried because the API server answered 429 or 5xx, or not at all",
             ),
-            state: RequestStats::default(),
+            in_flight: 0,
+            watches: BTreeMap::new(),
         }
     }
 }
@@ -127,14 +102,14 @@ impl Requests {
     /// The watch of this resource failed; the next 2xx response to it ends that.
     pub(crate) fn watch_failed(&self, resource: Cow<'static, str>, why: &str) {
         let mut counts = self.lock();
-        let failure = counts.state.watches.entry(resource);
+        let failure = counts.watches.entry(resource);
         failure
             .and_modify(|failure| failure.again(why))
             .or_insert_with(|| OngoingFailure::new(why));
     }
 
-    pub(crate) fn state(&self) -> RequestStats {
-        self.lock().state.clone()
+    pub(crate) fn watches(&self) -> BTreeMap<Cow<'static, str>, OngoingFailure> {
+        self.lock().watches.clone()
     }
 
     /// Adds the metrics to `scrape`.
@@ -146,7 +121,7 @@ impl Requests {
         scrape.gauge(
             "csi_attacher_api_requests_in_flight",
             "Number of requests without a response from the API server yet",
-            counts.state.in_flight as f64,
+            counts.in_flight as f64,
         );
     }
 
@@ -158,7 +133,7 @@ impl Requests {
     }
 
     pub(super) fn begin(&self, method: &Method, uri: &Uri) -> Running {
-        self.lock().state.in_flight += 1;
+        self.lock().in_flight += 1;
         let (verb, resource) = verb_and_resource(method, uri);
         Running {
             requests: self.clone(),
@@ -176,53 +151,25 @@ impl Requests {
     }
 }
 
-// === impl FailureStats ===
-
-impl FailureStats {
-    fn add(&mut self, why: String) {
-        self.count += 1;
-        self.last = Some(Instant::now());
-        self.error = Some(why.into());
-    }
-}
-
 // === impl Running ===
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let now = Instant::now();
         let mut counts = self.requests.lock();
-        let state = &mut counts.state;
-        state.in_flight -= 1;
-        let code = match &mut self.outcome {
+        counts.in_flight -= 1;
+        let code = match &self.outcome {
             Outcome::Canceled => "canceled",
-            Outcome::Failed(why) => {
-                state.unanswered.add(std::mem::take(why));
-                "error"
-            }
+            Outcome::Failed => "error",
             Outcome::Answered(status) => {
-                state.answered = Some(now);
-                match status.as_u16() {
-                    200..=299 => {
-                        state.granted = Some(now);
-                        if self.verb == WATCH {
-                            state.watches.remove(self.resource);
-                        }
-                    }
-                    code @ (401 | 403 | 429 | 500..=599) => {
-                        state
-                            .refused
-                            .add(format!("{} {}: HTTP {code}", self.verb, self.resource));
-                    }
-                    // Regular responses: not found, conflict and so on.
-                    _ => {}
+                if self.verb == WATCH && status.is_success() {
+                    counts.watches.remove(self.resource);
                 }
                 status.as_str()
             }
         };
         let labels = [self.verb, self.resource, code];
         counts.responses.with_label_values(&labels).inc();
-        let took = now.duration_since(self.begun).as_secs_f64();
+        let took = self.begun.elapsed().as_secs_f64();
         counts.seconds.with_label_values(&labels[..2]).observe(took);
     }
 }

@@ -107,14 +107,15 @@ pub(super) fn detached(attachment: &Attachment) -> Value {
     })
 }
 
-/// `status` with an error, which replaces an earlier one: without a code, `errorCode` is set to null.
-pub(super) fn problem(attachment: &Attachment, failed: Operation, problem: &Problem) -> Value {
+/// `status` with an error, which replaces an earlier one: without a code, `errorCode` is set to null. For one version: the operation may
+/// have succeeded when the API server executes it late.
+pub fn problem(attachment: &Attachment, failed: Operation, problem: &Problem) -> Value {
     let field = match failed {
         Operation::Attach => "attachError",
         Operation::Detach => "detachError",
     };
     let error = json!({ "message": problem.message, "time": problem.time, "errorCode": problem.code });
-    json!({ "metadata": { "uid": attachment.uid.0 }, "status": { field: error } })
+    json!({ "metadata": of_one_version(&attachment.uid, attachment.version), "status": { field: error } })
 }
 
 #[cfg(test)]

@@ -74,7 +74,7 @@ pub(super) async fn end(
         return Ok(());
     }
     // After a panic with the state locked, its content is unreliable.
-    if state.lock().is_ok_and(|state| state.is_idle()) {
+    if state.lock().is_ok_and(|state| state.is_drained()) {
         stop.cancel();
         return tasks.join(Task::Election).await;
     }
@@ -96,6 +96,8 @@ mod tests {
     use crate::controller::state::tests::mk_state;
     use crate::informer::Change;
     use crate::manager::tests::lose_lease;
+    use crate::model::PublishTarget;
+    use crate::plan::Orphan;
     use crate::plan::tests::{mk_attachment, mk_node, mk_volume};
 
     /// A state with an attach that has not begun.
@@ -122,6 +124,18 @@ mod tests {
     async fn releases_the_lease_unless_a_sync_was_cut_off() {
         for cut_off in [false, true] {
             let mut state = mk_enqueued();
+            // Its next process cannot know it, however long this one waits.
+            let attachment = Arc::new(mk_attachment("gone"));
+            let target = PublishTarget {
+                volume_id: "handle".into(),
+                node_id: "id".into(),
+            };
+            state.resume_orphan(&Orphan {
+                target,
+                secret: None,
+                migrated: false,
+                attachment,
+            });
             if cut_off {
                 #[expect(clippy::disallowed_methods, reason = "an Instant has no other beginning")]
                 let now = std::time::Instant::now();

@@ -18,7 +18,11 @@ use crate::kube_api::ApiServer;
 use crate::kube_api::events::Recorder;
 use crate::leader_election::Leadership;
 use crate::model::Driver;
+use crate::plan::Orphan;
 use crate::workqueue::{Backoff, Limits};
+
+/// What the last term left. Only this process knows them.
+pub(super) type Orphans = Mutex<Vec<Arc<Orphan>>>;
 
 /// The capacity of the channel between watches and controller.
 const EVENTS: usize = 1024;
@@ -35,7 +39,11 @@ impl Service {
         shutdown: CancellationToken,
     ) -> Arc<Mutex<ControllerState>> {
         let (args, connection) = (&self.args, &self.connection);
-        let state = Arc::new(Mutex::new(new_state(args)));
+        let mut state = new_state(args);
+        for orphan in self.orphans.lock().expect("no task panics with it").drain(..) {
+            state.resume_orphan(&orphan);
+        }
+        let state = Arc::new(Mutex::new(state));
         self.view.work_begins(state.clone());
         let (events_tx, events) = mpsc::channel(EVENTS);
         let shared = Arc::new(driver.clone());
@@ -74,6 +82,12 @@ impl Service {
             Ok(())
         });
         state
+    }
+
+    /// The term ends without its driver.
+    pub(super) fn work_ends(&self, state: &Mutex<ControllerState>) {
+        *self.orphans.lock().expect("no task panics with it") = lock(state).take_orphans();
+        self.view.work_ends();
     }
 
     fn spawn_watches(

@@ -124,7 +124,7 @@ impl Attachment {
         let recorded = Recorded {
             node_id: annotation(NODE_ID_ANNOTATION).map(Arc::from),
             handle: annotation(VOLUME_HANDLE_ANNOTATION).map(Arc::from),
-            secret: annotation(PUBLISH_SECRET_ANNOTATION).and_then(SecretRef::parse),
+            secret: annotation(PUBLISH_SECRET_ANNOTATION).map(SecretRef::recorded),
         };
         let deleted = object.meta().deletion_timestamp.as_ref();
         let deleting = deleted.is_some();
@@ -177,11 +177,6 @@ impl Attachment {
 // === impl Recorded ===
 
 impl Recorded {
-    /// Whether it suffices for a detach.
-    pub(crate) fn is_complete(&self) -> bool {
-        self.node_id.is_some() && self.handle.is_some()
-    }
-
     /// Whether both are of the same volume and node.
     pub(crate) fn has_same_target(&self, other: &Self) -> bool {
         (&self.node_id, &self.handle) == (&other.node_id, &other.handle)
@@ -273,6 +268,17 @@ mod tests {
         }));
         let error = attachment.unwrap().attach_error.unwrap();
         assert_eq!((&*error.time, &*error.message), ("9999-12-31T00:00:00Z", "m"));
+    }
+
+    /// It may have been published with a Secret.
+    #[test]
+    fn an_unreadable_secret_reference_is_kept() {
+        let attachment = decode(json!({
+            "metadata": { "name": "va", "annotations": { "external-attacher/publish-secret": "s" } },
+            "spec": { "attacher": "d.example" },
+        }));
+        let secret = attachment.unwrap().recorded.secret;
+        assert_eq!(secret, Some(SecretRef::recorded("s")));
     }
 
     #[test]

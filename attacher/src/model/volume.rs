@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeSpec;
 
 use super::{Driver, SecretRef, Uid, Version};
@@ -16,6 +17,8 @@ pub struct Volume {
     pub uid: Uid,
     /// `metadata.resourceVersion`.
     pub version: Version,
+    /// `metadata.creationTimestamp`.
+    pub created: Option<Timestamp>,
     /// Whether `metadata.deletionTimestamp` is set.
     pub deleting: bool,
     /// Whether it has our finalizer.

@@ -61,6 +61,26 @@ impl Record {
             is_unconditional: true,
         }
     }
+
+    /// Our finalizer, and what a detach needs, for an attached VolumeAttachment that lost the finalizer and cannot be published:
+    /// its deletion would send no unpublish, and detaches of the same volume wait for the finalizer. The Go sidecar recorded no
+    /// handle.
+    pub(super) fn for_detach(inputs: &AttachInputs, driver: &Driver) -> Option<Self> {
+        let attachment = &*inputs.attachment;
+        let mut record = Self::again(attachment);
+        if attachment.recorded.handle.is_none() {
+            let csi = spec(inputs)
+                .ok()?
+                .csi()
+                .filter(|csi| *csi.driver == *driver.name)?;
+            if attachment.volume_name().is_some() {
+                record.annotations.handle = Some(csi.handle.clone());
+                record.annotations.secret = csi.publish_secret.clone();
+            }
+        }
+        let is_detachable = attachment.attached && attachment.recorded.node_id.is_some();
+        (is_detachable && !attachment.finalizer).then_some(record)
+    }
 }
 
 /// Plans the attach of `inputs.attachment`.

@@ -4,9 +4,20 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
 
+use super::proof::PUBLISH_MAY_RUN;
 use super::reconcile::ListedState;
 use super::{Answers, ListEvidence, TargetEvidence, UnpublishResult};
 use crate::model::{PublishTarget, Uid};
+
+/// What the end of a publish call says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PublishEnd {
+    /// OK or a final code: no publish call for the target takes effect later.
+    Known,
+    /// The driver may still execute the call.
+    Unknown,
+    NotSent,
+}
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
@@ -14,8 +25,12 @@ pub(crate) struct DetachEvidence {
     /// By the VolumeAttachment or orphan whose unpublishes they answer: each counts its own ones.
     answers: HashMap<PublishTarget, BTreeMap<Uid, Answers>>,
     lists: HashMap<PublishTarget, ListEvidence>,
-    /// Targets of running publish calls.
-    publishing: HashSet<PublishTarget>,
+    /// Targets of running publish calls, with their VolumeAttachments.
+    publishing: HashMap<PublishTarget, Uid>,
+    /// When publish calls ended whose results are unknown.
+    unknown_ends: HashMap<PublishTarget, Instant>,
+    /// Since when VolumeAttachments are known for which an earlier process may have sent a publish call that has not ended.
+    seen_unattached: HashMap<Uid, Instant>,
     /// Targets of publish calls that ran since the last reconcile round began.
     published_in_round: HashSet<PublishTarget>,
 }
@@ -54,16 +69,50 @@ impl DetachEvidence {
     }
 
     /// A publish call for the target begins.
-    pub(crate) fn publish_begins(&mut self, target: &PublishTarget) {
+    pub(crate) fn publish_begins(&mut self, uid: &Uid, target: &PublishTarget) {
         self.forget_target(target);
-        self.publishing.insert(target.clone());
+        self.publishing.insert(target.clone(), uid.clone());
     }
 
-    /// The publish call has ended, whatever its result.
-    pub(crate) fn publish_ended(&mut self, target: &PublishTarget) {
+    /// The publish call has ended.
+    pub(crate) fn publish_ended(&mut self, target: &PublishTarget, end: PublishEnd, now: Instant) {
         self.forget_target(target);
         self.publishing.remove(target);
         self.published_in_round.insert(target.clone());
+        match end {
+            PublishEnd::Known => drop(self.unknown_ends.remove(target)),
+            PublishEnd::Unknown => drop(self.unknown_ends.insert(target.clone(), now)),
+            PublishEnd::NotSent => {}
+        }
+    }
+
+    /// The sync of the VolumeAttachment has ended. After a panic its publish call has not.
+    pub(crate) fn sync_ended(&mut self, uid: &Uid, now: Instant) {
+        let publishing = self.publishing.extract_if(|_, of| of == uid);
+        for (target, _) in publishing.collect::<Vec<_>>() {
+            self.publish_ended(&target, PublishEnd::Unknown, now);
+        }
+    }
+
+    /// An earlier process may have sent a publish call for the VolumeAttachment.
+    pub(crate) fn seen_unattached(&mut self, uid: &Uid, now: Instant) {
+        self.seen_unattached.insert(uid.clone(), now);
+    }
+
+    /// The VolumeAttachment is gone, or its status shows that the call has ended.
+    pub(crate) fn no_earlier_call(&mut self, uid: &Uid) {
+        self.seen_unattached.remove(uid);
+    }
+
+    /// The earlier process's call was for this target, if that is known by now.
+    pub(crate) fn earlier_call(&mut self, uid: &Uid, target: impl FnOnce() -> Option<PublishTarget>) {
+        if let Some(seen) = self.seen_unattached.get(uid).copied()
+            && let Some(target) = target()
+        {
+            self.seen_unattached.remove(uid);
+            self.lists.remove(&target);
+            self.unknown_ends.insert(target, seen);
+        }
     }
 
     /// Adds the answer to an unpublish in this session.
@@ -75,6 +124,9 @@ impl DetachEvidence {
         result: UnpublishResult,
         now: Instant,
     ) {
+        if result == UnpublishResult::Unpublished {
+            self.unknown_ends.remove(target);
+        }
         let of_target = self.answers.entry(target.clone()).or_default();
         let before = of_target.remove(uid);
         if matches!(
@@ -93,12 +145,19 @@ impl DetachEvidence {
     pub(crate) fn digest(&self) -> impl std::fmt::Debug + use<'_> {
         use std::collections::BTreeSet;
         let answers: BTreeMap<_, _> = self.answers.iter().collect();
-        let publishing: BTreeSet<_> = self.publishing.iter().collect();
+        let publishing: BTreeSet<_> = self.publishing.keys().collect();
         (answers, publishing)
     }
 
     pub(crate) fn round_begins(&mut self) {
-        self.published_in_round = self.publishing.clone();
+        self.published_in_round = self.publishing.keys().cloned().collect();
+    }
+
+    /// A list is incomplete, so nothing is known of that time.
+    pub(crate) fn list_failed(&mut self) {
+        for lists in self.lists.values_mut() {
+            lists.unlisted = None;
+        }
     }
 
     /// Forgets the lists up to the complete one that follows.
@@ -119,6 +178,15 @@ impl DetachEvidence {
         if self.published_in_round.contains(&target) {
             return false;
         }
+        let may_run = |ended: &Instant| began.saturating_duration_since(*ended) < PUBLISH_MAY_RUN;
+        let state = match state {
+            ListedState::Elsewhere | ListedState::Absent
+                if self.unknown_ends.get(&target).is_some_and(may_run) =>
+            {
+                ListedState::Unknown
+            }
+            state => state,
+        };
         let lists = before.with(state, entries, began);
         self.lists.insert(target, lists);
         lists.is_proof() && !before.is_proof()

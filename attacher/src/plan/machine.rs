@@ -22,17 +22,14 @@ struct Machine<'m> {
 
 /// What `view.subject` needs next.
 pub(crate) fn next(view: &View<'_>, progress: &Progress, now: Instant) -> Next {
-    let Some(mut inputs) = view.inputs.clone().filter(|_| !progress.sync.is_done) else {
+    let Some(inputs) = view.inputs.as_ref().filter(|_| !progress.sync.is_done) else {
         return Next::Done;
     };
-    if inputs.volume.is_none() {
-        inputs.volume = progress.sync.volume.clone().flatten();
-    }
     let machine = Machine { view, progress, now };
     let step = match view.subject {
-        Subject::Attachment(Operation::Attach, before) => machine.attach(&inputs, before),
-        Subject::Attachment(Operation::Detach, _) => machine.detach(&inputs),
-        Subject::Orphan(orphan) => machine.orphan(orphan, &inputs),
+        Subject::Attachment(Operation::Attach, before) => machine.attach(inputs, before),
+        Subject::Attachment(Operation::Detach, _) => machine.detach(inputs),
+        Subject::Orphan(orphan) => machine.orphan(orphan, inputs),
     };
     step.unwrap_or_else(|next| next)
 }
@@ -77,11 +74,12 @@ impl Machine<'_> {
             Err(Refusal::VolumeNotFound(name)) if self.progress.sync.volume.is_none() => {
                 return Ok(act(Command::GetVolume(name)));
             }
-            // Its record suffices for a detach, and detaches of the same volume wait for its finalizer.
-            Err(_) if attachment.attached && !attachment.finalizer && attachment.recorded.is_complete() => {
-                return Ok(act(Command::Record(Record::again(attachment))));
+            Err(refusal) => {
+                return Ok(match Record::for_detach(inputs, &driver) {
+                    Some(record) => act(Command::Record(record)),
+                    None => Next::Stop(Stop::Refused(refusal)),
+                });
             }
-            Err(refusal) => return Ok(Next::Stop(Stop::Refused(refusal))),
         };
         // The locks are held until the record is overwritten: until then other detaches may leave the target to this one.
         if let Some(former) = &plan.former {
@@ -191,6 +189,10 @@ impl Machine<'_> {
     /// another id, or have been revived.
     fn orphan(&self, orphan: &Orphan, inputs: &AttachInputs) -> Step<Next> {
         let capabilities = self.connected()?;
+        // A stray DELETED event, or a list of a proxy, must not take the volume from a pod.
+        if !self.progress.sync.is_attachment_read {
+            return Ok(act(Command::GetAttachment));
+        }
         let plan = DetachPlan {
             target: orphan.target.clone(),
             node: NodeState::of(inputs.node.as_deref(), &orphan.target.node_id),
@@ -258,7 +260,21 @@ impl Machine<'_> {
         let unpublished = &self.progress.sync.unpublished;
         let answer = unpublished.iter().rfind(|(asked, _)| asked == target);
         let result = match target_usage(attachment, target, is_present, &self.view.others) {
-            TargetUsage::Yes => UnpublishResult::InUse,
+            TargetUsage::Yes => {
+                // The store may be late, and it may have been deleted without a detach.
+                let of = |other| target_usage(attachment, target, is_present, std::slice::from_ref(other));
+                let mut users = self
+                    .view
+                    .others
+                    .iter()
+                    .filter(|other| of(other) == TargetUsage::Yes);
+                let first = users.clone().next().map(|user| user.attachment.name.clone());
+                let is_read = users.any(|user| self.progress.sync.users.contains(&user.attachment.uid));
+                match first.filter(|_| !is_read) {
+                    Some(name) => return Err(act(Command::GetUser(name))),
+                    None => UnpublishResult::InUse,
+                }
+            }
             TargetUsage::Wait(stop) => return Err(Next::Stop(stop)),
             TargetUsage::No => match answer {
                 Some((_, result)) => *result,

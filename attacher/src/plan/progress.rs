@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::{Command, Proof, UnpublishResult, View};
-use crate::model::{Attachment, Capabilities, PublishTarget, SecretRef, Secrets, Uid, Volume};
+use crate::model::{Attachment, Capabilities, PublishTarget, Recorded, SecretRef, Secrets, Uid, Volume};
 
 /// What this process knows about one VolumeAttachment or one orphan beyond the objects. A crash is `Progress::default()`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,12 +36,16 @@ pub(crate) struct SyncProgress {
     pub(crate) driver: Option<(Option<Instant>, Capabilities)>,
     /// Whether the API server returned the VolumeAttachment, so that the store is not outdated.
     pub(crate) is_attachment_read: bool,
+    /// Other VolumeAttachments that a live read showed.
+    pub(crate) users: Vec<Uid>,
     /// The result of a live read of the PersistentVolume that the store lacks.
     pub(crate) volume: Option<Option<Arc<Volume>>>,
     /// Whether a live read found the CSINode.
     pub(crate) node_exists: Option<bool>,
     /// The Secrets that were read, with their content if they exist and may be read.
     pub(crate) secrets: Vec<(SecretRef, Option<Secrets>)>,
+    /// The record that was sent last.
+    pub(crate) record: Option<Recorded>,
     /// The PersistentVolume that got our finalizer.
     pub(crate) pv_finalizer: Option<Uid>,
     /// The driver's answers to unpublishes.
@@ -110,7 +114,8 @@ impl Progress {
         let rests_on_session = match command {
             Command::MarkAttached(published) => published.is_none(),
             Command::MarkDetached | Command::RemoveFinalizer(_) => self.proof.is_none(),
-            Command::Connect | Command::GetAttachment | Command::GetVolume(_) | Command::GetNode(_) => false,
+            Command::Connect | Command::GetAttachment | Command::GetUser(_) => false,
+            Command::GetVolume(_) | Command::GetNode(_) => false,
             Command::GetSecret { .. } | Command::AddPvFinalizer(_) | Command::Record(_) => false,
             Command::Publish(_) | Command::Unpublish { .. } => false,
             Command::KeepOrphan(_) | Command::EndOrphan | Command::KeepProof(_) => false,

@@ -112,6 +112,8 @@ pub(crate) enum Decision {
 
 /// A volume that is listed elsewhere, or a node that is unknown, in this many complete lists in a row is not published there.
 const LISTS: u32 = 2;
+/// A publish call that ended without a known result may take effect until then: lists that began earlier prove nothing.
+pub(super) const PUBLISH_MAY_RUN: Duration = Duration::from_secs(10 * 60);
 /// This many equal answers, over at least [`ANSWERS_OVER`], are more than a cold cache, where another proof covers the machine.
 const ANSWERS: u32 = 3;
 const ANSWERS_OVER: Duration = Duration::from_secs(60);
@@ -233,6 +235,14 @@ impl TargetEvidence {
         }
     }
 
+    /// Whether the lists had no entry of the volume during this part of the answers' time.
+    fn is_unlisted(&self, answers: &Answers, least: Duration) -> bool {
+        self.lists.unlisted.is_some_and(|(first, last)| {
+            let (first, last) = (first.max(answers.first), last.min(answers.last));
+            last.saturating_duration_since(first) >= least
+        })
+    }
+
     fn is_released(&self) -> bool {
         matches!(self.result, UnpublishResult::Unpublished | UnpublishResult::InUse)
     }
@@ -250,15 +260,12 @@ impl Evidence<'_> {
     /// The operator's word (`--assume-unpublished-after`), the only place where it counts.
     fn is_assumed(&self, target: &TargetEvidence, is_node_gone: bool) -> bool {
         let after = self.assume_after;
-        let unlisted = target.lists.unlisted;
-        let is_unlisted =
-            unlisted.is_some_and(|(first, last)| last.saturating_duration_since(first) >= after);
         let answers = target.answers.as_ref();
+        let lasted =
+            |answers: &Answers| answers.lasted(after) && (is_node_gone || target.is_unlisted(answers, after));
         !after.is_zero()
             && match target.result {
-                UnpublishResult::NotFound => {
-                    answers.is_some_and(|answers| answers.lasted(after)) && (is_node_gone || is_unlisted)
-                }
+                UnpublishResult::NotFound => answers.is_some_and(lasted),
                 UnpublishResult::NoPublishCalls => self.session_age >= after,
                 UnpublishResult::Unpublished
                 | UnpublishResult::InUse

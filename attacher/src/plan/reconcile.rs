@@ -6,7 +6,7 @@
 //! needs two (`ListEvidence`).
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::{AttachInputs, spec};
@@ -37,6 +37,8 @@ pub(crate) struct WatchedTarget {
     pub(crate) attachment: Option<Arc<str>>,
     /// Its state in the list so far.
     pub(crate) listed_state: ListedState,
+    /// The node ids under which the list shows the volume.
+    pub(crate) listed_at: BTreeSet<Arc<str>>,
 }
 
 /// One VolumeAttachment in a round.
@@ -110,6 +112,7 @@ impl ListVolumesResult {
             target,
             attachment,
             listed_state: ListedState::Absent,
+            listed_at: BTreeSet::new(),
         });
     }
 
@@ -148,9 +151,18 @@ impl ListVolumesResult {
         }
         for number in self.watched_by_handle.get(handle).into_iter().flatten() {
             let WatchedTarget {
-                target, listed_state, ..
+                target,
+                listed_state,
+                listed_at,
+                ..
             } = &mut self.watched[*number];
             listed_state.add(published, |node| *node == *target.node_id);
+            listed_at.extend(
+                published
+                    .unwrap_or_default()
+                    .iter()
+                    .map(|node| Arc::from(&**node)),
+            );
         }
     }
 }

@@ -60,6 +60,7 @@ pub(crate) fn mk_volume(name: &str) -> Volume {
         name: name.into(),
         uid: format!("uid-{name}").as_str().into(),
         version: Version(1),
+        created: None,
         deleting: false,
         finalizer: false,
         left_in_tree: false,

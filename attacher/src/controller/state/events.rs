@@ -11,8 +11,8 @@ use crate::workqueue::{Key, Lane};
 // === impl ControllerState ===
 
 impl ControllerState {
-    /// While a sync runs, only a deletion marks its key dirty: all other changes are the sync's own reads and writes, and
-    /// the watch may show its writes before their responses arrive.
+    /// While a sync runs, a change that is not its own marks its key dirty. The watch may show its writes before their responses
+    /// arrive.
     pub(super) fn attachments_changed(&mut self, change: Change<Attachment>) {
         let written = matches!(change, Change::LocallyUpdated(_));
         for StoreDelta { name, before, after } in self.index.attachments_changed(change) {
@@ -32,11 +32,20 @@ impl ControllerState {
             {
                 known.progress.uncertain = None;
             }
+            match &after {
+                Some(after) if after.attached => self.evidence.no_earlier_call(&after.uid),
+                Some(after) if before.as_ref().is_none_or(|before| before.uid != after.uid) => {
+                    if after.finalizer || after.recorded.node_id.is_some() {
+                        self.evidence.seen_unattached(&after.uid, self.queue.now);
+                    }
+                }
+                Some(_) | None => {}
+            }
             match (before, after) {
                 (Some(before), Some(after)) if before.uid == after.uid => {
                     let deleted = before.deleting != after.deleting;
                     if self.queue.is_running(&key) {
-                        if deleted {
+                        if deleted || !written && !self.is_own_write(&before, &after) {
                             self.queue.enqueue_if_pending(&key, &Lane::ALL);
                         }
                     } else if deleted || !(written || differ_in_errors_alone(&before, &after)) {
@@ -56,6 +65,21 @@ impl ControllerState {
         }
     }
 
+    /// Whether a running sync writes this change: the record that it is sending, the removal of our finalizer, or a status.
+    fn is_own_write(&self, before: &Attachment, after: &Attachment) -> bool {
+        let known = self.attachment_states.get(&after.uid);
+        let record = known.and_then(|known| known.progress.sync.record.as_ref());
+        let is_recorded = after.finalizer && record == Some(&after.recorded);
+        let changed = (before.finalizer, &before.recorded) != (after.finalizer, &after.recorded);
+        fn status(of: &Attachment) -> impl PartialEq + use<'_> {
+            (of.attached, &of.metadata, &of.attach_error, &of.detach_error)
+        }
+        match changed {
+            true => is_recorded || after.deleting && !after.finalizer,
+            false => status(before) != status(after),
+        }
+    }
+
     fn attachment_gone(&mut self, attachment: &Attachment) {
         self.resource_exhausted_by_node
             .update(Some(&attachment.node), None, &attachment.name);
@@ -64,6 +88,7 @@ impl ControllerState {
             self.add_orphan(published);
         }
         self.evidence.forget(&attachment.uid);
+        self.evidence.no_earlier_call(&attachment.uid);
         if let Some(volume) = attachment.volume_name() {
             self.reevaluate(&Key::Volume(volume.clone()));
         }

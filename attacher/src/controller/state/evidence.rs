@@ -1,10 +1,11 @@
 //! Lists as evidence that targets are unpublished, which [`plan::decide`](crate::plan::decide) judges.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::ControllerState;
 use crate::model::Driver;
-use crate::plan::reconcile::{ListVolumesResult, listed_handle};
+use crate::plan::reconcile::{ListVolumesResult, ListedState, WatchedTarget, listed_handle};
 use crate::plan::{self, DetachPlan, NodeState};
 use crate::workqueue::{Class, Key, Lane};
 
@@ -49,7 +50,11 @@ impl ControllerState {
             return;
         }
         for watched in std::mem::take(&mut result.watched) {
-            let (target, state) = (watched.target, watched.listed_state);
+            let state = match watched.listed_state {
+                ListedState::Elsewhere if !self.knows_nodes(&watched) => ListedState::Unknown,
+                state => state,
+            };
+            let target = watched.target;
             let before = before.get(&target).copied().unwrap_or_default();
             if self
                 .evidence
@@ -59,6 +64,19 @@ impl ControllerState {
                 self.queue.enqueue_if_pending(&key, &Lane::ALL);
             }
         }
+    }
+
+    /// Whether each node id that the list shows is a CSINode's or another VolumeAttachment's. Another one may be the new form of
+    /// the target's id, on a node whose driver is not registered again yet.
+    fn knows_nodes(&self, watched: &WatchedTarget) -> bool {
+        let others = self.index.by_handle.get(&watched.target.volume_id);
+        let others = others.filter(|name| watched.attachment.as_ref() != Some(*name));
+        let recorded: Vec<_> = others
+            .filter_map(|name| self.index.attachments.get(name)?.recorded.node_id.as_ref())
+            .collect();
+        let is_known =
+            |id: &Arc<str>| self.index.by_node_id.get(id).next().is_some() || recorded.contains(&id);
+        watched.listed_at.iter().all(is_known)
     }
 
     /// The number of detaches and orphans that wait for a proof.

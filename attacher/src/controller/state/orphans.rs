@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{ControllerState, SyncError};
-use crate::plan::Orphan;
+use crate::plan::{Orphan, PublishEnd};
 use crate::workqueue::{Class, Key, Lane};
 
 // === impl ControllerState ===
@@ -31,6 +31,18 @@ impl ControllerState {
         let node = orphan.attachment.node.clone();
         self.orphans.insert(orphan.target.clone(), Arc::new(orphan));
         self.queue.enqueue(&key, Lane::Detach, Some(&node));
+    }
+
+    /// For the next term of this process.
+    pub(crate) fn take_orphans(&mut self) -> Vec<Arc<Orphan>> {
+        std::mem::take(&mut self.orphans).into_values().collect()
+    }
+
+    /// Continues an orphan of an earlier term, whose publish call may not have ended.
+    pub(crate) fn resume_orphan(&mut self, orphan: &Orphan) {
+        self.evidence
+            .publish_ended(&orphan.target, PublishEnd::Unknown, self.queue.now);
+        self.add_orphan(orphan.clone());
     }
 
     pub(super) fn orphan_finished(&mut self, orphan: &Arc<Orphan>, result: Result<(), SyncError>) {

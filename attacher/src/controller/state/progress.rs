@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{ControllerState, Key};
-use crate::model::{Attachment, Driver, PublishTarget};
+use crate::model::{Attachment, Driver, PublishTarget, Uid};
 use crate::plan::{
-    self, AttachInputs, Next, OtherAttachment, Progress, Subject, TargetUsage, UnpublishResult, View,
+    self, AttachInputs, Next, OtherAttachment, Progress, PublishEnd, Subject, TargetUsage, UnpublishResult,
+    View,
 };
 
 /// What the machine needs beside the state.
@@ -26,7 +27,7 @@ pub(crate) struct SyncContext<'c> {
 impl ControllerState {
     /// What the subject needs next.
     pub(crate) fn next(&mut self, subject: &Subject, context: SyncContext<'_>) -> Next {
-        let inputs = match subject {
+        let mut inputs = match subject {
             Subject::Attachment(_, attachment) => self.newest_inputs(attachment),
             // Its own VolumeAttachment counts as another one.
             Subject::Orphan(orphan) => Some(self.inputs(&Arc::new(Attachment {
@@ -42,6 +43,18 @@ impl ControllerState {
             .as_ref()
             .and_then(|inputs| self.operation(&inputs.attachment));
         let mut progress = std::mem::take(self.progress(subject));
+        // Other users of the volume are found by its handle, too.
+        if let Some(inputs) = inputs.as_mut().filter(|inputs| inputs.volume.is_none()) {
+            inputs.volume = progress.sync.volume.clone().flatten();
+        }
+        // The store has the one that published the orphan.
+        if let Subject::Orphan(orphan) = subject {
+            progress.sync.is_attachment_read |= self.newest_inputs(&orphan.attachment).is_some();
+        }
+        if let Some(inputs) = &inputs {
+            let target = || Some(plan::detach(inputs, context.driver).ok()?.target);
+            self.evidence.earlier_call(&inputs.attachment.uid, target);
+        }
         let view = View {
             driver: context.driver,
             subject,
@@ -136,14 +149,14 @@ impl ControllerState {
     }
 
     /// A publish call for the target begins. Returns the number of the connection.
-    pub(crate) fn publish_begins(&mut self, target: &PublishTarget) -> u64 {
-        self.evidence.publish_begins(target);
+    pub(crate) fn publish_begins(&mut self, uid: &Uid, target: &PublishTarget) -> u64 {
+        self.evidence.publish_begins(uid, target);
         self.connection
     }
 
-    /// The publish call has ended, whatever its result.
-    pub(crate) fn publish_ended(&mut self, target: &PublishTarget) {
-        self.evidence.publish_ended(target);
+    /// The publish call has ended.
+    pub(crate) fn publish_ended(&mut self, target: &PublishTarget, end: PublishEnd) {
+        self.evidence.publish_ended(target, end, self.queue.now);
     }
 
     /// An unpublish of the subject's sync, in this session, has ended.

@@ -82,9 +82,9 @@ pub(crate) struct ReconcileMetrics {
 
 impl ControllerState {
     /// Begins a round, whose result is handled as [`Event::VolumesListed`](super::Event::VolumesListed). `None` if no sync
-    /// has started yet, or the driver does not list published nodes.
+    /// has started yet, the result of the last round is not handled yet, or the driver does not list published nodes.
     pub(crate) fn begin_reconcile(&mut self, driver: &Driver) -> Option<ListVolumesResult> {
-        if !self.lists_published() || !self.started {
+        if !self.lists_published() || !self.started || self.rounds.changed.is_some() {
             return None;
         }
         let mut result = ListVolumesResult::default();
@@ -123,6 +123,7 @@ impl ControllerState {
 
     pub(super) fn list_volumes_failed(&mut self, round: Round, why: Arc<str>) {
         self.rounds.changed = None;
+        self.evidence.list_failed();
         self.rounds.metrics.failed_rounds += 1;
         self.rounds.last = Some(LastRound {
             round,

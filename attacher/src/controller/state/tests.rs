@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::*;
-use crate::model::{Problem, PublishTarget, Source, Version};
+use crate::model::{Problem, PublishTarget, Recorded, Source, Version};
 use crate::plan::Published;
 use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
 use crate::workqueue::{Failures, Stage};
@@ -89,6 +89,11 @@ impl Clone for ControllerState {
 }
 
 impl ControllerState {
+    /// Whether no sync is running and no orphan remains.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.is_drained() && self.orphans.is_empty()
+    }
+
     /// Writes what decides about the syncs that follow in the exhaustive search, where each waiting key is due, and the driver has no
     /// lists.
     pub(crate) fn digest(&self, digest: &mut impl fmt::Write) {
@@ -279,6 +284,42 @@ fn a_users_edit_ends_the_backoff() {
     assert!(fixture.start().is_none());
     fixture.put(newer(&va, |_| ()));
     fixture.starts("va");
+}
+
+/// An edit during a sync is as good as one after it. The watch may show the sync's own writes before their responses.
+#[test]
+fn an_edit_during_a_sync_ends_the_backoff() {
+    let own = Recorded {
+        node_id: Some("own".into()),
+        ..Recorded::default()
+    };
+    for (case, change, is_edit) in [
+        ("a label", (|_| ()) as fn(&mut Attachment), true),
+        ("a finalizer of others", |va| va.foreign_finalizers = true, true),
+        ("our finalizer", |va| va.finalizer = false, true),
+        ("a record", |va| va.recorded.node_id = Some("other".into()), true),
+        ("our record", |va| va.recorded.node_id = Some("own".into()), false),
+        ("our status", |va| va.attached = true, false),
+        ("our error", |va| va.attach_error = Some(Box::default()), false),
+    ] {
+        let va = Attachment {
+            finalizer: true,
+            ..mk_attachment("va")
+        };
+        let mut fixture = Fixture::new([va.clone()]);
+        let item = fixture.starts("va");
+        fixture.state.state_of(&va.uid).progress.sync.record = Some(own.clone());
+        fixture.put(newer(&va, change));
+        // What the watch shows later is stale.
+        fixture
+            .state
+            .handle(Event::Attachments(Change::LocallyUpdated(Attachment {
+                version: Version(9),
+                ..va.clone()
+            })));
+        fixture.finish(&item, failed(Class::Final));
+        assert_eq!(fixture.start().is_some(), is_edit, "{case}");
+    }
 }
 
 #[test]

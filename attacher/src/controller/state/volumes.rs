@@ -67,7 +67,7 @@ impl ControllerState {
         let attachments = self.index.by_volume.get(name);
         let attachments = attachments.filter_map(|name| self.index.attachments.get(name));
         let lacking: Vec<_> = attachments
-            .filter(|a| plan::lacks_handle(a) && volume.spec.csi.is_ok())
+            .filter(|a| plan::lacks_handle_of(volume, a))
             .cloned()
             .collect();
         let volume = volume.clone();

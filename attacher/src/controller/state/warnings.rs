@@ -1,6 +1,6 @@
 //! Situations that only people can end. The attacher calls nothing for them: Events, metrics and the log name them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::ControllerState;
@@ -95,7 +95,24 @@ impl ControllerState {
             }));
     }
 
+    /// The number of volumes with [`Warning::AttachedTwice`].
+    pub(crate) fn attached_twice(&self) -> usize {
+        let suspects = self
+            .index
+            .attachments
+            .iter()
+            .filter(|a| is_attached_without_record(a));
+        let volumes: BTreeSet<_> = suspects.filter_map(|a| a.volume_name()).collect();
+        let is_twice = |volume: &&Arc<str>| !self.attached_without_record(volume).is_empty();
+        volumes.into_iter().filter(is_twice).count()
+    }
+
     pub(super) fn check_attached_twice(&mut self, volume: &Arc<str>) {
+        let attached = self.attached_without_record(volume);
+        self.warnings.extend(attached);
+    }
+
+    fn attached_without_record(&self, volume: &str) -> Vec<Warning> {
         let is_multi_node = |volume: &Arc<Volume>| {
             let modes = &volume.spec.access_modes;
             modes
@@ -103,19 +120,19 @@ impl ControllerState {
                 .any(|mode| matches!(&**mode, "ReadWriteMany" | "ReadOnlyMany"))
         };
         if self.index.volumes.get(volume).is_none_or(is_multi_node) {
-            return;
+            return Vec::new();
         }
         let attachments = self.index.by_volume.get(volume);
         let attachments = attachments.filter_map(|name| self.index.attachments.get(name));
         let attached: Vec<_> = attachments.filter(|a| is_attached_without_record(a)).collect();
-        for attachment in &attached {
-            if let Some(other) = attached.iter().find(|other| other.node != attachment.node) {
-                self.warnings.push(Warning::AttachedTwice {
-                    attachment: (*attachment).clone(),
-                    other: (*other).clone(),
-                });
-            }
-        }
+        let twice = |attachment: &&Arc<Attachment>| {
+            let other = attached.iter().find(|other| other.node != attachment.node)?;
+            Some(Warning::AttachedTwice {
+                attachment: (*attachment).clone(),
+                other: (*other).clone(),
+            })
+        };
+        attached.iter().filter_map(twice).collect()
     }
 
     /// Compares where a complete list shows our volumes with the VolumeAttachments that exist now.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::controller::state::Round;
+use crate::plan::PublishEnd;
 use crate::plan::reconcile::ListVolumesResult;
 
 /// Published to "old-id" and being deleted; the node registers "id".
@@ -17,7 +18,7 @@ fn mk_moved() -> Attachment {
 
 impl Fixture {
     /// The driver's pod on the node restarts, and kubelet removes its entry.
-    fn unregister_driver(&self) {
+    pub(super) fn unregister_driver(&self) {
         let node = Node {
             version: Version(2),
             ..mk_node("node", None)
@@ -90,19 +91,27 @@ async fn one_not_found_is_no_proof_of_detach() {
 /// A1 (iii): the driver may not find the volume because it lacks the tenant's credentials.
 #[tokio::test(start_paused = true)]
 async fn not_found_without_the_secret_is_no_proof_of_detach() {
-    for error in [forbidden(), Error::NotFound("no such secret".into())] {
+    let not_found = Error::NotFound("no such secret".into());
+    for (secret, error) in [
+        ("ns/secret", Some(forbidden())),
+        ("ns/secret", Some(not_found)),
+        // It is in another form, so it cannot be read.
+        ("secret", None),
+    ] {
         let mut fixture = Fixture::new(Attachment {
             recorded: Recorded {
-                secret: SecretRef::parse("ns/secret"),
+                secret: Some(SecretRef::recorded(secret)),
+                handle: Some("replaced".into()),
                 ..mk_moved().recorded
             },
             ..mk_moved()
         });
         fixture.answers("old-id", "NotFound");
         for _ in 0..4 {
-            fixture.refuse("get secret", error.clone());
+            let refusals = error.iter().map(|error| ("get secret", error.clone()));
+            fixture.world.state().refusals.extend(refusals);
             fixture.fails().await;
-            fixture.keeps_finalizer("no secret", &["without secret \"ns/secret\""]);
+            fixture.keeps_finalizer("no secret", &[&format!("without secret {secret:?}")]);
             tokio::time::advance(MINUTE).await;
         }
     }
@@ -376,6 +385,62 @@ async fn records_the_handle_on_attachments_of_the_go_sidecar_while_their_volume_
     }
 }
 
+/// It may be another volume.
+#[tokio::test]
+async fn records_no_handle_of_a_younger_volume() {
+    for (seconds, is_recorded) in [(-1, true), (0, true), (1, false)] {
+        let created = Timestamp::UNIX_EPOCH;
+        let fixture = Fixture::new(Attachment {
+            requested_at: Some(created),
+            recorded: Recorded {
+                handle: None,
+                ..mk_deleting().recorded
+            },
+            deleting: false,
+            ..mk_detached()
+        });
+        let volume = Volume {
+            created: Some(created + jiff::SignedDuration::from_secs(seconds)),
+            version: Version(2),
+            ..mk_secret_volume()
+        };
+        fixture.state().handle(Event::Volumes(Change::Applied(volume)));
+        fixture.state().backfill();
+        let now = fixture.now;
+        assert_eq!(fixture.state().start(now).is_some(), is_recorded, "{seconds}");
+    }
+}
+
+/// The watch event of the version that the conflict's read returned is stale.
+#[tokio::test(start_paused = true)]
+async fn an_attachment_that_lost_its_finalizer_before_its_backfill_is_attached_again() {
+    let mut fixture = Fixture::new(Attachment {
+        recorded: Recorded {
+            handle: None,
+            ..mk_deleting().recorded
+        },
+        deleting: false,
+        ..mk_detached()
+    });
+    fixture.state().backfill();
+    fixture.world.state().silent.push("record");
+    let backfill = fixture.item().expect("a backfill");
+    let edited = {
+        let mut run = std::pin::pin!(fixture.controller.sync(&backfill));
+        assert!(timeout(FOREVER, run.as_mut()).await.is_err());
+        let edited = fixture.world.change(|attachment| attachment.finalizer = false);
+        fixture.world.state().silent.clear();
+        fixture.world.respond.notify_one();
+        assert_eq!(run.await, Ok(()));
+        edited
+    };
+    let edited = Change::Applied(edited.expect("it exists"));
+    fixture.state().handle(Event::Attachments(edited));
+    fixture.finish(&backfill, Ok(()));
+    assert_eq!(fixture.at_once().await, Ok(()));
+    assert!(fixture.attachment().finalizer);
+}
+
 /// A17: its deletion would send no unpublish.
 #[tokio::test]
 async fn publishes_an_attached_volume_without_finalizer_and_record_once_more() {
@@ -406,14 +471,31 @@ impl Fixture {
     }
 
     /// The driver's complete list shows the volume nowhere.
-    fn end_round(&self, mut result: ListVolumesResult) {
-        result.add_entry("handle", Some(&[]));
+    fn end_round(&self, result: ListVolumesResult) {
+        self.end_round_with(result, &[]);
+    }
+
+    /// The driver's complete list shows the volume at these node ids.
+    fn end_round_with(&self, mut result: ListVolumesResult, node_ids: &[&str]) {
+        let node_ids: Vec<_> = node_ids.iter().map(|id| (*id).to_owned()).collect();
+        result.add_entry("handle", Some(&node_ids));
         let round = Round {
             ended: tokio::time::Instant::now().into_std(),
             took: Duration::ZERO,
             listed: 1,
         };
         self.state().handle(Event::VolumesListed(result, round));
+    }
+
+    /// Whether a sync that the last list caused ends the detach.
+    async fn is_released(&mut self) -> bool {
+        let now = self.now;
+        let item = self.state().start(now);
+        if let Some(item) = item {
+            let result = self.controller.sync(&item).await;
+            self.finish(&item, result);
+        }
+        self.world.state().attachment.is_none()
     }
 
     fn connect_listing(&self) {
@@ -426,6 +508,14 @@ impl Fixture {
 }
 
 const MINUTE: Duration = Duration::from_secs(60);
+
+/// Its publish had ended before this process began.
+fn mk_detached() -> Attachment {
+    Attachment {
+        attached: true,
+        ..mk_deleting()
+    }
+}
 
 /// A20: two complete lists of different rounds, both begun after the last publish had ended, in one session.
 #[tokio::test]
@@ -440,22 +530,21 @@ async fn lists_prove_a_detach_unless_a_publish_or_a_reconnect_comes_between() {
         ("a running publish", false),
         ("a reconnect", false),
     ] {
-        let mut fixture = Fixture::new(mk_deleting());
+        let (mut fixture, uid) = (Fixture::new(mk_detached()), mk_deleting().uid);
         fixture.connect_listing();
         fixture.answers("id", "NotFound");
         fixture.fails().await;
         let first = fixture.begin_round();
         fixture.end_round(first);
-        let now = fixture.now;
-        assert!(fixture.state().start(now).is_none(), "one list is no proof");
+        assert!(!fixture.is_released().await, "one list is no proof");
         let second = fixture.begin_round();
         match between {
             "a publish" => {
-                fixture.state().publish_begins(&target);
-                fixture.state().publish_ended(&target);
+                fixture.state().publish_begins(&uid, &target);
+                fixture.state().publish_ended(&target, PublishEnd::Known);
             }
             "a running publish" => {
-                fixture.state().publish_begins(&target);
+                fixture.state().publish_begins(&uid, &target);
             }
             "a reconnect" => fixture.connect_listing(),
             _ => {}
@@ -472,6 +561,86 @@ async fn lists_prove_a_detach_unless_a_publish_or_a_reconnect_comes_between() {
             fixture.fails().await;
             fixture.keeps_finalizer(between, &[]);
         }
+    }
+}
+
+/// The driver may still execute the publish of this process or an earlier one, and answers from a cold cache. Lists do not show a
+/// volume that is being attached.
+#[tokio::test(start_paused = true)]
+async fn lists_prove_no_detach_while_a_publish_may_run() {
+    let unattached = mk_attachment("va");
+    for (case, attachment, publish, proves) in [
+        ("a deadline", &unattached, Some("DeadlineExceeded"), false),
+        ("another call runs", &unattached, Some("Aborted"), false),
+        ("a final code", &unattached, Some("Internal"), true),
+        ("a call of an earlier process", &mk_deleting(), None, false),
+        ("an earlier process's attach", &mk_detached(), None, true),
+    ] {
+        let mut fixture = Fixture::new(attachment.clone());
+        fixture.connect_listing();
+        if let Some(code) = publish {
+            fixture.world.state().refused_at.push(("publish", "id", code));
+            fixture.fails().await;
+            fixture.delete();
+        }
+        fixture.answers("id", "NotFound");
+        fixture.fails().await;
+        let begun = tokio::time::Instant::now();
+        let mut proven = None;
+        for seconds in [0, 60, 595, 605, 665] {
+            tokio::time::sleep_until(begun + Duration::from_secs(seconds)).await;
+            let round = fixture.begin_round();
+            fixture.end_round(round);
+            if fixture.is_released().await {
+                proven = Some(seconds);
+                break;
+            }
+        }
+        assert_eq!(proven, Some(if proves { 60 } else { 665 }), "{case}");
+        assert_eq!(fixture.world.state().attachment, None, "{case}");
+    }
+}
+
+/// The volume may be there under the new form of the node's id, while the driver is not registered.
+#[tokio::test(start_paused = true)]
+async fn lists_with_an_unknown_node_id_prove_nothing() {
+    let elsewhere = |id: &str| Attachment {
+        finalizer: true,
+        attached: true,
+        node: "other".into(),
+        recorded: Recorded {
+            node_id: Some(id.into()),
+            ..mk_deleting().recorded
+        },
+        ..mk_attachment("vb")
+    };
+    for (listed, registered, recorded, proves) in [
+        (&["zone/id"][..], None, None, false),
+        (&["zone/id"], None, Some("other-id"), false),
+        (&["zone/id", "other-id"], Some("other-id"), None, false),
+        (&["other-id"], Some("other-id"), None, true),
+        (&["other-id"], None, Some("other-id"), true),
+        (&[], None, None, true),
+    ] {
+        let mut fixture = Fixture::new(mk_detached());
+        fixture.connect_listing();
+        fixture.unregister_driver();
+        if let Some(id) = registered {
+            let node = mk_node("other", Some(id));
+            fixture.state().handle(Event::Nodes(Change::Applied(node)));
+        }
+        if let Some(id) = recorded {
+            let other = Change::Applied(elsewhere(id));
+            fixture.state().handle(Event::Attachments(other));
+        }
+        fixture.answers("id", "NotFound");
+        fixture.fails().await;
+        for _ in 0..2 {
+            let round = fixture.begin_round();
+            fixture.end_round_with(round, listed);
+        }
+        let case = format!("{listed:?} {registered:?} {recorded:?}");
+        assert_eq!(fixture.is_released().await, proves, "{case}");
     }
 }
 

@@ -228,7 +228,30 @@ async fn missing_or_forbidden_secret_does_not_block_a_detach() {
 /// A detach of the same volume and node waits for its finalizer.
 #[tokio::test]
 async fn stores_the_finalizer_of_an_attached_volume_that_cannot_be_published_again() {
-    for (handle, stores) in [(Some("handle"), true), (None, false)] {
+    type Change = fn(&Fixture);
+    let delete_volume: Change = |fixture| {
+        let Volume { name, uid, .. } = mk_secret_volume();
+        fixture.world.state().volume = None;
+        let deleted = Event::Volumes(crate::informer::Change::Deleted { name, uid });
+        fixture.state().handle(deleted);
+    };
+    let give_to_another_driver: Change = |fixture| {
+        let mut volume = mk_secret_volume();
+        volume.version = Version(2);
+        volume.spec.csi.as_mut().expect("it is a CSI volume").driver = "other".to_owned();
+        let changed = Event::Volumes(crate::informer::Change::Applied(volume));
+        fixture.state().handle(changed);
+    };
+    for (handle, change, stores) in [
+        (Some("handle"), delete_volume, true),
+        (Some("handle"), Fixture::delete_csinode, true),
+        // The Go sidecar's, whose handle only the PersistentVolume has.
+        (None, delete_volume, false),
+        (None, Fixture::delete_csinode, true),
+        (None, Fixture::unregister_driver, true),
+        (None, Fixture::delete_volume, true),
+        (None, give_to_another_driver, false),
+    ] {
         let without_finalizer = Attachment {
             attached: true,
             finalizer: false,
@@ -240,14 +263,25 @@ async fn stores_the_finalizer_of_an_attached_volume_that_cannot_be_published_aga
             ..mk_deleting()
         };
         let mut fixture = Fixture::new(without_finalizer);
-        let Volume { name, uid, .. } = mk_secret_volume();
-        fixture.world.state().volume = None;
-        fixture
-            .state()
-            .handle(Event::Volumes(Change::Deleted { name, uid }));
+        change(&fixture);
         fixture.fails().await;
-        assert_eq!(fixture.attachment().finalizer, stores, "{handle:?}");
+        let Attachment {
+            finalizer, recorded, ..
+        } = fixture.attachment();
+        assert_eq!(finalizer, stores, "{handle:?}");
+        assert_eq!(
+            recorded.handle.is_some(),
+            stores || handle.is_some(),
+            "{handle:?}"
+        );
         assert!(!fixture.seen().contains(&"publish"));
+        if stores && handle.is_none() {
+            assert_eq!(recorded.secret, SecretRef::parse("ns/secret"));
+            // Its detach is complete.
+            fixture.delete();
+            assert_eq!(fixture.sync_next().await, Some(Ok(())));
+            assert_eq!(fixture.world.state().unpublished.len(), 1);
+        }
     }
 }
 

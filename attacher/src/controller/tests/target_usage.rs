@@ -293,3 +293,52 @@ async fn corrects_a_status_without_unpublishing_under_another_id_of_the_node() {
     assert_eq!(fixture.world.state().unpublished, []);
     assert!(!fixture.attachment().has_attached_status());
 }
+
+/// The watch does not show the PersistentVolume, and the Go sidecar recorded no handle.
+#[tokio::test]
+async fn detach_finds_other_users_of_a_volume_that_only_a_live_read_shows() {
+    let mut fixture = Fixture::new(Attachment {
+        recorded: Recorded {
+            handle: None,
+            ..mk_deleting().recorded
+        },
+        ..mk_deleting()
+    });
+    let Volume { name, uid, .. } = mk_secret_volume();
+    fixture
+        .state()
+        .handle(Event::Volumes(Change::Deleted { name, uid }));
+    let user = Attachment {
+        finalizer: true,
+        attached: true,
+        recorded: mk_deleting().recorded,
+        ..mk_attachment("other")
+    };
+    fixture.state().handle(Event::Attachments(Change::Applied(user)));
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert!(fixture.seen().contains(&"get volume"));
+    assert_eq!(fixture.world.state().unpublished, [], "a pod uses it");
+    assert_eq!(fixture.world.state().attachment, None);
+}
+
+/// An administrator removed its finalizer and deleted it, and the watch is late.
+#[tokio::test]
+async fn detach_unpublishes_if_a_live_read_shows_that_the_other_user_is_gone() {
+    for (is_gone, unpublished) in [(false, 0), (true, 1)] {
+        let mut fixture = Fixture::new(mk_deleting());
+        let user = Attachment {
+            finalizer: true,
+            attached: true,
+            recorded: mk_deleting().recorded,
+            ..mk_attachment("other")
+        };
+        if is_gone {
+            fixture.world.state().gone.push(user.uid.clone());
+        }
+        fixture.state().handle(Event::Attachments(Change::Applied(user)));
+        assert_eq!(fixture.sync_next().await, Some(Ok(())), "{is_gone}");
+        assert!(fixture.seen().contains(&"get user"));
+        assert_eq!(fixture.world.state().unpublished.len(), unpublished, "{is_gone}");
+        assert_eq!(fixture.world.state().attachment, None, "{is_gone}");
+    }
+}

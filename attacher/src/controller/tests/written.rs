@@ -815,3 +815,115 @@ async fn republish_writes_only_what_it_changes() {
         assert!(fixture.item().is_none(), "{case}");
     }
 }
+
+/// The API server executes the request after the attacher gave it up, and after the status of the next sync.
+#[tokio::test]
+async fn a_late_error_does_not_replace_a_later_status() {
+    let mut fixture = Fixture::new(mk_attachment("va"));
+    fixture
+        .world
+        .state()
+        .refused_at
+        .push(("publish", "id", "Internal"));
+    fixture.refuse("problem", Error::Unanswered("no response".into()));
+    fixture.fails().await;
+    let sent = fixture.attachment();
+    fixture.world.state().refused_at.clear();
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    let problem = Problem::default();
+    let late = fixture.world.save_error(&sent, Operation::Attach, &problem);
+    assert!(late.await.is_err_and(|error| error.is_conflict()));
+    let attachment = fixture.attachment();
+    assert!(attachment.attached && attachment.attach_error.is_none());
+}
+
+/// It asked for a pause.
+#[tokio::test]
+async fn writes_no_error_to_an_api_server_that_throttles() {
+    let throttled = Error::Rejected {
+        status: 429,
+        message: "too many requests".into(),
+        retry_after: Some(Duration::from_secs(60)),
+    };
+    for (attachment, write) in [
+        (mk_attachment("va"), "record"),
+        (mk_attachment("va"), "add PV finalizer"),
+        (mk_deleting(), "remove finalizer"),
+    ] {
+        let mut fixture = Fixture::new(attachment);
+        fixture.refuse(write, throttled.clone());
+        let result = fixture.sync_next().await.expect("it needs a sync");
+        let error = result.expect_err("the write was refused");
+        assert_eq!(error.retry_after, Some(Duration::from_secs(60)), "{write}");
+        assert!(!fixture.seen().contains(&"problem"), "{write}");
+    }
+}
+
+/// A webhook, or another client at once, undoes the write.
+#[tokio::test]
+async fn a_write_that_is_not_stored_backs_off() {
+    let outliving = Attachment {
+        attached: true,
+        foreign_finalizers: true,
+        ..mk_deleting()
+    };
+    let webhook: fn(&mut Attachment) = |attachment| {
+        attachment.finalizer = true;
+        attachment.attached = attachment.foreign_finalizers;
+    };
+    for (attachment, write) in [
+        (mk_attachment("va"), "add PV finalizer"),
+        (mk_deleting(), "remove finalizer"),
+        (outliving, "mark detached"),
+    ] {
+        let mut fixture = Fixture::new(attachment.clone());
+        fixture.world.state().strips_pv_finalizers = true;
+        fixture.world.state().webhook = attachment.deleting.then_some(webhook);
+        fixture.fails().await;
+        let seen = fixture.seen();
+        assert_eq!(seen.iter().filter(|seen| **seen == write).count(), 1, "{seen:?}");
+        assert!(
+            seen.contains(&"problem") && !seen.contains(&"publish"),
+            "{seen:?}"
+        );
+    }
+}
+
+/// Its publish call may not have ended, so lists count later.
+#[tokio::test(start_paused = true)]
+async fn an_orphan_of_an_earlier_term_is_unpublished() {
+    let mut fixture = Fixture::new(mk_attachment("va"));
+    fixture
+        .world
+        .state()
+        .refused_at
+        .push(("publish", "id", "DeadlineExceeded"));
+    fixture.fails().await;
+    fixture.remove_by_hand();
+    let orphans = fixture.state().take_orphans();
+    assert_eq!(orphans.len(), 1);
+    let mut next_term = Fixture::on(fixture.world.clone());
+    for orphan in orphans {
+        next_term.state().resume_orphan(&orphan);
+    }
+    assert_eq!(next_term.unpublish_orphan().await, Ok(()));
+    assert_eq!(next_term.world.state().unpublished.len(), 1);
+    assert!(next_term.state().is_idle());
+}
+
+/// A stray DELETED event, or the list of a proxy; a pod uses the volume.
+#[tokio::test]
+async fn an_orphan_whose_attachment_exists_is_left_alone() {
+    let mut fixture = Fixture::new(mk_attachment("va"));
+    fixture.refuse("mark attached", Error::Unanswered("no response".into()));
+    fixture.fails().await;
+    let Attachment { name, uid, .. } = fixture.attachment();
+    fixture
+        .state()
+        .handle(Event::Attachments(Change::Deleted { name, uid }));
+    assert!(fixture.unpublish_orphan().await.is_err());
+    assert_eq!(fixture.world.state().unpublished, []);
+    fixture.world.state().attachment = None;
+    assert_eq!(fixture.unpublish_orphan().await, Ok(()));
+    assert_eq!(fixture.world.state().unpublished.len(), 1);
+}

@@ -32,6 +32,7 @@ use tokio_rustls::TlsAcceptor;
 use super::transport::{TCP_KEEPALIVE, tcp};
 use super::*;
 use crate::manager::config::of_kubeconfig;
+use crate::report::chain;
 
 /// An API server that records the credentials of requests.
 struct ApiServer {

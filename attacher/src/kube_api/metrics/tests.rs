@@ -74,22 +74,13 @@ fn counts_requests_by_result() {
     for status in [403, 200, 200, 404] {
         begin().outcome = Outcome::Answered(StatusCode::from_u16(status).expect("a status"));
     }
-    begin().outcome = Outcome::Failed("refused".to_owned());
+    begin().outcome = Outcome::Failed;
     let running = begin();
-    assert_eq!(requests.state().in_flight, 1);
+    assert_eq!(requests.lock().in_flight, 1);
     drop(running);
     requests.again();
 
-    let state = requests.state();
-    assert_eq!(state.in_flight, 0);
-    assert!(state.answered.is_some());
-    let last = |misses: FailureStats| (misses.count, misses.error.expect("one failed"));
-    assert_eq!(last(state.unanswered), (1, "refused".into()));
-    assert_eq!(
-        last(state.refused),
-        (1, "get persistentvolumes: HTTP 403".into()),
-        "NotFound is not a refusal"
-    );
+    assert_eq!(requests.lock().in_flight, 0);
     let scrape = Scrape::default();
     requests.collect(&scrape);
     let text = scrape.text();
@@ -110,7 +101,7 @@ async fn watch_fails_until_its_next_success() {
         requests.watch_failed("csinodes".into(), why);
         tokio::time::advance(Duration::from_secs(5)).await;
     }
-    let failure = |requests: &Requests| requests.state().watches.get("csinodes").cloned();
+    let failure = |requests: &Requests| requests.watches().get("csinodes").cloned();
     let expected = OngoingFailure {
         times: 2,
         since: begin,

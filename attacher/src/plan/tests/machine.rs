@@ -91,6 +91,10 @@ impl Situation {
         self.with(|s| s.progress.sync.is_attachment_read = true)
     }
 
+    fn with_read_user(self) -> Self {
+        self.with(|s| s.progress.sync.users.push("other".into()))
+    }
+
     fn without_calls(self) -> Self {
         self.with(|s| s.progress.sync.driver = Some((Some(s.now), Capabilities::default())))
     }
@@ -231,6 +235,7 @@ fn in_words(next: &Next) -> String {
             let words = commands.iter().map(|command| match command {
                 Command::Connect => "Connect".to_owned(),
                 Command::GetAttachment => "GetAttachment".to_owned(),
+                Command::GetUser(_) => "GetUser".to_owned(),
                 Command::GetVolume(_) => "GetVolume".to_owned(),
                 Command::GetNode(_) => "GetNode".to_owned(),
                 Command::GetSecret { .. } => "GetSecret".to_owned(),
@@ -395,6 +400,10 @@ fn rows() -> Vec<(&'static str, Situation)> {
             detach().beside(|_| ()),
         ),
         (
+            "detach: the same, a live read shows it",
+            detach().beside(|_| ()).with_read_user(),
+        ),
+        (
             "detach: the same without our finalizer",
             detach().beside(|other| other.finalizer = false),
         ),
@@ -410,13 +419,17 @@ fn rows() -> Vec<(&'static str, Situation)> {
             detach().proven().with(|s| s.attachment.foreign_finalizers = true),
         ),
         ("orphan: no session", orphan().disconnected()),
-        ("orphan: driver without publish calls", orphan().without_calls()),
-        ("orphan: the target is not unpublished", orphan()),
-        ("orphan: NOT_FOUND", orphan().answered("id-1", NotFound)),
-        ("orphan: OK", orphan().answered("id-1", Unpublished)),
+        ("orphan: only the watch shows the deletion", orphan()),
         (
-            "orphan: a VolumeAttachment records the target",
-            orphan().beside(|_| ()),
+            "orphan: driver without publish calls",
+            orphan().read().without_calls(),
+        ),
+        ("orphan: the target is not unpublished", orphan().read()),
+        ("orphan: NOT_FOUND", orphan().read().answered("id-1", NotFound)),
+        ("orphan: OK", orphan().read().answered("id-1", Unpublished)),
+        (
+            "orphan: a VolumeAttachment records the target, a live read shows it",
+            orphan().read().beside(|_| ()).with_read_user(),
         ),
     ]
 }

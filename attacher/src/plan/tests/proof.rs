@@ -7,9 +7,11 @@ use crate::plan::reconcile::ListedState;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
+/// The same in all calls.
 #[expect(clippy::disallowed_methods, reason = "an Instant has no other beginning")]
 fn now() -> Instant {
-    Instant::now()
+    static NOW: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    *NOW.get_or_init(Instant::now)
 }
 
 /// `count` equal answers, evenly spread over `over`.
@@ -329,6 +331,81 @@ fn two_lists_in_a_row_with_the_volume_elsewhere_are_a_proof() {
     }
 }
 
+/// A failed list ends it: nothing is known of that time.
+#[test]
+fn the_time_without_an_entry_begins_again_after_a_failed_list() {
+    let mut evidence = DetachEvidence::default();
+    let mut list = |fails: bool, minute: u32| {
+        if fails {
+            evidence.list_failed();
+        } else {
+            let target = target("handle", "id");
+            let before = evidence.take_lists().remove(&target).unwrap_or_default();
+            evidence.listed(target, before, ListedState::Absent, 5, now() + MINUTE * minute);
+        }
+        let about = evidence.about(
+            &Uid::from("uid"),
+            &target("handle", "id"),
+            UnpublishResult::NotFound,
+        );
+        about.lists.unlisted.map(|(first, last)| last - first)
+    };
+    assert_eq!(list(false, 0), Some(Duration::ZERO));
+    assert_eq!(list(false, 5), Some(5 * MINUTE));
+    assert_eq!(list(true, 6), None);
+    assert_eq!(list(false, 7), Some(Duration::ZERO));
+}
+
+/// Only OK, a final code and time end what a publish of unknown result may still do.
+#[test]
+fn lists_count_after_a_publish_that_cannot_take_effect_any_more() {
+    use PublishEnd::*;
+    use UnpublishResult::{NotFound, Unpublished};
+    for (ends, answer, minute, expected) in [
+        (&[Known][..], NotFound, 0, true),
+        (&[Unknown], NotFound, 0, false),
+        (&[Unknown], NotFound, 9, false),
+        (&[Unknown], NotFound, 10, true),
+        (&[Unknown], Unpublished, 0, true),
+        (&[Unknown, Known], NotFound, 0, true),
+        (&[Unknown, NotSent], NotFound, 0, false),
+        (&[Known, Unknown], NotFound, 0, false),
+    ] {
+        let (uid, target) = (Uid::from("uid"), target("handle", "id"));
+        let mut evidence = DetachEvidence::default();
+        for end in ends {
+            evidence.publish_begins(&uid, &target);
+            evidence.publish_ended(&target, *end, now());
+        }
+        evidence.answered(&uid, &target, now(), answer, now());
+        for _ in 0..2 {
+            evidence.round_begins();
+            let before = evidence.take_lists().remove(&target).unwrap_or_default();
+            let began = now() + MINUTE * minute;
+            evidence.listed(target.clone(), before, ListedState::Elsewhere, 5, began);
+        }
+        let lists = evidence.about(&uid, &target, NotFound).lists;
+        assert_eq!(lists.is_proof(), expected, "{ends:?} {answer:?} {minute}");
+    }
+}
+
+/// After a panic the driver may still execute it.
+#[test]
+fn a_publish_ends_with_its_sync() {
+    let (uid, target) = (Uid::from("uid"), target("handle", "id"));
+    let mut evidence = DetachEvidence::default();
+    evidence.publish_begins(&uid, &target);
+    evidence.sync_ended(&Uid::from("other"), now());
+    evidence.sync_ended(&uid, now());
+    for (minute, proves) in [(9, false), (10, false), (11, true)] {
+        evidence.round_begins();
+        let before = evidence.take_lists().remove(&target).unwrap_or_default();
+        let began = now() + MINUTE * minute;
+        let is_proof = evidence.listed(target.clone(), before, ListedState::Elsewhere, 5, began);
+        assert_eq!(is_proof, proves, "{minute}");
+    }
+}
+
 /// `--assume-unpublished-after=10m`.
 #[test]
 fn the_operators_word_needs_time_answers_and_an_absent_node_or_volume() {
@@ -347,6 +424,12 @@ fn the_operators_word_needs_time_answers_and_an_absent_node_or_volume() {
         .concat(),
     );
     let none = ListEvidence::default();
+    // They end or begin a minute too early or late.
+    let shifted = |first, last| ListEvidence {
+        unlisted: Some((now() + first, now() + last)),
+        ..none
+    };
+    let (early, late) = (shifted(Duration::ZERO, 9 * MINUTE), shifted(MINUTE, 20 * MINUTE));
     for (node, result, count, over, lists, confirmed, expected) in [
         (NodeState::Gone, NotFound, 3, after, none, true, "released"),
         (NodeState::Gone, NotFound, 3, after, none, false, "confirm"),
@@ -367,6 +450,9 @@ fn the_operators_word_needs_time_answers_and_an_absent_node_or_volume() {
         (NodeState::SameId, NotFound, 3, after, unlisted, false, "released"),
         (NodeState::Gone, NotFound, 3, after, unlisted, false, "released"),
         (NodeState::SameId, NotFound, 2, after, unlisted, false, "unproven"),
+        (NodeState::SameId, NotFound, 3, after, early, false, "unproven"),
+        (NodeState::SameId, NotFound, 3, after, late, false, "unproven"),
+        (NodeState::SameId, NotFound, 3, 2 * after, late, false, "released"),
         (NodeState::SameId, NotFound, 3, after, empty, false, "unproven"),
         (
             NodeState::SameId,

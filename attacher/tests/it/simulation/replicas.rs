@@ -98,8 +98,8 @@ impl Replicas {
         tokio::select! {
             biased;
             state = attacher_with(timing, &self.world, client, seed, terminate) => {
-                let is_idle = lock(&state).is_idle();
-                if is_idle {
+                let is_drained = lock(&state).is_drained();
+                if is_drained {
                     stop_election.cancel();
                     drop(election.await);
                 }

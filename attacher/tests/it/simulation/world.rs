@@ -551,6 +551,7 @@ impl State {
             name,
             uid,
             version,
+            created: None,
             deleting: false,
             finalizer: false,
             left_in_tree,

@@ -299,6 +299,18 @@ fn does_not_reconcile_without_the_capabilities() {
     }
 }
 
+/// A channel may delay its result, and two rounds would share what changed during each.
+#[test]
+fn a_round_waits_for_the_result_of_the_last() {
+    let mut fixture = Fixture::new([attached("va")]);
+    let mut driver = mk_driver();
+    driver.capabilities.list_published = true;
+    let first = fixture.begin();
+    assert!(fixture.state.begin_reconcile(&driver).is_none());
+    fixture.end(first, Listed::Nowhere);
+    assert!(fixture.state.begin_reconcile(&driver).is_some());
+}
+
 #[test]
 fn counts_a_failed_round_and_enqueues_nothing() {
     let mut fixture = Fixture::new([attached("va")]);

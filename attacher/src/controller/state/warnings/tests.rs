@@ -118,6 +118,7 @@ fn warns_of_two_attached_without_record_on_two_nodes() {
                 false => Vec::new(),
             };
             assert_eq!(pairs(&mut state), expected, "{case}");
+            assert_eq!(state.attached_twice(), usize::from(warned), "{case}");
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::controller::state::{ControllerState, Event, Item, SyncContext};
 use crate::informer::Change;
 use crate::model::{Attachment, Capabilities, Node, PublishTarget, Recorded, Secrets, Uid, Version, Volume};
 use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
-use crate::plan::{Command, Next, Operation, Orphan, Published, Stop, Subject, UnpublishResult};
+use crate::plan::{Command, Next, Operation, Orphan, PublishEnd, Published, Stop, Subject, UnpublishResult};
 use crate::workqueue::{Backoff, Class, Limits};
 
 /// How a history begins.
@@ -703,10 +703,17 @@ impl World {
                 self.state.progress(subject).sync.driver = Some(driver);
             }
             Command::GetAttachment => {
+                let exists = self.api.get(name).is_some_and(|stored| stored.uid == *uid);
+                self.syncs[run].failed |= exists && matches!(subject, Subject::Orphan(_));
                 self.show(name);
                 let progress = self.state.progress(subject);
                 progress.is_confirmed = true;
                 progress.sync.is_attachment_read = true;
+            }
+            Command::GetUser(user) => {
+                self.show(&user);
+                let uid = self.api.get(&user).map(|user| user.uid.clone());
+                self.state.progress(subject).sync.users.extend(uid);
             }
             Command::GetVolume(_) => {
                 self.state.progress(subject).sync.volume = Some(Some(mk_volume("pv").into()))
@@ -822,7 +829,7 @@ impl World {
         if self.api.get(name).is_none_or(|stored| stored.uid != *uid) {
             return Err(format!("a publish is sent for {name}, which is gone"));
         }
-        let connection = self.state.publish_begins(target);
+        let connection = self.state.publish_begins(&subject.attachment().uid, target);
         self.answered.insert(target.clone(), Answered::default());
         let call = self.call(subject, "publish", target);
         if has_effect(call) {
@@ -832,7 +839,11 @@ impl World {
             self.start_process();
             return Ok(false);
         }
-        self.state.publish_ended(target);
+        let end = match call {
+            Call::Deadline { .. } | Call::Code(10) => PublishEnd::Unknown,
+            _ => PublishEnd::Known,
+        };
+        self.state.publish_ended(target, end);
         let is_ok = matches!(call, Call::Ok | Call::OkWithoutEffect);
         if is_ok || matches!(call, Call::Deadline { .. } | Call::Code(10)) {
             self.state.may_be_published(Orphan {

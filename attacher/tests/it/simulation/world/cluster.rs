@@ -271,8 +271,9 @@ impl FakeCluster {
         failed: Operation,
         problem: &Problem,
     ) -> Result<Attachment, Error> {
+        let is_of_one_version = AttachmentRequest::SaveError(failed, problem).is_of_one_version();
         let problem = Some(Box::new(problem.clone()));
-        self.change(attachment, false, move |attachment, _| {
+        self.change(attachment, is_of_one_version, move |attachment, _| {
             match failed {
                 Operation::Attach => attachment.attach_error = problem,
                 Operation::Detach => attachment.detach_error = problem,
