@@ -21,6 +21,8 @@ struct Model {
     varies: Duration,
     /// How long a call locks its node, from its begin; refused calls are not queued.
     node_lock: Option<Duration>,
+    /// Nodes with an odd number are locked this many times longer.
+    odd_nodes: Option<u32>,
     /// Whether a call locks its node until it ends.
     node_lock_of_call: bool,
     /// Calls in flight for a node.
@@ -159,8 +161,12 @@ impl Simulation {
     fn take(&mut self, key: Key, step: Step) {
         match step {
             Step::Call => {
+                if let Some(at) = self.queue.call_begins(&key) {
+                    self.step += 1;
+                    self.steps.insert((at, self.step), (key, Step::Call));
+                    return;
+                }
                 self.calls += 1;
-                self.queue.call_begins(&key);
                 let (code, takes) = self.serve(&key);
                 self.calling.insert(key.clone(), self.nodes[&key].clone());
                 self.at(takes, key, Step::End(code));
@@ -253,7 +259,9 @@ impl Simulation {
             self.tokens -= 1.0;
         }
         if let Some(lock) = model.node_lock {
-            self.locks.insert(node, now + lock);
+            let is_odd = node.ends_with(['1', '3', '5', '7', '9']);
+            let times = model.odd_nodes.filter(|_| is_odd).unwrap_or(1);
+            self.locks.insert(node, now + lock * times);
         }
         (0, model.call + model.varies.mul_f64(self.random.f64()))
     }

@@ -93,7 +93,7 @@ fn begin_all(fixture: &mut Fixture) -> Vec<Item> {
     for item in &items {
         let key = Key::Attachment(name(item).into());
         fixture.state.queue.now = fixture.now;
-        fixture.state.queue.call_begins(&key);
+        assert_eq!(fixture.state.queue.call_begins(&key), None);
     }
     items
 }
