@@ -19,7 +19,7 @@ pub(crate) struct FlowControl {
     adaptive: bool,
     nodes: HashMap<Arc<str>, Node>,
     driver: Limiter,
-    /// The last refusal that is not explained by calls of its node, unless a later call was accepted.
+    /// The last refusal that is not explained by calls of its node.
     stray: Option<(Arc<str>, Instant)>,
     /// Whether a key backs off because of calls for other nodes, since the last success.
     fails: bool,
@@ -32,8 +32,8 @@ pub(crate) struct FlowControl {
 #[derive(Debug)]
 struct Node {
     limiter: Limiter,
-    /// Whether a key backs off since the last success.
-    fails: bool,
+    /// The last call that let a key back off, unless one succeeded since.
+    failed: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -106,6 +106,8 @@ const FIRST_PROBE: Duration = Duration::from_millis(250);
 const PROBES: Duration = Duration::from_secs(2);
 /// The same if the failures have final codes. Three broken volumes may look like an outage, too.
 const FINAL_PROBES: Duration = Duration::from_secs(5);
+/// The period in which refusals of two nodes count as the driver's.
+const ACROSS_NODES: Duration = Duration::from_secs(2);
 /// Locks of two nodes are alike up to this factor.
 const SIMILAR: f64 = 1.1;
 /// How long limits are kept without calls.
@@ -230,7 +232,7 @@ impl FlowControl {
         self.driver.begin(id, sent, now);
         let node = self.nodes.entry(node.clone()).or_insert_with(|| Node {
             limiter: Limiter::new(LONGEST_LOCK),
-            fails: false,
+            failed: None,
         });
         node.limiter.begin(id, sent, now);
     }
@@ -265,16 +267,9 @@ impl FlowControl {
                     self.driver.forget(id);
                 } else {
                     limits.limiter.succeeded(id, now);
-                    if self
-                        .stray
-                        .as_ref()
-                        .is_some_and(|(_, at)| self.driver.began(id) > Some(*at))
-                    {
-                        self.stray = None;
-                    }
                     self.driver.succeeded(id, now);
                 }
-                let node_recovered = std::mem::take(&mut limits.fails);
+                let node_recovered = limits.failed.take().is_some();
                 let failing = self.failing.take();
                 if failing.is_some_and(|failing| failing.evidence >= DOWN_AFTER) {
                     self.recover();
@@ -329,10 +324,10 @@ impl FlowControl {
             is_new && shortest.is_some_and(|gap| limits.limiter.gap(id) >= Some(gap.mul_f64(SIMILAR)));
         let node_explains = node_contended && !is_accepted && limits.limiter.explains(id);
         // What its node's limit does not explain comes from calls for other nodes, if the driver's limit explains it, or
-        // another node had the like and nothing was accepted since.
+        // another node had the like.
         let driver_explains = driver_explains && (is_new || !node_explains);
         let stray = self.stray.as_ref().filter(|_| !hung && !node_explains);
-        let has_other = stray.is_some_and(|(other, _)| other != node);
+        let has_other = stray.is_some_and(|(other, at)| other != node && *at + ACROSS_NODES >= now);
         let by_driver = is_shared && (driver_explains || has_other) && code != DEADLINE_EXCEEDED;
         if !hung && !node_explains {
             self.stray = Some((node.clone(), now));
@@ -350,13 +345,13 @@ impl FlowControl {
             self.driver.refused(id, repeated, now);
             &mut self.metrics.refused_by_driver
         } else if node_contended {
-            limits.fails |= backs_off;
+            limits.failed = limits.failed.max(Some(now).filter(|_| backs_off));
             limits.limiter.refused(id, repeated, now);
             self.driver.forget(id);
             &mut self.metrics.refused_by_node
         } else {
             limits.limiter.forget(id);
-            limits.fails = true;
+            limits.failed = Some(now);
             self.driver.forget(id);
             &mut self.metrics.failed_alone
         };
@@ -407,9 +402,9 @@ impl FlowControl {
         }
         self.swept = now;
         self.nodes.retain(|_, node| {
-            let is_needed = node.fails || node.limiter.window().is_some();
-            let kept = if is_needed { KEPT } else { SWEEP };
-            !node.limiter.is_idle_for(kept, now)
+            let is_limited = node.limiter.window().is_some();
+            let kept = if is_limited { KEPT } else { SWEEP };
+            !node.limiter.is_idle_for(kept, now) || node.failed.is_some_and(|at| now < at + KEPT)
         });
     }
 }

@@ -333,10 +333,6 @@ impl Limiter {
         self.calls.get(&id)?.gap
     }
 
-    pub(super) fn began(&self, id: CallId) -> Option<Instant> {
-        Some(self.calls.get(&id)?.began)
-    }
-
     /// Whether the limit explains its refusal: what was accepted before is not refused.
     pub(super) fn explains(&self, id: CallId) -> bool {
         let Some(call) = self.calls.get(&id) else {
