@@ -190,7 +190,6 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         key: &Key,
         call: impl Future<Output = Result<T, CallError>>,
     ) -> Result<T, CallError> {
-        self.state().queue.call_begins(key);
         let result = call.await;
         let outcome = result
             .as_ref()

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::future::join_all;
+use tokio::time::sleep_until;
 
 use super::keyed_mutex::KeyedGuard;
 use super::state::SyncContext;
@@ -48,6 +49,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                     drop(locks);
                     locks = self.lock(subject, targets).await?;
                 }
+                // Meanwhile the objects may have changed.
+                Next::Act(commands)
+                    if commands.iter().any(Command::is_call) && self.wait_for_call(subject).await? => {}
                 Next::Act(commands) => {
                     let commands = commands.iter().map(|command| self.command(subject, command));
                     // All complete independently of each other's result: each retry would repeat an aborted write.
@@ -57,6 +61,18 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             }
         }
         Err(SyncError::outdated())
+    }
+
+    /// Begins the call of the subject's sync, for the queue. Waits before if a learned limit demands that: then returns true.
+    async fn wait_for_call(&self, subject: &Subject) -> Result<bool, SyncError> {
+        let mut waited = false;
+        loop {
+            let Some(at) = self.state().queue.call_begins(&key(subject)) else {
+                return Ok(waited);
+            };
+            self.unless_draining(sleep_until(at.into())).await?;
+            waited = true;
+        }
     }
 
     async fn lock(&self, subject: &Subject, targets: Vec<PublishTarget>) -> Result<Locks, SyncError> {

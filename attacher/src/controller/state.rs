@@ -250,7 +250,7 @@ impl ControllerState {
         }
         let mut error = error;
         if error.code == Some(RESOURCE_EXHAUSTED) {
-            if done == Operation::Attach {
+            if done == Operation::Attach && !finished.contended {
                 self.wait_for_detach(&newest, &mut error);
             }
             self.resource_exhausted_by_node

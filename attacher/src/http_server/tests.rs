@@ -131,8 +131,8 @@ pub(super) fn refuse_detach_beside(state: &mut ControllerState, attaching: &str)
     let items: Vec<_> = std::iter::from_fn(|| state.start(now)).collect();
     assert_eq!(items.len(), 2);
     let [attach, detach] = [attaching, "detaching"].map(|name| Key::Attachment(name.into()));
-    state.queue.call_begins(&attach);
-    state.queue.call_begins(&detach);
+    assert_eq!(state.queue.call_begins(&attach), None);
+    assert_eq!(state.queue.call_begins(&detach), None);
     state
         .queue
         .call_ended(&detach, Outcome::Refused(tonic::Code::Aborted.into()));

@@ -73,6 +73,11 @@ pub(crate) enum Stop {
 // === impl Command ===
 
 impl Command {
+    /// Whether it calls the driver.
+    pub(crate) fn is_call(&self) -> bool {
+        matches!(self, Self::Publish(_) | Self::Unpublish { .. })
+    }
+
     /// Whether it begins something, which a shutdown prevents, and does not complete what was begun.
     pub(crate) fn begins(&self) -> bool {
         match self {

@@ -183,11 +183,18 @@ impl Queue {
         }
     }
 
-    /// The sync of `key` calls the driver.
-    pub(crate) fn call_begins(&mut self, key: &Key) {
-        if let Some((node, sequence)) = self.running_for(key) {
+    /// The sync of `key` calls the driver, unless that is too early: then returns when it may.
+    #[must_use]
+    pub(crate) fn call_begins(&mut self, key: &Key) -> Option<Instant> {
+        let (node, sequence) = self.running_for(key)?;
+        let at = self
+            .flow
+            .call_at(&node, sequence, self.now)
+            .filter(|at| *at > self.now);
+        if at.is_none() {
             self.flow.begin(&node, sequence, true, self.now);
         }
+        at
     }
 
     /// The call ended. Lets keys go on that waited for the node or the driver to work again.
@@ -213,6 +220,16 @@ impl Queue {
             Ended::Contended | Ended::Other => {}
         }
         self.place(&Some(node));
+    }
+
+    /// Whether the driver's limit explains a first refusal of the running `key`.
+    pub(crate) fn is_refused_by_driver(&self, key: &Key) -> bool {
+        let entry = self.entries.get(key);
+        let failures = entry.and_then(|entry| entry.failures.as_ref());
+        failures.is_none_or(|failures| failures.turns == 0)
+            && self
+                .running_for(key)
+                .is_some_and(|(_, sequence)| self.flow.driver_explains(sequence))
     }
 
     fn running_for(&self, key: &Key) -> Option<(Arc<str>, i64)> {

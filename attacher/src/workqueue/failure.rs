@@ -19,7 +19,7 @@ pub(crate) struct Finished {
     pub(super) node: Node,
     pub(super) sequence: i64,
     /// Whether its last call was refused because of other calls.
-    pub(super) contended: bool,
+    pub(crate) contended: bool,
 }
 
 /// The error of a failed sync, which must be repeated.
@@ -66,7 +66,7 @@ const MESSAGE_BYTES: usize = 256;
 pub(super) const TRIES_ON_RETURN: u32 = 3;
 
 /// A key that is refused in more turns than this fails for a reason of its own.
-const MAX_TURNS: u32 = 12;
+pub(super) const MAX_TURNS: u32 = 12;
 /// After this many turns the other keys of the node go first.
 pub(super) const FIRST_TURNS: u32 = 3;
 

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::failure::{FIRST_TURNS, Failures};
+use super::failure::{FIRST_TURNS, Failures, MAX_TURNS};
 use super::limiter::{CallId, JUST_ENDED, LONGEST_LOCK, Limiter};
 
 #[derive(Debug)]
@@ -21,6 +21,8 @@ pub(crate) struct FlowControl {
     driver: Limiter,
     /// The last refusal that is not explained by calls of its node.
     stray: Option<(Arc<str>, Instant)>,
+    /// Whether a key backs off because of calls for other nodes, since the last success.
+    fails: bool,
     /// Failures since the last success.
     failing: Option<Failing>,
     swept: Instant,
@@ -30,10 +32,8 @@ pub(crate) struct FlowControl {
 #[derive(Debug)]
 struct Node {
     limiter: Limiter,
-    /// Whether a call failed alone since the last success.
-    fails: bool,
-    /// After this many consecutive calls that were accepted at the driver's interval, the node's limit is reset.
-    reset_after: u32,
+    /// The last call that let a key back off, unless one succeeded since.
+    failed: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -108,8 +108,8 @@ const PROBES: Duration = Duration::from_secs(2);
 const FINAL_PROBES: Duration = Duration::from_secs(5);
 /// The period in which refusals of two nodes count as the driver's.
 const ACROSS_NODES: Duration = Duration::from_secs(2);
-/// Initial value of `reset_after`, which doubles with each reset.
-const RESET_AFTER: u32 = 16;
+/// Locks of two nodes are alike up to this factor.
+const SIMILAR: f64 = 1.1;
 /// How long limits are kept without calls.
 const KEPT: Duration = Duration::from_secs(600);
 const SWEEP: Duration = Duration::from_secs(60);
@@ -123,6 +123,7 @@ impl FlowControl {
             nodes: HashMap::new(),
             driver: Limiter::new(JUST_ENDED),
             stray: None,
+            fails: false,
             failing: None,
             swept: now,
             metrics: FlowMetrics::default(),
@@ -149,6 +150,18 @@ impl FlowControl {
         }
         let node = self.nodes.get_mut(node);
         node.map_or(Ok(()), |node| node.limiter.permit(now).map_err(Blocked::Node))
+    }
+
+    /// When the call of an admitted sync may be sent, if that is limited.
+    pub(super) fn call_at(&self, node: &str, id: CallId, now: Instant) -> Option<Instant> {
+        if self.only_probes() {
+            return None;
+        }
+        let node = self
+            .nodes
+            .get(node)
+            .and_then(|node| node.limiter.call_at(id, now));
+        node.max(self.driver.call_at(id, now))
     }
 
     /// Whether limits and outages are learned.
@@ -219,8 +232,7 @@ impl FlowControl {
         self.driver.begin(id, sent, now);
         let node = self.nodes.entry(node.clone()).or_insert_with(|| Node {
             limiter: Limiter::new(LONGEST_LOCK),
-            fails: false,
-            reset_after: RESET_AFTER,
+            failed: None,
         });
         node.limiter.begin(id, sent, now);
     }
@@ -256,18 +268,14 @@ impl FlowControl {
                 } else {
                     limits.limiter.succeeded(id, now);
                     self.driver.succeeded(id, now);
-                    // The node may have learned the driver's limit as its own; otherwise only a refusal could correct that.
-                    if limits.limiter.window().is_some()
-                        && self.driver.accepted_in_a_row() >= limits.reset_after
-                    {
-                        limits.reset_after = limits.reset_after.saturating_mul(2);
-                        limits.limiter.unlearn();
-                    }
                 }
-                let node_recovered = std::mem::take(&mut limits.fails);
+                let node_recovered = limits.failed.take().is_some();
                 let failing = self.failing.take();
                 if failing.is_some_and(|failing| failing.evidence >= DOWN_AFTER) {
                     self.recover();
+                    return Ended::DriverRecovered;
+                }
+                if std::mem::take(&mut self.fails) {
                     return Ended::DriverRecovered;
                 }
                 if node_recovered {
@@ -278,6 +286,11 @@ impl FlowControl {
             }
             Outcome::Refused(code) => self.refused(node, id, code, failures, now),
         }
+    }
+
+    /// Whether the driver's limit explains the refusal of a call.
+    pub(super) fn driver_explains(&self, id: CallId) -> bool {
+        self.driver.window().is_some() && self.driver.is_contended(id, false) && self.driver.explains(id)
     }
 
     fn refused(
@@ -294,42 +307,51 @@ impl FlowControl {
         let hung = code == DEADLINE_EXCEEDED && !self.driver.succeeded_during(id);
         let is_down = self.outage().is_some();
         let is_alone = hung || !self.driver.is_contended(id, is_final);
+        let shortest = self
+            .nodes
+            .values()
+            .filter_map(|node| node.limiter.shortest())
+            .min();
+        let driver_explains = self.driver_explains(id);
         let Some(limits) = self.nodes.get_mut(node) else {
             return Ended::Other;
         };
+        let is_shared = !is_down && !hung && self.driver.is_contended(id, is_final);
         let node_contended = !is_down && !hung && limits.limiter.is_contended(id, is_final);
-        // What its node's limit does not explain may come from calls for other nodes, if another node has the like.
-        let is_stray = !hung && (!node_contended || !limits.limiter.explains(id));
-        let stray = self.stray.as_ref().filter(|_| is_stray);
+        // Locks of nodes are alike, so that what another node accepted is no reason of the first refusal of this one.
+        let is_new = limits.limiter.window().is_none();
+        let is_accepted =
+            is_new && shortest.is_some_and(|gap| limits.limiter.gap(id) >= Some(gap.mul_f64(SIMILAR)));
+        let node_explains = node_contended && !is_accepted && limits.limiter.explains(id);
+        // What its node's limit does not explain comes from calls for other nodes, if the driver's limit explains it, or
+        // another node had the like.
+        let driver_explains = driver_explains && (is_new || !node_explains);
+        let stray = self.stray.as_ref().filter(|_| !hung && !node_explains);
         let has_other = stray.is_some_and(|(other, at)| other != node && *at + ACROSS_NODES >= now);
-        let limited_by_driver =
-            limits.limiter.window().is_none() && self.driver.window().is_some() && self.driver.explains(id);
-        let by_driver = !is_down
-            && (has_other || limited_by_driver)
-            && self.driver.is_contended(id, is_final)
-            && code != DEADLINE_EXCEEDED;
-        if is_stray {
+        let by_driver = is_shared && (driver_explains || has_other) && code != DEADLINE_EXCEEDED;
+        if !hung && !node_explains {
             self.stray = Some((node.clone(), now));
         }
+        let backs_off = failures.is_some_and(|failures| failures.turns >= MAX_TURNS);
         let counter = if by_driver {
+            self.fails |= backs_off;
             limits.limiter.forget(id);
-            limits.limiter.unlearn();
-            // The nodes may have learned the driver's limit as their own: all at first, later those that search for an interval.
+            // The nodes may have learned the driver's limit as their own.
             let is_first = self.driver.window().is_none();
             let nodes = self.nodes.values_mut().map(|node| &mut node.limiter);
             nodes
                 .filter(|node| is_first || node.outlasts_call())
-                .for_each(Limiter::unlearn);
+                .for_each(Limiter::doubt);
             self.driver.refused(id, repeated, now);
             &mut self.metrics.refused_by_driver
         } else if node_contended {
+            limits.failed = limits.failed.max(Some(now).filter(|_| backs_off));
             limits.limiter.refused(id, repeated, now);
             self.driver.forget(id);
             &mut self.metrics.refused_by_node
         } else {
             limits.limiter.forget(id);
-            limits.limiter.unlearn_if_unexplained();
-            limits.fails = true;
+            limits.failed = Some(now);
             self.driver.forget(id);
             &mut self.metrics.failed_alone
         };
@@ -382,7 +404,7 @@ impl FlowControl {
         self.nodes.retain(|_, node| {
             let is_limited = node.limiter.window().is_some();
             let kept = if is_limited { KEPT } else { SWEEP };
-            !node.limiter.is_idle_for(kept, now)
+            !node.limiter.is_idle_for(kept, now) || node.failed.is_some_and(|at| now < at + KEPT)
         });
     }
 }

@@ -1,5 +1,5 @@
 //! An interval between two calls, found by bisection between the longest refused and the shortest accepted one. The former
-//! shrinks with each success, so that a shorter interval is tried again after some.
+//! shrinks with each success, the faster the more there were in a row, so that a shorter interval is tried again after some.
 
 use std::time::Duration;
 
@@ -12,22 +12,24 @@ pub(super) struct Interval {
     pub(super) high: Option<Duration>,
     /// The one in use.
     pub(super) current: Duration,
-    /// Accepted ones in a row, and refused ones.
+    /// Accepted ones in a row, their sum, and refused ones.
     pub(super) accepted: u32,
+    sum: Duration,
     refused: u32,
-    /// Total number of refused ones.
-    total_refused: u32,
 }
 
 /// The bisection ends when the interval is known with this precision.
 const PRECISION: f64 = 1.06;
-/// The part by which the longest refused interval shrinks with each success, and the number of consecutive successes that doubles it:
-/// for up to one refusal, which may have had another cause, for two, and for more.
-const SHRINKS: [(f64, u32); 3] = [(0.02, 2), (0.005, 4), (0.0003, 16)];
-/// How much longer an interval becomes if it is refused although it was accepted before.
+/// The part by which the longest refused interval shrinks with the first success in a row, and with later ones at most.
+const SHRINK: f64 = 0.0003;
+const MOST_SHRINK: f64 = 0.05;
+/// This many successes in a row double the part: those of 0.8 s, within bounds. A long interval costs more than its refusals.
+const DOUBLES_AFTER: f64 = 0.8;
+const DOUBLES: (f64, f64) = (4.0, 16.0);
+/// How much longer an interval becomes if it is refused although it was accepted before, than itself and than the mean of those
+/// since the last refusal.
 const STEP: f64 = 1.15;
-/// After this many refusals in a row, what was accepted before is no bound any more.
-const CHANGED: u32 = 4;
+const ABOVE_MEAN: f64 = 1.02;
 /// The shortest interval after a refusal.
 const INTERVAL_START: Duration = Duration::from_millis(50);
 
@@ -40,8 +42,8 @@ impl Default for Interval {
             high: None,
             current: INTERVAL_START,
             accepted: 0,
+            sum: Duration::ZERO,
             refused: 0,
-            total_refused: 0,
         }
     }
 }
@@ -68,12 +70,10 @@ impl Interval {
         }
         self.high = Some(self.high.map_or(gap, |high| high.min(gap)));
         self.accepted += 1;
-        let (share, doubles) = SHRINKS[self.total_refused.saturating_sub(1).min(2) as usize];
-        let share = share * f64::from(1u32 << (self.accepted / doubles).min(4));
-        self.low = match gap < self.low {
-            true => gap / 2,
-            false => self.low.mul_f64(1.0 - share),
-        };
+        self.sum += gap;
+        let doubles = (DOUBLES_AFTER / self.current.as_secs_f64()).clamp(DOUBLES.0, DOUBLES.1);
+        let share = SHRINK * (f64::from(self.accepted) / doubles).exp2();
+        self.low = self.low.min(gap).mul_f64(1.0 - share.min(MOST_SHRINK));
         self.bisect();
     }
 
@@ -86,15 +86,22 @@ impl Interval {
     }
 
     pub(super) fn refused(&mut self, gap: Duration) {
-        self.refused += 1;
-        self.total_refused += 1;
-        self.accepted = 0;
         self.low = self.low.max(gap);
         if self.high.is_some_and(|high| high <= self.low) {
-            // Tokens that are left in a bucket let too short intervals be accepted, so that a bisection would err again.
-            self.high = (self.refused < CHANGED).then(|| self.low.mul_f64(STEP));
-            self.low = self.high.map_or(self.low, |high| high.div_f64(PRECISION.sqrt()));
+            // Tokens that were left in a bucket let too short intervals be accepted. Their mean is what the bucket takes.
+            let mean = self.sum.checked_div(self.accepted).unwrap_or_default();
+            let high = self.low.mul_f64(STEP).max(mean.mul_f64(ABOVE_MEAN));
+            self.high = Some(high);
+            self.low = high.div_f64(PRECISION.sqrt());
         }
+        self.refused += 1;
+        (self.accepted, self.sum) = (0, Duration::ZERO);
+        self.bisect();
+    }
+
+    /// What was refused may have had another reason.
+    pub(super) fn doubt(&mut self) {
+        (self.low, self.accepted, self.sum) = (Duration::ZERO, 0, Duration::ZERO);
         self.bisect();
     }
 }

@@ -27,8 +27,9 @@ pub(super) struct Limiter {
     interval: Interval,
     /// Whether only the interval permits the next call.
     outlasts_call: bool,
-    /// The latest admission and end of successful calls.
+    /// The latest admission, begin and end of successful calls.
     last_admitted: Option<Instant>,
+    last_began: Option<Instant>,
     last_end: Option<Instant>,
     /// The call that ended then, and how long it took from its admission on.
     last_ended: CallId,
@@ -39,12 +40,11 @@ pub(super) struct Limiter {
 
 #[derive(Debug)]
 struct Call {
-    /// When its sync began, which first writes to the API server. Intervals are counted from here, so that the calls have
-    /// them after equally long writes.
+    /// When its sync began, which first writes to the API server.
     admitted: Instant,
     began: Instant,
     sent: bool,
-    /// The time since the last admission that was not refused.
+    /// The time since the begin of the last call that was not refused.
     gap: Option<Duration>,
     /// Whether the interval permitted it.
     is_paced: bool,
@@ -77,6 +77,7 @@ impl Limiter {
             interval: Interval::default(),
             outlasts_call: false,
             last_admitted: None,
+            last_began: None,
             last_end: None,
             last_ended: 0,
             took: Duration::ZERO,
@@ -102,11 +103,6 @@ impl Limiter {
     /// Whether only the interval permits the next call.
     pub(super) fn outlasts_call(&self) -> bool {
         self.outlasts_call
-    }
-
-    /// Calls in a row that were accepted at the interval.
-    pub(super) fn accepted_in_a_row(&self) -> u32 {
-        self.interval.accepted
     }
 
     /// Whether a call was sent since the start.
@@ -150,27 +146,38 @@ impl Limiter {
         }
     }
 
+    /// When the call of an admitted sync may be sent, if that is limited. The limit may be newer than the admission, and writes
+    /// before the call take different times, so that calls would have other intervals than admissions.
+    pub(super) fn call_at(&self, id: CallId, now: Instant) -> Option<Instant> {
+        let window = self.window()?;
+        if self.calls.get(&id).is_some_and(|call| call.sent) {
+            return None;
+        }
+        let in_flight = self.sent().count();
+        if self.outlasts_call || window == 1 && in_flight > 0 {
+            return Some(self.last_call()? + self.interval.current);
+        }
+        (in_flight >= window).then(|| now + self.interval.current)
+    }
+
+    fn sent(&self) -> impl Iterator<Item = (&CallId, &Call)> {
+        self.calls.iter().filter(|(_, call)| call.sent)
+    }
+
+    fn last_call(&self) -> Option<Instant> {
+        self.sent().map(|(_, call)| call.began).max().max(self.last_began)
+    }
+
     /// A call is prepared, or sent.
     pub(super) fn begin(&mut self, id: CallId, sent: bool, now: Instant) {
         let prepared = self.calls.remove(&id).filter(|call| !call.sent);
-        let call = match prepared {
-            Some(call) => Call {
-                began: now,
-                sent,
-                ..call
-            },
-            None => {
-                let last = self.calls.values().map(|call| call.admitted).max();
-                let last = last.max(self.last_admitted);
-                Call {
-                    admitted: now,
-                    began: now,
-                    sent,
-                    gap: last.map(|last| now.saturating_duration_since(last)),
-                    is_paced: self.outlasts_call || self.window == Some(1) && !self.calls.is_empty(),
-                    is_accepted: false,
-                }
-            }
+        let call = Call {
+            admitted: prepared.map_or(now, |call| call.admitted),
+            began: now,
+            sent,
+            gap: self.last_call().map(|last| now.saturating_duration_since(last)),
+            is_paced: self.outlasts_call || self.window == Some(1) && self.sent().next().is_some(),
+            is_accepted: false,
         };
         self.calls.insert(id, call);
     }
@@ -199,9 +206,10 @@ impl Limiter {
             self.grow(window);
         }
         self.last_admitted = self.last_admitted.max(Some(call.admitted));
+        self.last_began = self.last_began.max(Some(call.began));
         self.last_end = Some(now);
         self.last_ended = id;
-        self.took = now.saturating_duration_since(call.admitted);
+        self.took = now.saturating_duration_since(call.began);
     }
 
     /// A call was not refused.
@@ -213,8 +221,8 @@ impl Limiter {
             return;
         }
         // What was admitted before a refusal had an interval that is no more in use.
-        let is_paced = call.is_paced && self.changed < Some(call.admitted);
-        let (gap, admitted) = (call.gap, call.admitted);
+        let is_paced = call.is_paced && self.changed < Some(call.began);
+        let (gap, began) = (call.gap, call.began);
         match (self.window, gap) {
             (Some(window), _) if self.is_start => self.grow(window),
             (_, None) => {}
@@ -229,7 +237,7 @@ impl Limiter {
                 }
             }
             // The call before had ended, which suffices.
-            (Some(_), Some(gap)) if self.changed < Some(admitted) => self.interval.bound(gap),
+            (Some(_), Some(gap)) if self.changed < Some(began) => self.interval.bound(gap),
             (Some(_), Some(_)) => {}
         }
     }
@@ -253,11 +261,11 @@ impl Limiter {
         let latency = now.saturating_duration_since(call.began);
         self.latency = self.latency.max(latency).min(SLOWEST_REFUSAL);
         // The others that were admitted before it was known say the same.
-        let is_first = self.changed < Some(call.admitted);
+        let is_first = self.changed < Some(call.began);
         if is_first {
             self.changed = Some(now);
         }
-        let others = self.calls.values().filter(|other| other.sent).count();
+        let others = self.sent().count();
         let overlapped = self.last_end >= Some(call.began);
         let before = self.window();
         if before.is_none() {
@@ -285,10 +293,11 @@ impl Limiter {
         (self.window, self.is_start) = (Some(window), true);
     }
 
-    /// Ends a limit that searches for the end of a lock: a refusal without other calls shows that they were not the reason.
-    pub(super) fn unlearn_if_unexplained(&mut self) {
-        if self.outlasts_call && self.interval.high.is_none() {
-            self.unlearn();
+    /// Tries shorter intervals, as another limit may explain what was learned.
+    pub(super) fn doubt(&mut self) {
+        match self.interval() {
+            Some(_) => self.interval.doubt(),
+            None => self.unlearn(),
         }
     }
 
@@ -311,8 +320,17 @@ impl Limiter {
             None => JUST_ENDED,
         };
         let ended = self.last_end.filter(|_| self.last_ended != id);
-        let is_other = |(other, call): (&CallId, &Call)| *other != id && call.sent;
-        self.calls.iter().any(is_other) || ended.is_some_and(|end| end + lock >= call.began)
+        self.sent().any(|(other, _)| *other != id) || ended.is_some_and(|end| end + lock >= call.began)
+    }
+
+    /// The shortest time between two calls that was accepted.
+    pub(super) fn shortest(&self) -> Option<Duration> {
+        self.interval.high
+    }
+
+    /// The time between a call and the one before.
+    pub(super) fn gap(&self, id: CallId) -> Option<Duration> {
+        self.calls.get(&id)?.gap
     }
 
     /// Whether the limit explains its refusal: what was accepted before is not refused.

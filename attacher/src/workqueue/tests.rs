@@ -322,3 +322,62 @@ fn a_key_moved_to_the_front_is_first_of_its_node() {
     assert!(!queue.finish(&key("c")).dirty);
     assert_eq!(queue.start(), Some((key("a"), Lane::Detach)));
 }
+
+const ABORTED: i32 = 10;
+const UNAVAILABLE: i32 = 14;
+
+/// Ends the call and the sync of `name`, which was refused with `code`.
+fn refuse(queue: &mut Queue, name: &str, code: i32, retry_after: Option<Duration>) {
+    queue.call_ended(&key(name), Outcome::Refused(code));
+    let finished = queue.finish(&key(name));
+    let (operation, error) = failed(Lane::Attach, Class::Uncertain);
+    let error = SyncError {
+        code: Some(code),
+        retry_after,
+        ..error
+    };
+    queue.fail(&key(name), finished, operation, error, 0.0);
+}
+
+#[test]
+fn a_success_of_the_node_ends_the_backoff_of_a_key_that_was_refused_in_many_turns() {
+    let mut queue = queue(10, 10);
+    let node = "node".into();
+    for name in ["a", "b"] {
+        queue.enqueue(&key(name), Lane::Attach, Some(&node));
+        assert_eq!(queue.start(), Some((key(name), Lane::Attach)));
+        assert_eq!(queue.call_begins(&key(name)), None);
+    }
+    while queue.waiting.is_empty() {
+        refuse(&mut queue, "a", ABORTED, None);
+        while queue.waiting.is_empty() && queue.start().is_none() {
+            let next = queue.next_advance().expect("its turn comes");
+            queue.advance(next);
+        }
+        if queue.waiting.is_empty() {
+            assert_eq!(queue.call_begins(&key("a")), None);
+        }
+    }
+    assert_eq!(queue.start(), None, "it is in backoff");
+    queue.call_ended(&key("b"), Outcome::Success);
+    assert_eq!(queue.start(), Some((key("a"), Lane::Attach)));
+}
+
+#[test]
+fn a_success_of_an_idle_node_ends_the_backoff_of_a_key_that_failed_long_ago() {
+    let mut queue = queue(10, 10);
+    let node = "node".into();
+    queue.enqueue(&key("a"), Lane::Attach, Some(&node));
+    assert!(queue.start().is_some());
+    assert_eq!(queue.call_begins(&key("a")), None);
+    refuse(&mut queue, "a", UNAVAILABLE, Some(300 * SECOND));
+    // Unused nodes are forgotten each minute.
+    for _ in 0..3 {
+        queue.advance(queue.now + 65 * SECOND);
+    }
+    queue.enqueue(&key("b"), Lane::Attach, Some(&node));
+    assert_eq!(queue.start(), Some((key("b"), Lane::Attach)));
+    assert_eq!(queue.call_begins(&key("b")), None);
+    queue.call_ended(&key("b"), Outcome::Success);
+    assert_eq!(queue.start(), Some((key("a"), Lane::Attach)));
+}

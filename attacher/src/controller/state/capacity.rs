@@ -40,12 +40,14 @@ impl ControllerState {
         is_deferred
     }
 
-    /// The call of a sync ended. Missing capacity that a detach of the node may free says nothing about other limits.
+    /// The call of a sync ended. Missing capacity that a detach of the node may free says nothing about other limits, unless
+    /// the driver's limit explains the refusal.
     pub(crate) fn call_ended(&mut self, key: &Key, outcome: Outcome) {
         let attach = self.queue.entry(key).filter(|entry| entry.lane == Lane::Attach);
         let node = attach.and_then(|attach| attach.node.as_ref());
         let is_unrelated = outcome == Outcome::Refused(RESOURCE_EXHAUSTED)
-            && node.is_some_and(|node| !self.detaches_on(node).is_empty());
+            && node.is_some_and(|node| !self.detaches_on(node).is_empty())
+            && !self.queue.is_refused_by_driver(key);
         let outcome = if is_unrelated { Outcome::Unrelated } else { outcome };
         self.queue.call_ended(key, outcome);
     }

@@ -1,6 +1,7 @@
 //! Changes while a sync waits: for the driver, a Secret, a write, a lock, or the call itself.
 
 use super::*;
+use crate::workqueue::Lane;
 
 /// The waits that come before the call.
 const WAITS: [&str; 4] = ["ready", "get secret", "add PV finalizer", "record"];
@@ -165,4 +166,48 @@ async fn detach_uses_the_node_id_at_the_time_of_the_call() {
     let result = fixture.attach_during("ready", Fixture::register_again).await;
     assert_eq!(result, Ok(()));
     assert_eq!(fixture.world.state().unpublished, [at("new-id")]);
+}
+
+/// A learned interval, which passes while the sync waits.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_waits_for_its_interval_is_decided_by_the_newest_objects() {
+    const ABORTED: i32 = 10;
+    const EARLY: Duration = Duration::from_millis(40);
+    for (change, publishes) in [
+        ((|_| {}) as fn(&Fixture), true),
+        (
+            |fixture| {
+                let deleting = Attachment {
+                    version: Version(9),
+                    deleting: true,
+                    ..fixture.attachment()
+                };
+                let event = Event::Attachments(Change::Applied(deleting));
+                fixture.state().handle(event);
+            },
+            false,
+        ),
+        (|fixture| fixture.controller.draining.cancel(), false),
+    ] {
+        let mut fixture = Fixture::new(mk_attachment("va"));
+        let item = fixture.item().expect("an attach");
+        // Of two other calls for the node one is refused: another one is tried 50 ms later.
+        {
+            let mut state = fixture.controller.state();
+            let keys = ["x", "y"].map(|name| Key::Attachment(name.into()));
+            for key in &keys {
+                state.queue.enqueue(key, Lane::Attach, Some(&"node".into()));
+                assert!(state.queue.start().is_some());
+                assert_eq!(state.queue.call_begins(key), None);
+            }
+            state.queue.call_ended(&keys[1], Outcome::Refused(ABORTED));
+        }
+        let mut sync = std::pin::pin!(fixture.controller.sync(&item));
+        assert!(timeout(EARLY, sync.as_mut()).await.is_err(), "it waits");
+        assert!(!fixture.seen().contains(&"publish"));
+        change(&fixture);
+        let result = timeout(FOREVER, sync).await.expect("the interval passes");
+        assert!(result.is_ok() || !publishes);
+        assert_eq!(fixture.seen().contains(&"publish"), publishes);
+    }
 }

@@ -93,7 +93,7 @@ fn begin_all(fixture: &mut Fixture) -> Vec<Item> {
     for item in &items {
         let key = Key::Attachment(name(item).into());
         fixture.state.queue.now = fixture.now;
-        fixture.state.queue.call_begins(&key);
+        assert_eq!(fixture.state.queue.call_begins(&key), None);
     }
     items
 }
@@ -204,4 +204,41 @@ fn a_call_refused_beside_another_waits_for_its_turn() {
     assert!(fixture.start().is_none(), "it is in backoff");
     fixture.now += SECOND;
     assert_eq!(names(&start_all(&mut fixture)), [name(second)]);
+}
+
+#[test]
+fn a_refusal_that_the_drivers_rate_explains_does_not_wait_for_a_detach() {
+    let on = |node: &str, attachment| Attachment {
+        node: node.into(),
+        ..attachment
+    };
+    let attaches = [
+        mk_attaching("a-0"),
+        on("b", mk_attaching("b-0")),
+        on("c", mk_attaching("c-0")),
+    ];
+    let mut fixture = Fixture::new(attaches);
+    // Two nodes without other calls are refused beside a call for a third: the driver limits calls.
+    for item in begin_all(&mut fixture).iter().filter(|item| name(item) != "a-0") {
+        call(&mut fixture, item, Err(refused(RESOURCE_EXHAUSTED)));
+    }
+    assert_eq!(fixture.state.queue.flow().driver_limit(), Some(1));
+    fixture.put(mk_detaching("d-0"));
+    fixture.put(mk_attaching("a-1"));
+    let mut begun = Vec::new();
+    let mut begin_until = |fixture: &mut Fixture, wanted: &str| {
+        for _ in 0..20 {
+            fixture.now += SECOND / 5;
+            begun.extend(begin_all(fixture));
+            if let Some(at) = begun.iter().position(|item| name(item) == wanted) {
+                return begun.swap_remove(at);
+            }
+        }
+        panic!("{wanted} must begin within 4 s");
+    };
+    let _detach = begin_until(&mut fixture, "d-0");
+    let attach = begin_until(&mut fixture, "a-1");
+    let is_reported = call(&mut fixture, &attach, Err(refused(RESOURCE_EXHAUSTED)));
+    assert!(!is_reported, "its turn comes");
+    let _again = begin_until(&mut fixture, "a-1");
 }
