@@ -15,6 +15,10 @@ pub(super) const RESOURCE_EXHAUSTED: i32 = 8;
 /// because a detach may take effect after its call has timed out.
 const DETACH_WAIT: Duration = Duration::from_millis(7500);
 
+/// How long an attach without capacity is not reported while a detach of its node is queued or running: after two minutes kubelet
+/// reports a pod whose volumes are not attached.
+const UNREPORTED: Duration = Duration::from_secs(120);
+
 // === impl ControllerState ===
 
 impl ControllerState {
@@ -32,12 +36,20 @@ impl ControllerState {
         let key = Key::Attachment(attachment.name.clone());
         let is_exhausted = *operation == Operation::Attach && error.code == Some(RESOURCE_EXHAUSTED);
         let is_deferred = error.code.is_some() && self.queue.defers_report(&key)
-            || is_exhausted && !self.detaches_on(&attachment.node).is_empty();
+            || is_exhausted
+                && !self.detaches_on(&attachment.node).is_empty()
+                && !self.fails_for(&key, UNREPORTED);
         let entry = self.queue.entry(&key).filter(|_| error.code.is_some());
         if let Some(wait) = entry.and_then(|entry| self.waits_for(entry, self.queue.now)) {
             error.message = format!("{}; {wait}", error.message);
         }
         is_deferred
+    }
+
+    /// Whether the operation of the key has failed for this long.
+    fn fails_for(&self, key: &Key, period: Duration) -> bool {
+        let failures = self.queue.entry(key).and_then(|entry| entry.failures.as_ref());
+        failures.is_some_and(|failures| self.queue.now.saturating_duration_since(failures.since) >= period)
     }
 
     /// The call of a sync ended. Missing capacity that a detach of the node may free says nothing about other limits, unless

@@ -136,6 +136,31 @@ fn an_attach_without_capacity_waits_for_a_detach_that_the_driver_still_executes(
     assert!(!is_reported, "the detach may end");
 }
 
+/// Its detach may never end.
+#[test]
+fn an_attach_that_waits_too_long_for_a_detach_is_reported() {
+    const DEADLINE_EXCEEDED: i32 = 4;
+    let mut fixture = Fixture::new([mk_detaching("d-0")]);
+    let detach = begin_all(&mut fixture).pop().expect("the detach starts");
+    fixture.now += 15 * SECOND;
+    call(&mut fixture, &detach, Err(refused(DEADLINE_EXCEEDED)));
+    fixture.put(mk_attaching("a-0"));
+    let began = fixture.now;
+    loop {
+        for item in begin_all(&mut fixture) {
+            if name(&item) == "d-0" {
+                call(&mut fixture, &item, Err(refused(DEADLINE_EXCEEDED)));
+            } else if call(&mut fixture, &item, Err(refused(RESOURCE_EXHAUSTED))) {
+                let waited = fixture.now - began;
+                assert!(waited >= UNREPORTED && waited < 2 * UNREPORTED, "{waited:?}");
+                return;
+            }
+        }
+        fixture.now += SECOND;
+        assert!(fixture.now < began + 2 * UNREPORTED, "it is never reported");
+    }
+}
+
 #[test]
 fn missing_capacity_beside_a_detach_lowers_no_limit() {
     let mut fixture = Fixture::new(["a-0", "a-1"].map(mk_attaching));
