@@ -188,10 +188,10 @@ impl Journal {
         self.revision.send_modify(|revision| *revision += 1);
     }
 
-    /// Returns to the state after the start. In-flight calls and the file are kept.
+    /// Returns to the state after the start, and forgets in-flight calls. The file is kept.
     pub(crate) fn reset(&self) {
-        self.memory().stats.clear();
-        self.clear();
+        self.memory().reset();
+        self.touch();
     }
 
     /// Clears finished calls from memory. In-flight calls, metrics and the file are kept.

@@ -114,9 +114,8 @@ struct CountArgs {
 // === impl CountArgs ===
 
 impl CountArgs {
-    fn counts(&self, volume: Option<&String>) -> Vec<ExpectedCount> {
+    fn counts(&self) -> Vec<ExpectedCount> {
         let with = |count: &ExpectedCount, at_least, at_most| ExpectedCount {
-            volume: count.volume.clone().or_else(|| volume.cloned()),
             at_least,
             at_most,
             ..count.clone()
@@ -187,7 +186,7 @@ impl JournalArgs {
                 let tracked = methods.chain(track.iter().cloned()).collect();
                 let expectation = Expectation {
                     tracked: Some(tracked),
-                    counts: counts.counts(volume.as_ref()),
+                    counts: counts.counts(),
                     any_order: *any_order,
                     expected: expected.clone(),
                     volume: volume.clone(),

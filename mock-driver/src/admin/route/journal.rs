@@ -149,7 +149,7 @@ pub(super) async fn wait(State(admin): State<Admin>, Query(query): Query<WaitQue
         return Err(Refusal::invalid("code", "code: a call that runs has none yet"));
     }
     let count = query.count.unwrap_or(1).max(1);
-    let mut cursor = Cursor::after(query.after.unwrap_or(0));
+    let mut cursor = journal.read(|memory| Cursor::after(query.after.unwrap_or(0), memory));
     let mut found: Vec<(Option<u64>, Arc<journal::Call>)> = Vec::new();
     let find = |memory: &Memory| {
         if running {
