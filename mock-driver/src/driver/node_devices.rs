@@ -256,13 +256,15 @@ impl Driver {
                 "devices of detached volumes are still there"
             );
         }
-        for volume in attached {
+        self.reconcile_devices(attached).await;
+    }
+
+    /// Attaches or detaches the devices of volumes. Failures are logged, and retried by the calls that need the device.
+    pub(super) async fn reconcile_devices(&self, volumes: impl IntoIterator<Item = String>) {
+        for volume in volumes {
             if let Err(error) = self.reconcile_device(&volume).await {
-                tracing::warn!(
-                    volume,
-                    error = error_chain(&error),
-                    "the device cannot be brought back"
-                );
+                let error = error_chain(&error);
+                tracing::warn!(volume, error, "the device cannot be attached or detached");
             }
         }
     }

@@ -1,8 +1,11 @@
 //! gRPC messages in their encoding: a byte for compression, four bytes for the length, the message.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use futures::StreamExt;
+use futures::future::ready;
+use futures::{Stream, StreamExt, stream};
 use http_body_util::{BodyExt, BodyStream, Full, LengthLimitError, Limited, StreamBody};
+use hyper::body::Frame;
+use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tonic::codegen::http::{self, HeaderMap};
 use tonic::{Code, Status};
@@ -161,6 +164,22 @@ pub(super) fn framed(messages: &[impl AsRef<[u8]>]) -> Bytes {
     body.freeze()
 }
 
+/// The frames of a body; after `cancelled`, trailers with this status.
+pub(super) fn until_cancelled(
+    body: Body,
+    cancelled: CancellationToken,
+    status: Status,
+) -> impl Stream<Item = Result<Frame<Bytes>, Status>> {
+    let until = cancelled.clone().cancelled_owned();
+    let last = async move {
+        let mut trailers = HeaderMap::new();
+        status.add_header(&mut trailers)?;
+        Ok(Frame::trailers(trailers))
+    };
+    let last = stream::once(last).take_while(move |_| ready(cancelled.is_cancelled()));
+    BodyStream::new(body).take_until(until).chain(last)
+}
+
 /// The first complete message of a body.
 fn message_in(body: &[u8]) -> Option<&[u8]> {
     body.get(PREFIX..PREFIX.checked_add(length_in(body)?)?)
@@ -183,5 +202,32 @@ pub(super) fn outcome(status: &Status) -> Outcome {
     Outcome {
         code: status.code(),
         message: status.message().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn cancelled_body_ends_with_a_status() {
+        for is_cancelled in [true, false] {
+            let cancelled = CancellationToken::new();
+            let first = stream::iter([Ok::<_, Status>(Frame::data(Bytes::from_static(b"first")))]);
+            let endless = first.clone().chain(stream::pending());
+            let body = match is_cancelled {
+                true => Body::new(StreamBody::new(endless)),
+                false => Body::new(StreamBody::new(first)),
+            };
+            let mut frames = Box::pin(until_cancelled(body, cancelled.clone(), Status::aborted("reset")));
+            assert!(frames.next().await.unwrap().unwrap().is_data());
+            if is_cancelled {
+                cancelled.cancel();
+                let last = frames.next().await.unwrap().unwrap().into_trailers().unwrap();
+                let status = Status::from_header_map(&last).unwrap();
+                assert_eq!(status.code(), Code::Aborted);
+            }
+            assert!(frames.next().await.is_none());
+        }
     }
 }

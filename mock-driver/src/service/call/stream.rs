@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures::{Stream, StreamExt, stream};
 use prost::Message;
+use tokio_util::sync::CancellationToken;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
@@ -17,6 +18,8 @@ use crate::fault::ActiveFault;
 struct MessageStream<M, R> {
     messages: Pin<Box<dyn Stream<Item = Result<M, Error>> + Send>>,
     call: Call,
+    /// By a reset, which does not wait for the client to read.
+    cancelled: CancellationToken,
     /// The first messages as one, for the journal.
     first: R,
     /// A rule that acts after this number of messages.
@@ -56,12 +59,15 @@ impl Driver {
         let all = MessageStream {
             messages,
             call,
+            cancelled: entered.cancelled.clone(),
             first,
             fault: fault.map(|active| (active.rule().action.after_messages.unwrap_or(u64::MAX), active)),
         };
         let all = stream::unfold(Some(all), |all| async move {
             let mut all = all?;
-            match all.next().await {
+            let cancelled = all.cancelled.clone();
+            let next = cancelled.run_until_cancelled(all.next()).await;
+            match next.unwrap_or(Err(Error::Interrupted)) {
                 Ok(Some(message)) => Some((Ok(message), Some(all))),
                 Ok(None) => {
                     all.call.succeed(&all.first);
