@@ -46,11 +46,7 @@ impl Faults {
     pub(crate) fn decide(&self, call: &dyn CallInfo) -> Decision {
         let rules = self.rules();
         let mut decision = Decision::default();
-        if rules.is_empty() {
-            return decision;
-        }
         let now = self.began.elapsed();
-        let mut has_backend_faults = false;
         // Locked until the rules have fired and the reservation exists, so that concurrent calls are decided one after
         // another. A call drops its reservation only after the array has changed, so limits always count it.
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
@@ -58,10 +54,7 @@ impl Faults {
         for rule_state in rules.iter().filter(|rule_state| rule_state.is_enabled()) {
             let is_asked = match rule_state.rule.kind {
                 RuleKind::Rule => decision.rule.is_none(),
-                RuleKind::BackendFault => {
-                    has_backend_faults = true;
-                    !decision.is_refused()
-                }
+                RuleKind::BackendFault => !decision.is_refused(),
             };
             let matches = &rule_state.rule.matches;
             let is_of_kind = matches.io.is_some() == call.io().is_some();
@@ -80,7 +73,8 @@ impl Faults {
                 RuleKind::BackendFault => decision.add(active),
             }
         }
-        if has_backend_faults && !decision.is_refused() {
+        // Also without a limit: one that is set while the call runs counts it.
+        if !decision.is_refused() {
             decision.reservation = reservation_key(call)
                 .map(|key| Reservation::new(key, call.size(), &self.reservations, &mut reserved));
         }
