@@ -214,9 +214,8 @@ mod tests {
         for is_cancelled in [true, false] {
             let cancelled = CancellationToken::new();
             let first = stream::iter([Ok::<_, Status>(Frame::data(Bytes::from_static(b"first")))]);
-            let endless = first.clone().chain(stream::pending());
             let body = match is_cancelled {
-                true => Body::new(StreamBody::new(endless)),
+                true => Body::new(StreamBody::new(first.chain(stream::pending()))),
                 false => Body::new(StreamBody::new(first)),
             };
             let mut frames = Box::pin(until_cancelled(body, cancelled.clone(), Status::aborted("reset")));

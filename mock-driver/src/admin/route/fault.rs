@@ -116,29 +116,35 @@ fn shown(admin: &Admin, mut report: FaultRule) -> FaultRule {
     report
 }
 
-/// A rule that matches secrets contains them. They are shown as hashes, like those of a
-/// call, so that both can be compared.
+/// A rule that matches secrets contains them, and metadata may have a token. They are shown as hashes, like those of a call, so that
+/// both can be compared.
 fn hide_secrets(admin: &Admin, rule: &mut Value) {
     let redact = |secret: &str| match &admin.driver.journal {
         Some(journal) => journal.renderer.redact(secret),
         None => "hidden".to_owned(),
     };
-    let hide = |value: &mut Value| {
-        if let Some(secret) = value.as_str() {
-            *value = redact(secret).into();
-        }
-    };
     for part in ["/match", "/match/not"] {
         let Some(part) = rule.pointer_mut(part) else {
             continue;
         };
-        if let Some(secrets) = part.pointer_mut("/secrets").and_then(Value::as_object_mut) {
-            secrets.values_mut().for_each(hide);
+        for field in ["secrets", "metadata"] {
+            if let Some(value) = part.get_mut(field) {
+                replace_texts(value, &redact);
+            }
         }
-        let parameters = part.pointer_mut("/parameters").and_then(Value::as_object_mut);
+        let parameters = part.get_mut("parameters");
         if let Some(tokens) = parameters.and_then(|parameters| parameters.get_mut(TOKENS)) {
-            hide(tokens);
+            replace_texts(tokens, &redact);
         }
+    }
+}
+
+fn replace_texts(value: &mut Value, by: &impl Fn(&str) -> String) {
+    match value {
+        Value::String(text) => *text = by(text),
+        Value::Array(items) => items.iter_mut().for_each(|item| replace_texts(item, by)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| replace_texts(field, by)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 
@@ -158,5 +164,33 @@ pub(super) fn refused(error: RuleError) -> Refusal {
     match &error {
         RuleError::NotAList { .. } => Refusal::new(Code::InvalidArgument, error.to_string()),
         RuleError::Rule { field, .. } => Refusal::invalid(field.clone(), error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::driver::{Driver, Settings};
+
+    #[tokio::test]
+    async fn metadata_of_a_rule_is_hidden() {
+        let admin = Admin {
+            driver: Driver::in_memory(Settings::default()).unwrap(),
+            stop: CancellationToken::new(),
+            started: jiff::Timestamp::UNIX_EPOCH,
+        };
+        let metadata = json!({"authorization": "hush", "x": {"one-of": ["hush", "hush2"], "exists": true}});
+        let rule = json!({"id": "x", "match": {"metadata": metadata, "not": {"metadata": {"y": {"regex": "^hush"}}}},
+            "action": {"delay": "1s"}});
+        put(State(admin.clone()), Json(rule)).await.unwrap();
+        let listed = serde_json::to_string(&list(State(admin)).await.0).unwrap();
+        assert!(!listed.contains("hush"), "{listed}");
+        assert!(
+            listed.contains("\"exists\":true") && listed.contains("one-of"),
+            "{listed}"
+        );
     }
 }
