@@ -42,10 +42,6 @@ impl Driver {
     /// The view that this process's node has of a volume.
     pub(crate) async fn view(&self, volume: &str) -> Result<ArrayVolume, Error> {
         let node = self.own_node();
-        if let Some(here) = &self.node {
-            let (device, disk) = (self.faults.device(volume, &node), self.faults.disk(volume, &node));
-            here.set_faults(volume, device, disk);
-        }
         if let Some(remote) = &self.remote {
             return self.remote_view(remote, volume, &node).await;
         }
