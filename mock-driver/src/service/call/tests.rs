@@ -209,7 +209,7 @@ async fn limit_counts_calls_that_ran_before_it_was_set() {
 async fn frozen_list_has_the_condition_of_its_time() {
     let (driver, _) = Driver::open(Settings {
         initial_volumes: 1,
-        capabilities: "VOLUME_CONDITION".parse().unwrap(),
+        capabilities: "+VOLUME_CONDITION".parse().unwrap(),
         ..Settings::default()
     })
     .unwrap();
