@@ -17,7 +17,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
-use http_body_util::StreamBody;
+use http_body_util::{Full, StreamBody};
 use hyper::body::Frame;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -29,7 +29,7 @@ use self::forwarded_call::{Forwarded, ForwardedCall, Refused};
 use self::forwarded_request::ForwardedRequest;
 use self::interrupted_stream::end;
 use self::known_attachments::KnownAttachments;
-use self::message::{Envelope, Reply, until_cancelled};
+use self::message::{Reply, collected, message_in, until_cancelled};
 use self::remote::{Remote, is_reset};
 use crate::driver::Driver;
 use crate::driver::error::Error;
@@ -91,10 +91,13 @@ impl Proxy {
         let path = parts.uri.path().to_owned();
         let connection = parts.extensions.get::<ConnectionInfo>().cloned();
         let rpc = Method::at(&path);
-        // The server of an unknown method may send first, so the proxy does not wait for a message.
-        let envelope = match rpc {
-            Some(_) => Envelope::open(body).await,
-            None => Ok(Envelope::closed(body)),
+        // The requests of CSI have one message. The server of an unknown method may send first, so the proxy does not wait for one.
+        let read = match rpc {
+            Some(_) => collected(body, "request").await.map(|read| {
+                let read = read.to_bytes();
+                (read.clone(), Body::new(Full::new(read)))
+            }),
+            None => Ok((Bytes::new(), body)),
         };
         let peer = connection.as_ref().and_then(|connection| connection.peer);
         let begin = |path: &str, message: &[u8]| {
@@ -102,16 +105,17 @@ impl Proxy {
             let request = journal.renderer.keep_wire(path, Direction::Request, message);
             Some(journal.begin(path.to_owned().into(), peer, request))
         };
-        let envelope = match envelope {
-            Ok(envelope) => envelope,
+        let (read, body) = match read {
+            Ok(read) => read,
             Err(status) => {
                 let mut record = begin(&path, &[]);
                 end(&mut record, &status);
                 return status.into_http();
             }
         };
-        let record = begin(&path, envelope.message().unwrap_or_default());
-        let mut forwarded = ForwardedRequest::new(path, rpc, envelope.message(), self.attachments.clone());
+        let message = message_in(&read);
+        let record = begin(&path, message.unwrap_or_default());
+        let mut forwarded = ForwardedRequest::new(path, rpc, message, self.attachments.clone());
         forwarded.headers = parts.headers.clone();
         forwarded.peer = peer;
         let driver = self.driver.clone();
@@ -121,7 +125,7 @@ impl Proxy {
             record,
             deadline,
             forwarded: Arc::new(forwarded),
-            request: Some(http::Request::from_parts(parts, envelope.close())),
+            request: Some(http::Request::from_parts(parts, body)),
             proxy: self,
         };
         let result = entered.call(driver.execute_with_faults(&mut call)).await;

@@ -13,6 +13,8 @@ use super::{Call, Injection, Rpc};
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::fault::ActiveFault;
+use crate::journal::CallRecord;
+use crate::socket::ConnectionInfo;
 
 /// The messages of a call, whose record ends with them.
 struct MessageStream<M, R> {
@@ -80,6 +82,31 @@ impl Driver {
     }
 }
 
+impl Driver {
+    /// Applies a rule to the messages of a stream. Afterwards the stream continues.
+    ///
+    /// # Errors
+    /// The rule ends the stream.
+    pub(crate) async fn apply_to_stream(
+        &self,
+        active: Option<ActiveFault>,
+        record: Option<&mut CallRecord>,
+        connection: Option<&ConnectionInfo>,
+    ) -> Result<(), Error> {
+        let Some(mut active) = active.and_then(|active| self.faults.apply(active)) else {
+            return Ok(());
+        };
+        if let Some(record) = record {
+            record.set_fault(&active.rule().id);
+        }
+        active.flush_before().await;
+        match self.apply_fault(&mut active, connection).await {
+            Injection::Fail(error) => Err(error),
+            Injection::Continue | Injection::Succeed | Injection::Respond(_) => Ok(()),
+        }
+    }
+}
+
 // === impl MessageStream ===
 
 impl<M, R> MessageStream<M, R> {
@@ -101,30 +128,17 @@ impl<M, R> MessageStream<M, R> {
         self.messages.next().await.transpose()
     }
 
-    /// Applies the rule. Afterwards the stream continues.
-    ///
-    /// # Errors
-    /// The rule ends the stream.
     async fn apply_fault(&mut self) -> Result<(), Error> {
-        let driver = self.call.driver.clone();
-        let active = self
-            .fault
-            .take()
-            .and_then(|(_, active)| driver.faults.apply(active));
-        let Some(mut active) = active else {
-            return Ok(());
-        };
-        if let Some(record) = &mut self.call.record {
-            record.set_fault(&active.rule().id);
-        }
-        active.flush_before().await;
-        match driver
-            .apply_fault(&mut active, self.call.connection.as_ref())
+        let active = self.fault.take().map(|(_, active)| active);
+        let Call {
+            driver,
+            record,
+            connection,
+            ..
+        } = &mut self.call;
+        driver
+            .apply_to_stream(active, record.as_mut(), connection.as_ref())
             .await
-        {
-            Injection::Fail(error) => Err(error),
-            Injection::Continue | Injection::Succeed | Injection::Respond(_) => Ok(()),
-        }
     }
 }
 
