@@ -64,7 +64,6 @@ mod rule_state;
 pub mod scenario;
 mod value_match;
 
-/// The initial state of the rules.
 const FIRST_STATE: &str = "start";
 
 /// The active rules, shared by the fault file, the calls and the admin API.
@@ -81,7 +80,6 @@ pub struct Faults {
     began: Instant,
     /// Independent of the active rules.
     injected: Mutex<InjectedTotals>,
-    /// Capacity reserved by in-flight calls.
     reservations: Arc<Mutex<Reservations>>,
     io_obstacles: Mutex<IoObstacles>,
     /// The frozen list, if any; shared with the store, which keeps that state.

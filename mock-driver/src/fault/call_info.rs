@@ -36,7 +36,6 @@ pub(crate) trait CallInfo {
     fn io(&self) -> Option<Io<'_>> {
         None
     }
-    /// The calling process.
     fn peer(&self) -> Option<Peer> {
         None
     }
@@ -83,7 +82,6 @@ pub(crate) trait CallInfo {
 /// The location of a volume from a call's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VolumeLocation {
-    /// The array has it.
     pub(crate) exists: bool,
     /// It is attached to the call's node.
     pub(crate) here: bool,
@@ -96,11 +94,9 @@ pub(crate) struct VolumeLocation {
 pub(crate) struct ArrayUsage {
     pub(crate) volumes: u64,
     pub(crate) bytes: u64,
-    /// The requested bytes.
     pub(crate) asked: u64,
     /// Number of volumes on the call's node.
     pub(crate) on_node: u64,
-    /// The requested object exists already.
     pub(crate) is_repeat: bool,
 }
 

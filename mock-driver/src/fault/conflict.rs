@@ -36,15 +36,13 @@ pub enum RuleConflict {
 
 /// The part of the driver that a rule changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum Needs {
     /// Calls only, which a proxy has, too.
     #[default]
     Calls,
-    /// The services of this driver.
     Services,
-    /// The array.
     Array,
-    /// The node.
     Node,
 }
 

@@ -10,7 +10,6 @@ use super::rule::{Phase, RuleKind};
 use super::rule_state::ActiveFault;
 use super::{Faults, Hang};
 
-/// The faults of one call.
 #[derive(Debug, Default)]
 pub(crate) struct Decision {
     /// The first matching rule. One of phase `after` has not been applied yet: see [`Faults::apply`].

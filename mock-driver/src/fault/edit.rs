@@ -9,7 +9,6 @@ use prost_reflect::{
 };
 use serde_json::{Map, Value, json};
 
-/// A path and its new value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Edits(Vec<Edit>);
 
@@ -195,7 +194,6 @@ pub(super) fn split<'p>(
     Ok((field, rest))
 }
 
-/// The field's value from its JSON.
 fn parsed(field: &FieldDescriptor, value: Value) -> Result<Field, String> {
     let whole = json!({ field.name(): value });
     let message = DynamicMessage::deserialize(field.parent_message().clone(), &whole)

@@ -63,9 +63,7 @@ pub(crate) struct Match {
     pub(super) node: Option<Pattern>,
     /// Of a volume, snapshot or group to create.
     pub(super) name: Option<Pattern>,
-    /// Entries that the secrets must have.
     pub(super) secrets: BTreeMap<String, String>,
-    /// Entries that the parameters must have.
     pub(super) parameters: BTreeMap<String, String>,
     /// I/O on published volumes in place of calls: the rule is a device fault.
     pub(crate) io: Option<IoKinds>,
@@ -89,7 +87,6 @@ pub(crate) struct Match {
     pub(super) metadata: BTreeMap<String, ValueMatch>,
     pub(super) peer: PeerMatch,
     pub(super) deadline: DeadlineMatch,
-    /// Calls that are not matched.
     pub(super) not: Option<Box<Self>>,
     pub(super) r#while: While,
     /// Condition on the array's state; set only for backend faults.
@@ -109,28 +106,23 @@ pub(super) struct While {
 #[serde(try_from = "String")]
 pub(crate) struct State(pub(super) Arc<str>);
 
-/// A selection of RPCs.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) enum Methods {
-    /// An RPC by its path.
     One(String),
     /// CSI's RPCs whose name or path matches.
     Like(WildMatch),
 }
 
-/// A condition on a volume's location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum LocationMatch {
     Attached,
     /// Attached to the call's node.
     AttachedHere,
-    /// Attached to another node.
     AttachedElsewhere,
     /// Existing, and attached to no node.
     Detached,
-    /// Not existing.
     Absent,
 }
 
@@ -168,12 +160,10 @@ pub(crate) struct Action {
 pub(crate) enum Hang {
     /// Until the client cancels the call.
     ClientCancel,
-    /// Until the rule is released.
     Release,
     For(Duration),
 }
 
-/// How an action ends a call.
 #[derive(Clone, Debug)]
 pub(crate) enum CallEnd {
     Status {
@@ -187,12 +177,10 @@ pub(crate) enum CallEnd {
     Capabilities(Vec<(Capability, bool)>),
     /// The call succeeds with this reply, without the array.
     Respond(Response),
-    /// The call's connection is closed.
     DropConnection,
     /// The socket and all connections are closed; the socket is opened again after this duration.
     SocketAway(Duration),
     Exit(Exit),
-    /// Of an I/O.
     Io(IoEnd),
 }
 
@@ -227,7 +215,6 @@ impl Rule {
         }
     }
 
-    /// Whether the rule replaces the operation.
     pub(crate) fn replaces_effect(&self) -> bool {
         let never_goes_on = self.action.end.is_some() || self.action.hang == Some(Hang::ClientCancel);
         self.phase == Phase::Before && never_goes_on
@@ -266,7 +253,7 @@ impl Phase {
 // === impl RuleKind ===
 
 impl RuleKind {
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Rule => "rule",
             Self::BackendFault => "backend fault",

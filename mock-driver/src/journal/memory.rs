@@ -50,7 +50,6 @@ pub(crate) struct StatsKey {
     pub(crate) code: i32,
 }
 
-/// Statistics of a method and code.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct CallStats {
     pub(crate) calls: u64,
@@ -69,9 +68,7 @@ pub(crate) struct Filter {
     pub(crate) failed: bool,
     /// Pattern of the volume id, snapshot id or name.
     pub(crate) volume: Option<WildMatch>,
-    /// Pattern of the node id.
     pub(crate) node: Option<WildMatch>,
-    /// Pattern of the fault rule's id.
     pub(crate) fault: Option<WildMatch>,
 }
 

@@ -22,7 +22,6 @@ use crate::rpc::method::{self, Method};
 
 mod assertion;
 
-/// Default timeout.
 const DEFAULT_WAIT: &str = "30s";
 
 /// Filter of finished calls.
@@ -289,7 +288,6 @@ pub(super) fn filter(texts: [&Option<String>; 5]) -> Result<Filter, Refusal> {
     })
 }
 
-/// Converts a call of the journal.
 pub(super) fn shown(journal: &Journal, call: &journal::Call, sequence: Option<u64>, messages: bool) -> Call {
     let answer = |time: jiff::Timestamp, outcome: &Outcome| Answer {
         code: code::name(outcome.code).to_owned(),

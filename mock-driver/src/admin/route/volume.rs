@@ -201,7 +201,6 @@ fn from_issue(issue: HealthIssue) -> Result<array::HealthIssue, Refusal> {
     })
 }
 
-/// Parses a volume capability.
 pub(super) fn capability(block: bool, mode: Option<&str>) -> Result<VolumeCapability, Refusal> {
     let mode = mode.unwrap_or("SINGLE_NODE_WRITER");
     let unknown = || {
@@ -243,7 +242,6 @@ fn shown(array: &Array, volume: &array::Volume) -> Volume {
     }
 }
 
-/// A volume's attachments.
 pub(super) fn attachments(volume: &array::Volume) -> impl Iterator<Item = Attachment> {
     volume.attachments.iter().map(|(node, attachment)| Attachment {
         volume: volume.spec.id.to_string(),
