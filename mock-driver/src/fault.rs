@@ -48,7 +48,7 @@ mod conflict;
 mod decision;
 pub(crate) mod duration;
 mod edit;
-mod field_path;
+pub(crate) mod field_path;
 mod file;
 mod in_force;
 mod injected;

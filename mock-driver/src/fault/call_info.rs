@@ -4,7 +4,9 @@ use std::borrow::Cow;
 
 use http::HeaderMap;
 use prost_reflect::{DynamicMessage, MapKey};
+use serde_json::Value;
 
+use super::field_path;
 use super::io::Io;
 use super::reservation::{ReservationKey, Reservations};
 use crate::journal::Peer;
@@ -27,6 +29,15 @@ pub(crate) trait CallInfo {
     /// The request as a dynamic message. Implementations may decode it on each call, because few rules need it.
     fn message(&self) -> Option<Cow<'_, DynamicMessage>> {
         None
+    }
+    /// The request as JSON with all its fields.
+    fn json(&self) -> Cow<'_, Value> {
+        let message = self.message();
+        Cow::Owned(
+            message
+                .map(|message| field_path::json(&message))
+                .unwrap_or_default(),
+        )
     }
     /// The metadata of the call, of which the deadline is a part.
     fn headers(&self) -> Option<&HeaderMap> {
@@ -105,16 +116,17 @@ pub(super) fn is_for_array(path: &str) -> bool {
     !path.starts_with("/csi.v1.Node/") && !path.starts_with("/csi.v1.Identity/")
 }
 
-/// The key under which a call reserves capacity, if it uses any that limits count.
-pub(super) fn reservation_key(call: &dyn CallInfo) -> Option<ReservationKey> {
+/// The capacity that a call reserves, with its bytes, if it uses any that limits count.
+pub(super) fn reserved_by(call: &dyn CallInfo) -> Option<(ReservationKey, u64)> {
     match call.path() {
-        PUBLISH => Some(ReservationKey::Attach {
-            node: call.node().to_owned(),
-            volume: call.volume().to_owned(),
-        }),
-        CREATE => Some(ReservationKey::Create {
-            name: call.name().to_owned(),
-        }),
+        PUBLISH => {
+            let (node, volume) = (call.node().to_owned(), call.volume().to_owned());
+            Some((ReservationKey::Attach { node, volume }, 0))
+        }
+        CREATE => {
+            let name = call.name().to_owned();
+            Some((ReservationKey::Create { name }, call.size()))
+        }
         _ => None,
     }
 }

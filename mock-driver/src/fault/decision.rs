@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 
 use tokio::time;
 
-use super::call_info::{CallInfo, reservation_key};
+use super::call_info::{CallInfo, reserved_by};
 use super::reservation::Reservation;
 use super::rule::{Phase, RuleKind};
 use super::rule_state::ActiveFault;
@@ -74,8 +74,8 @@ impl Faults {
         }
         // Also without a limit: one that is set while the call runs counts it.
         if !decision.is_refused() {
-            decision.reservation = reservation_key(call)
-                .map(|key| Reservation::new(key, call.size(), &self.reservations, &mut reserved));
+            decision.reservation = reserved_by(call)
+                .map(|(key, bytes)| Reservation::new(key, bytes, &self.reservations, &mut reserved));
         }
         decision
     }

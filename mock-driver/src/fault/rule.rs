@@ -14,7 +14,6 @@ use super::call_info::{CallInfo, VolumeLocation};
 use super::call_match::{DeadlineMatch, PeerMatch, metadata};
 use super::condition::Condition;
 use super::edit::Edits;
-use super::field_path;
 use super::io::{Bytes, IoEnd, IoKinds, IoMatch, Offsets};
 use super::overlay::Overlay;
 use super::pattern::Pattern;
@@ -295,7 +294,7 @@ impl Match {
             && (has("parameters", &self.parameters) || has("volume_context", &self.parameters))
             && self.bytes_above.is_none_or(|bytes| call.size() > bytes)
             && volume.is_none_or(|wanted| call.location().is_some_and(|location| wanted.matches(location)))
-            && (self.request.is_empty() || self.covers_request(call))
+            && (self.request.is_empty() || ValueMatch::all(&self.request, &call.json()))
             && self
                 .metadata
                 .iter()
@@ -312,14 +311,6 @@ impl Match {
             path: self.path.as_ref(),
             offset: self.offset,
         }
-    }
-
-    fn covers_request(&self, call: &dyn CallInfo) -> bool {
-        let request = call
-            .message()
-            .map(|message| field_path::json(&message))
-            .unwrap_or_default();
-        ValueMatch::all(&self.request, &request)
     }
 
     /// Whether the `number`th matching call is selected.

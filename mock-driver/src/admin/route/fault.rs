@@ -9,6 +9,7 @@ use crate::admin::problem::Refusal;
 use crate::admin::request::{Created, Deleted, Json, Path, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{FaultChange, FaultRule, Faults, Problem, Released};
+use crate::fault::response::replace_texts;
 use crate::fault::{Origin, Rule, RuleConflict, RuleError, RuleKind};
 use crate::rpc::validate::TOKENS;
 
@@ -141,15 +142,6 @@ fn hide_secrets(admin: &Admin, rule: &mut Value) {
         if let Some(tokens) = parameters.and_then(|parameters| parameters.get_mut(TOKENS)) {
             replace_texts(tokens, &redact);
         }
-    }
-}
-
-fn replace_texts(value: &mut Value, by: &impl Fn(&str) -> String) {
-    match value {
-        Value::String(text) => *text = by(text),
-        Value::Array(items) => items.iter_mut().for_each(|item| replace_texts(item, by)),
-        Value::Object(fields) => fields.values_mut().for_each(|field| replace_texts(field, by)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 
