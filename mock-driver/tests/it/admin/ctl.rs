@@ -2,6 +2,7 @@
 
 use std::process::{Command, Output, Stdio};
 
+use csi_mock_driver::array::Severity;
 use serde_json::Value;
 
 use super::administered;
@@ -122,7 +123,8 @@ async fn ctl_adds_and_removes_faults() {
         (true, Some(2), Some(9))
     );
     stdout_of(&server, &["volumes", "set-health", "vol-2"]).await;
-    assert_eq!(client.volume("vol-2").await.unwrap().health[0].status, "DEGRADED");
+    let health = client.volume("vol-2").await.unwrap().health;
+    assert_eq!(health[0].status, Severity::Degraded);
     stdout_of(&server, &["volumes", "clear-health", "vol-2"]).await;
     assert!(client.volume("vol-2").await.unwrap().health.is_empty());
     stdout_of(&server, &["capabilities", "-LIST_VOLUMES", "+GET_VOLUME"]).await;
