@@ -49,7 +49,7 @@ mod conflict;
 mod decision;
 pub(crate) mod duration;
 mod edit;
-mod field_path;
+pub(crate) mod field_path;
 mod file;
 mod in_force;
 mod injected;
@@ -65,7 +65,6 @@ mod rule_state;
 pub mod scenario;
 mod value_match;
 
-/// The initial state of the rules.
 const FIRST_STATE: &str = "start";
 
 /// The active rules, shared by the fault file, the calls and the admin API.
@@ -82,7 +81,6 @@ pub struct Faults {
     began: Instant,
     /// Independent of the active rules.
     injected: Mutex<InjectedTotals>,
-    /// Capacity reserved by in-flight calls.
     reservations: Arc<Mutex<Reservations>>,
     io_limits: Mutex<Vec<Box<dyn IoLimit>>>,
     /// The frozen list, if any; shared with the store, which keeps that state.

@@ -92,7 +92,6 @@ pub(crate) enum Event {
 // === impl JournalConfig ===
 
 impl JournalConfig {
-    /// Whether there is any output.
     pub(crate) fn any(self) -> bool {
         self.kept > 0 || self.call_lines || self.grpc_call_lines
     }
@@ -127,24 +126,15 @@ impl Journal {
         })
     }
 
-    /// Records that rules were loaded.
-    pub(crate) fn faults_loaded(&self, file: &Path, ids: &[String]) {
-        self.faults(file, ids.len(), Some(ids), None);
-    }
-
-    /// Records that a file was refused; the `rules` loaded before remain.
-    pub(crate) fn faults_rejected(&self, file: &Path, rules: usize, error: &str) {
-        self.faults(file, rules, None, Some(error));
-    }
-
-    fn faults(&self, source: &Path, rules: usize, ids: Option<&[String]>, error: Option<&str>) {
+    /// Records the number of rules after a file was loaded, with their ids, or refused.
+    pub(crate) fn faults_loaded(&self, source: &Path, rules: usize, loaded: Result<&[String], &str>) {
         if let Some(file) = &self.file {
             file.write(&Line::Faults {
                 time: self.clock.now(),
                 file: source.into(),
                 rules,
-                ids: ids.map(Into::into),
-                error: error.map(Into::into),
+                ids: loaded.ok().map(Into::into),
+                error: loaded.err().map(Into::into),
             });
         }
         self.touch();
@@ -173,7 +163,6 @@ impl Journal {
         }
     }
 
-    /// All events from now on.
     pub(crate) fn subscribe(&self) -> broadcast::Receiver<Event> {
         self.events.subscribe()
     }
@@ -188,10 +177,10 @@ impl Journal {
         self.revision.send_modify(|revision| *revision += 1);
     }
 
-    /// Returns to the state after the start. In-flight calls and the file are kept.
+    /// Returns to the state after the start, and forgets in-flight calls. The file is kept.
     pub(crate) fn reset(&self) {
-        self.memory().stats.clear();
-        self.clear();
+        self.memory().reset();
+        self.touch();
     }
 
     /// Clears finished calls from memory. In-flight calls, metrics and the file are kept.

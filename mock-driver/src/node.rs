@@ -6,9 +6,8 @@
 //! - A repeated call checks the actual state before it returns.
 //! - Without a state directory the process leaves nothing behind at its end; with one, volumes in use remain.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -21,7 +20,7 @@ use self::passthrough::Passthroughs;
 use self::record::Records;
 pub(crate) use self::record::{Map, Record, Role};
 use crate::array::{self, Attachment, HealthIssue, Segments};
-use crate::fault::{DeviceFault, DiskFault, Faults};
+use crate::fault::Faults;
 use crate::store::Database;
 use crate::store::volume_files::{FileId, VolumeFiles};
 
@@ -87,8 +86,7 @@ pub struct Node {
     work: TaskTracker,
     /// Stops mkfs and scans.
     stop: CancellationToken,
-    /// Injected faults of disks by volume.
-    disk_fault: Mutex<BTreeMap<String, DiskFault>>,
+    faults: Arc<Faults>,
 }
 
 /// A volume of the array from the node's point of view.
@@ -184,13 +182,13 @@ impl Node {
                 Kind::Loop => Mounter::Kernel,
                 Kind::Emulated | Kind::None | Kind::Simulated => Mounter::Emulated,
             },
-            passthroughs: Passthroughs::new(faults, settings.device_faults),
+            passthroughs: Passthroughs::new(faults.clone(), settings.device_faults),
             devices,
             records,
             device_timeout: settings.device_timeout,
             work: TaskTracker::new(),
             stop: CancellationToken::new(),
-            disk_fault: Mutex::default(),
+            faults,
         })
     }
 
@@ -207,21 +205,6 @@ impl Node {
     /// Whether volumes are only recorded, without devices and mounts.
     fn is_simulated(&self) -> bool {
         self.devices.kind == Kind::Simulated
-    }
-
-    /// Injects faults of a volume's device and of its content, or removes them.
-    pub(crate) fn set_faults(&self, volume: &str, device: Option<DeviceFault>, disk: Option<DiskFault>) {
-        self.devices.set_fault(&array::serial(volume), device);
-        let mut all = crate::lock(&self.disk_fault);
-        match disk {
-            Some(fault) => all.insert(volume.to_owned(), fault),
-            None => all.remove(volume),
-        };
-    }
-
-    fn disk_fault(&self, volume: &str) -> Option<DiskFault> {
-        let all = crate::lock(&self.disk_fault);
-        all.get(volume).copied()
     }
 
     /// Attaches or detaches the device of a volume according to its attachment.
@@ -302,6 +285,8 @@ impl Node {
 
     /// Looks up the device of a volume once. Blocks.
     fn find(&self, volume_disk: &VolumeDisk) -> Result<Option<(Disk, u64)>, Error> {
+        let fault = self.faults.device(&volume_disk.volume, &self.info().id);
+        self.devices.set_fault(&volume_disk.serial, fault);
         if self.is_simulated() {
             if !self.devices.is_simulated_there(&volume_disk.serial)? {
                 return Ok(None);

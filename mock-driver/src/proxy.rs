@@ -17,8 +17,9 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
-use http_body_util::{BodyStream, StreamBody};
+use http_body_util::{Full, StreamBody};
 use hyper::body::Frame;
+use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, Service, http};
@@ -28,9 +29,10 @@ use self::forwarded_call::{Forwarded, ForwardedCall, Refused};
 use self::forwarded_request::ForwardedRequest;
 use self::interrupted_stream::end;
 use self::known_attachments::KnownAttachments;
-use self::message::{Envelope, Reply};
+use self::message::{Reply, collected, message_in, until_cancelled};
 use self::remote::{Remote, is_reset};
 use crate::driver::Driver;
+use crate::driver::error::Error;
 use crate::journal::Direction;
 use crate::rpc::method::Method;
 use crate::socket::ConnectionInfo;
@@ -89,10 +91,13 @@ impl Proxy {
         let path = parts.uri.path().to_owned();
         let connection = parts.extensions.get::<ConnectionInfo>().cloned();
         let rpc = Method::at(&path);
-        // The server of an unknown method may send first, so the proxy does not wait for a message.
-        let envelope = match rpc {
-            Some(_) => Envelope::open(body).await,
-            None => Ok(Envelope::closed(body)),
+        // The requests of CSI have one message. The server of an unknown method may send first, so the proxy does not wait for one.
+        let read = match rpc {
+            Some(_) => collected(body, "request").await.map(|read| {
+                let read = read.to_bytes();
+                (read.clone(), Body::new(Full::new(read)))
+            }),
+            None => Ok((Bytes::new(), body)),
         };
         let peer = connection.as_ref().and_then(|connection| connection.peer);
         let begin = |path: &str, message: &[u8]| {
@@ -100,16 +105,17 @@ impl Proxy {
             let request = journal.renderer.keep_wire(path, Direction::Request, message);
             Some(journal.begin(path.to_owned().into(), peer, request))
         };
-        let envelope = match envelope {
-            Ok(envelope) => envelope,
+        let (read, body) = match read {
+            Ok(read) => read,
             Err(status) => {
                 let mut record = begin(&path, &[]);
                 end(&mut record, &status);
                 return status.into_http();
             }
         };
-        let record = begin(&path, envelope.message().unwrap_or_default());
-        let mut forwarded = ForwardedRequest::new(path, rpc, envelope.message(), self.attachments.clone());
+        let message = message_in(&read);
+        let record = begin(&path, message.unwrap_or_default());
+        let mut forwarded = ForwardedRequest::new(path, rpc, message, self.attachments.clone());
         forwarded.headers = parts.headers.clone();
         forwarded.peer = peer;
         let driver = self.driver.clone();
@@ -119,11 +125,11 @@ impl Proxy {
             record,
             deadline,
             forwarded: Arc::new(forwarded),
-            request: Some(http::Request::from_parts(parts, envelope.close())),
+            request: Some(http::Request::from_parts(parts, body)),
             proxy: self,
         };
         let result = entered.call(driver.execute_with_faults(&mut call)).await;
-        call.into_response(result)
+        call.into_response(result, entered.cancelled.clone())
     }
 }
 
@@ -131,11 +137,15 @@ impl Proxy {
 
 impl ForwardedCall {
     /// Ends the record, with a stream when that ends.
-    fn into_response(self, result: Result<Forwarded, Refused>) -> http::Response<Body> {
+    fn into_response(
+        self,
+        result: Result<Forwarded, Refused>,
+        cancelled: CancellationToken,
+    ) -> http::Response<Body> {
         match result {
             Ok(Forwarded::Whole(reply)) => self.reply(reply),
             Err(Refused::Reply(reply)) => self.reply(*reply),
-            Ok(Forwarded::Stream(response)) => self.stream(response),
+            Ok(Forwarded::Stream(response)) => self.stream(response, cancelled),
             Err(Refused::Status(status)) => self.refuse(status),
         }
     }
@@ -147,15 +157,20 @@ impl ForwardedCall {
         reply.into_http()
     }
 
-    /// Forwards a stream as it arrives, and records its end.
-    fn stream(mut self, response: http::Response<Body>) -> http::Response<Body> {
+    /// Forwards a stream as it arrives, and records its end. A reset does not wait for the client to read it.
+    fn stream(
+        mut self,
+        response: http::Response<Body>,
+        cancelled: CancellationToken,
+    ) -> http::Response<Body> {
         let mut record = self.record.take();
         // A trailers-only response has its status in the headers.
         if let Some(status) = Status::from_header_map(response.headers()) {
             end(&mut record, &status);
         }
         response.map(|body| {
-            let frames = BodyStream::new(body).map(move |frame| {
+            let reset = Status::new(Error::Interrupted.code(), Error::Interrupted.message());
+            let frames = until_cancelled(body, cancelled, reset).map(move |frame| {
                 match &frame {
                     Ok(frame) => {
                         if let Some(status) = frame.trailers_ref().and_then(Status::from_header_map) {

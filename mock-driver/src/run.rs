@@ -109,10 +109,9 @@ pub async fn run(args: Args) -> Result<(), Error> {
         let path = args.ready_file.clone();
         Error::ReadyFile { path, source }
     };
-    ready_file
-        .iter()
-        .try_for_each(|file| ready::remove(file))
-        .map_err(unusable)?;
+    if let Some(file) = &ready_file {
+        ready::remove(file).map_err(unusable)?;
+    }
     let mut signals = Signals::new().map_err(Error::Signals)?;
     let check = || match args.faults.listen_after {
         Duration::ZERO => Listener::check(&args.endpoint),
@@ -142,9 +141,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
         "serving"
     );
     let admin_endpoint = admin.as_ref().map(admin::Server::endpoint);
-    if let Some(file) = &ready_file {
-        ready::write(file, &driver.name, listener.path(), admin_endpoint).map_err(unusable)?;
-    }
+    let write = |file| ready::write(file, &driver.name, listener.path(), admin_endpoint);
+    let mut ready = ready_file.as_deref().map(write).transpose().map_err(unusable)?;
     let stop = CancellationToken::new();
     {
         let mut serving = pin!(serve(
@@ -164,6 +162,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
                         break;
                     }
                     tracing::info!("stopping");
+                    // Before the next driver, which may write it, gets the locks.
+                    drop(ready.take());
                     stop.cancel();
                 }
             }

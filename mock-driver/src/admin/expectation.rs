@@ -35,34 +35,43 @@ pub(super) fn squash(came: &mut Vec<Came>, sequence: u64, method: &str, code: &s
     }
 }
 
-/// A part of the result. The worst status decides.
-struct Part {
-    status: ExpectationStatus,
-    matched: usize,
-    message: String,
-    comparison: Vec<Comparison>,
-}
-
-/// Compares calls with an expectation, and the numbers of calls with its counts.
+/// Compares calls with an expectation, and the numbers of calls with its counts. The worst status decides.
 pub(super) fn compare(expectation: &Expectation, calls: &[Came], counted: &[u64]) -> ExpectationResult {
     let expected = &expectation.expected;
-    let mut whole = match expectation.any_order {
+    let mut result = match expectation.any_order {
         false => in_order(expected, calls),
         true => in_any_order(expected, calls),
     };
     for (expected, came) in expectation.counts.iter().zip(counted) {
-        let part = count(expected, *came);
-        if part.status > whole.status || (whole.comparison.is_empty() && part.status == whole.status) {
-            (whole.status, whole.message) = (part.status, part.message);
+        let (status, message, row) = count(expected, *came);
+        if status > result.status || (result.comparison.is_empty() && status == result.status) {
+            (result.status, result.message) = (status, message);
         }
-        whole.comparison.extend(part.comparison);
+        result.comparison.push(row);
     }
+    result
+}
+
+fn result(
+    calls: &[Came],
+    matched: usize,
+    (status, message): (ExpectationStatus, String),
+    comparison: Vec<Comparison>,
+) -> ExpectationResult {
     ExpectationResult {
-        status: whole.status,
-        matched: whole.matched,
-        message: whole.message,
+        status,
+        matched,
+        message,
         calls: calls.iter().map(|came| came.call.clone()).collect(),
-        comparison: whole.comparison,
+        comparison,
+    }
+}
+
+fn row(expected: Option<&Expected>, call: Option<&Came>, agrees: bool) -> Comparison {
+    Comparison {
+        expected: expected.map(name),
+        came: call.map(came),
+        agrees,
     }
 }
 
@@ -108,7 +117,7 @@ fn came(came: &Came) -> String {
     }
 }
 
-fn in_order(expected: &[Expected], calls: &[Came]) -> Part {
+fn in_order(expected: &[Expected], calls: &[Came]) -> ExpectationResult {
     // Expected calls are squashed, too: two alike cannot be distinguished from one.
     let mut wanted: Vec<(usize, &Expected)> = Vec::new();
     for next in expected.iter().enumerate() {
@@ -120,7 +129,7 @@ fn in_order(expected: &[Expected], calls: &[Came]) -> Part {
     let alike = pairs
         .take_while(|(expected, call)| is_same(**expected, call))
         .count();
-    let (status, message) = match (wanted.get(alike), calls.get(alike)) {
+    let verdict = match (wanted.get(alike), calls.get(alike)) {
         (None, None) => (
             ExpectationStatus::Complete,
             "all expected calls came, and no others".to_owned(),
@@ -139,20 +148,14 @@ fn in_order(expected: &[Expected], calls: &[Came]) -> Part {
             ),
         ),
     };
-    let rows = (0..wanted.len().max(calls.len())).map(|row| Comparison {
-        expected: wanted.get(row).map(|(_, expected)| name(expected)),
-        came: calls.get(row).map(came),
-        agrees: row < alike,
+    let rows = (0..wanted.len().max(calls.len())).map(|index| {
+        let expected = wanted.get(index).map(|(_, expected)| *expected);
+        row(expected, calls.get(index), index < alike)
     });
-    Part {
-        status,
-        matched: alike,
-        message,
-        comparison: rows.collect(),
-    }
+    result(calls, alike, verdict, rows.collect())
 }
 
-fn in_any_order(expected: &[Expected], calls: &[Came]) -> Part {
+fn in_any_order(expected: &[Expected], calls: &[Came]) -> ExpectationResult {
     let found = |expected: (usize, &Expected)| calls.iter().find(|call| is_same(expected, call));
     let wanted = || expected.iter().enumerate();
     let missing = wanted().find(|expected| found(*expected).is_none());
@@ -160,7 +163,7 @@ fn in_any_order(expected: &[Expected], calls: &[Came]) -> Part {
         .iter()
         .filter(|call| !wanted().any(|expected| is_same(expected, call)))
         .peekable();
-    let (status, message) = match (others.peek(), missing) {
+    let verdict = match (others.peek(), missing) {
         (Some(call), _) => (
             ExpectationStatus::Mismatch,
             format!("{} was not expected", what(call)),
@@ -174,25 +177,13 @@ fn in_any_order(expected: &[Expected], calls: &[Came]) -> Part {
             "all expected calls came, and no others".to_owned(),
         ),
     };
-    let rows = wanted().map(|expected| Comparison {
-        expected: Some(name(expected.1)),
-        came: found(expected).map(came),
-        agrees: found(expected).is_some(),
-    });
-    let others = others.map(|call| Comparison {
-        expected: None,
-        came: Some(came(call)),
-        agrees: false,
-    });
-    Part {
-        status,
-        matched: wanted().filter(|expected| found(*expected).is_some()).count(),
-        message,
-        comparison: rows.chain(others).collect(),
-    }
+    let rows = wanted().map(|expected| row(Some(expected.1), found(expected), found(expected).is_some()));
+    let others = others.map(|call| row(None, Some(call), false));
+    let matched = wanted().filter(|expected| found(*expected).is_some()).count();
+    result(calls, matched, verdict, rows.chain(others).collect())
 }
 
-fn count(expected: &ExpectedCount, came: u64) -> Part {
+fn count(expected: &ExpectedCount, came: u64) -> (ExpectationStatus, String, Comparison) {
     let least = expected.at_least;
     let bounds = match expected.at_most {
         None => format!("at least {least}"),
@@ -208,21 +199,17 @@ fn count(expected: &ExpectedCount, came: u64) -> Part {
         Some(_) | None if came < least => ExpectationStatus::Incomplete,
         Some(_) | None => ExpectationStatus::Complete,
     };
-    let message = match status {
-        ExpectationStatus::Complete => format!("{came} calls came, expected were {what}"),
-        ExpectationStatus::Incomplete => format!("only {came} calls came, expected were {what}"),
-        ExpectationStatus::Mismatch => format!("{came} calls came, expected were {what}"),
+    let only = match status {
+        ExpectationStatus::Incomplete => "only ",
+        ExpectationStatus::Complete | ExpectationStatus::Mismatch => "",
     };
-    Part {
-        status,
-        matched: 0,
-        message,
-        comparison: vec![Comparison {
-            expected: Some(what),
-            came: Some(format!("{came} calls")),
-            agrees: status == ExpectationStatus::Complete,
-        }],
-    }
+    let message = format!("{only}{came} calls came, expected were {what}");
+    let row = Comparison {
+        expected: Some(what),
+        came: Some(format!("{came} calls")),
+        agrees: status == ExpectationStatus::Complete,
+    };
+    (status, message, row)
 }
 
 #[cfg(test)]

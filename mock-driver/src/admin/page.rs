@@ -4,7 +4,6 @@ use std::cmp::Ordering;
 
 use crate::admin_api::resource::Page;
 
-/// The size of a page.
 pub(super) fn limit(requested: Option<usize>) -> usize {
     requested.unwrap_or(100).clamp(1, 1000)
 }

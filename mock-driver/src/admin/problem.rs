@@ -17,7 +17,6 @@ use crate::store;
 /// The media type of all bodies except those of pages.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// An error response.
 #[derive(Debug)]
 pub(super) struct Refusal {
     status: StatusCode,

@@ -28,7 +28,7 @@ pub(super) fn of_process() -> OpenApiRouter<Admin> {
         .routes(routes!(info::info))
         .routes(routes!(capability::list))
         .routes(routes!(capability::change))
-        .routes(routes!(fault::list, fault::put, fault::replace, fault::clear))
+        .routes(routes!(fault::list, fault::put, fault::clear))
         .routes(routes!(fault::remove, fault::switch))
         .routes(routes!(fault::release))
         .routes(routes!(fault::reset))

@@ -13,7 +13,6 @@ use crate::driver::error::Error;
 use crate::journal::Journal;
 use crate::service::call::Rpc;
 
-/// The driver and its server.
 #[derive(Clone, Debug)]
 pub(super) struct Admin {
     pub(super) driver: Arc<Driver>,
@@ -31,7 +30,6 @@ impl Admin {
         })
     }
 
-    /// Responds with what the array has.
     pub(super) async fn read<T>(&self, look: impl FnOnce(&Array) -> Result<T, array::Error>) -> Reply<T> {
         Ok(Json(self.driver.store.read(look).await?))
     }
@@ -45,7 +43,6 @@ impl Admin {
             .await?)
     }
 
-    /// Changes the array.
     pub(super) async fn change(
         &self,
         act: impl FnOnce(&mut Array) -> Result<Done<()>, array::Error>,

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 pub(crate) use self::array::CapabilityChange;
 pub use self::array::{
-    Attach, Attachment, Capability, HealthIssue, Node, NodeChange, NodeNew, Volume, VolumeChange, VolumeNew,
+    Attach, Attachment, Capability, Node, NodeChange, NodeNew, Volume, VolumeChange, VolumeNew,
 };
 pub use self::call::{
     Answer, Call, Comparison, Expectation, ExpectationResult, ExpectationStatus, Expected, ExpectedCount,
@@ -16,8 +16,9 @@ pub use self::fault::{BackendFault, Faults, Released, Scenario};
 pub(crate) use self::info::Changed;
 pub use self::info::{Counts, Info};
 pub use self::snapshot::{GroupSnapshot, GroupSnapshotNew, Snapshot, SnapshotNew};
-pub use self::storage::{NodeStorage, Pool, Storage, StorageHealthIssue};
+pub use self::storage::{NodeStorage, Pool, Storage};
 pub(crate) use self::storage::{PoolChange, StorageChange};
+pub use crate::array::{HealthIssue, StorageHealthIssue};
 pub use crate::fault::Report as FaultRule;
 pub use crate::journal::Peer as Caller;
 

@@ -1,19 +1,25 @@
 //! Health issues of volumes and of the storage behind nodes. Healthy ones have no entry.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use utoipa::ToSchema;
 
 use super::listing::{Listing, Page};
 use super::{Array, Capability, Change, Done, Error, NodeId, VolumeId};
 
 /// A health issue of a volume (VolumeHealth).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HealthIssue {
-    /// Its severity.
+    /// `UNKNOWN`, `DEGRADED`, `INACCESSIBLE` or `DATA_LOSS`.
+    #[schema(value_type = String)]
     pub status: Severity,
     /// Machine-readable reason (CamelCase).
     pub reason: String,
     /// Human-readable message.
+    #[serde(default)]
     pub message: String,
 }
 
@@ -32,17 +38,22 @@ pub enum Severity {
 }
 
 /// A health issue of the storage of nodes (StorageHealth).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StorageHealthIssue {
-    /// Its severity.
+    /// `UNKNOWN`, `DEGRADED` or `UNREACHABLE`.
+    #[schema(value_type = String)]
     pub status: StorageSeverity,
     /// Machine-readable reason (CamelCase).
     pub reason: String,
     /// Human-readable message.
+    #[serde(default)]
     pub message: String,
-    /// The affected capabilities; `None` for all.
+    /// The only capability that it affects, such as `block SINGLE_NODE_WRITER` or
+    /// `mount(ext4) MULTI_NODE_MULTI_WRITER`; absent for all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(serialize_with = "to_text", deserialize_with = "from_text")]
+    #[schema(value_type = Option<String>)]
     pub capability: Option<Capability>,
 }
 
@@ -66,6 +77,22 @@ pub struct UnhealthyVolume {
     pub volume: VolumeId,
     /// Empty if the volume is healthy.
     pub(crate) issues: Vec<HealthIssue>,
+}
+
+// === impl Severity ===
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+// === impl StorageSeverity ===
+
+impl fmt::Display for StorageSeverity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
 }
 
 // === impl Array ===
@@ -140,4 +167,20 @@ impl Array {
         let all = self.storage.get(&None);
         all.into_iter().chain(own).flatten().cloned().collect()
     }
+}
+
+fn to_text<S: Serializer>(capability: &Option<Capability>, serializer: S) -> Result<S::Ok, S::Error> {
+    capability.as_ref().map(ToString::to_string).serialize(serializer)
+}
+
+fn from_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Capability>, D::Error> {
+    let read = |text: String| {
+        Capability::read(&text).ok_or_else(|| {
+            D::Error::custom(format!(
+                "unknown capability \"{text}\": write it as volumes show theirs, such as block SINGLE_NODE_WRITER or \
+                 mount(ext4) MULTI_NODE_MULTI_WRITER"
+            ))
+        })
+    };
+    Option::deserialize(deserializer)?.map(read).transpose()
 }

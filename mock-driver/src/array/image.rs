@@ -10,7 +10,7 @@ use super::health::{StorageHealthIssue, UnhealthyVolume};
 use super::id::{NodeId, PoolName, SnapshotId};
 use super::node::NodeSettings;
 use super::snapshot::Snapshot;
-use super::volume::Volume;
+use super::volume::{Attachment, Volume};
 use super::{Array, Error, Settings};
 
 /// The whole state of an array in its stored form.
@@ -106,7 +106,8 @@ impl Array {
 // === impl Image ===
 
 impl Image {
-    /// Checks what the array relies on: unique ids and names, known pools, and complete groups.
+    /// Checks what the array relies on: unique ids and names, known pools, complete groups, attachments that exclude no other, and
+    /// health issues of existing volumes.
     ///
     /// # Errors
     /// The first contradiction, with its object.
@@ -135,8 +136,42 @@ impl Image {
                 format!("\"{pool}\" is no pool of the array, which has {known}"),
             ));
         }
+        self.check_groups()?;
+        for volume in &self.volumes {
+            let held: Vec<_> = volume.attachments.values().collect();
+            let excludes = |(index, one): (usize, &&Attachment)| {
+                let mut others = held[index + 1..].iter();
+                others.any(|other| !one.params.tolerates(&other.params))
+            };
+            if held.iter().enumerate().any(excludes) {
+                let reason = format!(
+                    "the access modes of volume \"{}\" exclude each other",
+                    volume.spec.id
+                );
+                return Err(wrong("attachments", reason));
+            }
+        }
+        let known: BTreeSet<_> = self.volumes.iter().map(|volume| &volume.spec.id).collect();
+        let mut unhealthy = self.unhealthy.iter().map(|unhealthy| &unhealthy.volume);
+        match unhealthy.find(|volume| !known.contains(volume)) {
+            Some(volume) => Err(wrong("unhealthy", format!("\"{volume}\" is not in volumes"))),
+            None => Ok(()),
+        }
+    }
+
+    fn check_groups(&self) -> Result<(), Error> {
+        let groups: BTreeSet<_> = self.groups.iter().map(|group| &group.id).collect();
+        let of_unknown = |snapshot: &&Arc<Snapshot>| {
+            let group = snapshot.group.as_ref();
+            group.is_some_and(|group| !groups.contains(group))
+        };
+        if let Some(snapshot) = self.snapshots.iter().find(of_unknown) {
+            let reason = format!("the group of \"{}\" is not in groups", snapshot.id);
+            return Err(wrong("snapshots", reason));
+        }
+        let snapshots: BTreeSet<_> = self.snapshots.iter().map(|snapshot| &snapshot.id).collect();
         for group in &self.groups {
-            let has = |id: &SnapshotId| self.snapshots.iter().any(|snapshot| snapshot.id == *id);
+            let has = |id: &SnapshotId| snapshots.contains(id);
             if let Some(member) = group.members.values().find(|id| !has(id)) {
                 let reason = format!(
                     "group \"{}\" has snapshot \"{member}\", which is not in snapshots",

@@ -8,7 +8,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::volume::Spec;
-use super::{Array, Error, NodeId};
+use super::{Array, Error, HealthIssue, NodeId};
 
 /// A page of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub struct Entry {
     pub spec: Arc<Spec>,
     /// The nodes that have it attached.
     pub nodes: Vec<NodeId>,
+    /// Its health issues.
+    pub issues: Vec<HealthIssue>,
 }
 
 /// A list from its token on.
@@ -49,6 +51,7 @@ impl Array {
         let entries = rest.map(|(_, volume)| Entry {
             spec: volume.spec.clone(),
             nodes: volume.attachments.keys().cloned().collect(),
+            issues: self.issues(volume.spec.id.as_str()).to_vec(),
         });
         Ok(listing.page(entries, |entry| entry.spec.id.as_str()))
     }

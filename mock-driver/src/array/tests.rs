@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::*;
 
 fn mk_settings() -> Settings {
@@ -244,4 +246,59 @@ fn errors_list_five_pools_parameters_or_segments_and_a_count() {
     }
     let choices = Values::OneOf(names().collect()).to_string();
     assert!(choices.ends_with("n004 and 795 more"), "{choices}");
+}
+
+#[test]
+fn image_that_contradicts_itself_is_refused() {
+    let mut array = Array::new(mk_settings(), 1);
+    array.create_volume(&mk_wanted("a")).unwrap();
+    array.create_volume(&mk_wanted("b")).unwrap();
+    let volume = array.volumes().next().unwrap().spec.id.to_string();
+    array.publish(&volume, "node-0", &mk_hold()).unwrap();
+    let issue = HealthIssue {
+        status: Severity::Degraded,
+        reason: "Slow".to_owned(),
+        message: String::new(),
+    };
+    array.set_volume_health(&volume, vec![issue]).unwrap();
+    let group = CreateGroupParams {
+        name: "g".to_owned(),
+        sources: [volume.clone()].into(),
+        parameters: BTreeMap::new(),
+    };
+    let ids = array.group_ids(&group);
+    let now = jiff::Timestamp::UNIX_EPOCH;
+    array
+        .create_group(
+            &group,
+            ids,
+            Timing {
+                now,
+                delay: Duration::ZERO,
+            },
+        )
+        .unwrap();
+    array.image().check(&mk_settings()).unwrap();
+    type Change = fn(&mut Image);
+    let changes: [(&str, Change); 3] = [
+        ("attachments", |image| {
+            let held = image
+                .volumes
+                .iter_mut()
+                .find(|volume| !volume.attachments.is_empty())
+                .unwrap();
+            let attachment = held.attachments.values().next().unwrap().clone();
+            held.attachments.insert("node-1".into(), attachment);
+        }),
+        ("snapshots", |image| image.groups.clear()),
+        ("unhealthy", |image| {
+            image.volumes.retain(|volume| volume.attachments.is_empty())
+        }),
+    ];
+    for (field, change) in changes {
+        let mut image = array.image();
+        change(&mut image);
+        let refused = image.check(&mk_settings()).unwrap_err().to_string();
+        assert!(refused.contains(field), "{field}: {refused}");
+    }
 }

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 
 use super::output::{Done, Failure, Output};
 use super::print::{json, print};
-use super::table::shown;
+use super::table::{shown, table};
 use crate::admin_api::client::{CallEvent, Calls, Client};
 use crate::admin_api::resource::{Call, Comparison, Expectation, ExpectationStatus, Expected, ExpectedCount};
 
@@ -114,9 +114,8 @@ struct CountArgs {
 // === impl CountArgs ===
 
 impl CountArgs {
-    fn counts(&self, volume: Option<&String>) -> Vec<ExpectedCount> {
+    fn counts(&self) -> Vec<ExpectedCount> {
         let with = |count: &ExpectedCount, at_least, at_most| ExpectedCount {
-            volume: count.volume.clone().or_else(|| volume.cloned()),
             at_least,
             at_most,
             ..count.clone()
@@ -187,7 +186,7 @@ impl JournalArgs {
                 let tracked = methods.chain(track.iter().cloned()).collect();
                 let expectation = Expectation {
                     tracked: Some(tracked),
-                    counts: counts.counts(volume.as_ref()),
+                    counts: counts.counts(),
                     any_order: *any_order,
                     expected: expected.clone(),
                     volume: volume.clone(),
@@ -214,25 +213,12 @@ impl JournalArgs {
 
 /// What was expected beside what came.
 fn beside(comparison: &[Comparison]) -> String {
-    let cell = |text: &Option<String>| shown(text.as_deref().unwrap_or("-"));
-    let cells = |row: &Comparison| [cell(&row.expected), cell(&row.came)];
-    let rows = comparison
-        .iter()
-        .map(|row| (cells(row), if row.agrees { "" } else { "differs" }));
-    let head = (["expected", "came"].map(str::to_owned), "");
-    let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
-    let width = |column: usize| {
-        rows.iter()
-            .map(|(cells, _)| cells[column].chars().count())
-            .max()
-            .unwrap_or(0)
-    };
-    let (first, second) = (width(0), width(1));
-    let line = |([expected, came], mark): &([String; 2], &str)| {
-        let line = format!("{expected:first$}  {came:second$}  {mark}");
-        format!("{}\n", line.trim_end())
-    };
-    rows.iter().map(line).collect()
+    let cell = |text: &Option<String>| text.clone().unwrap_or_default();
+    let rows = comparison.iter().map(|row| {
+        let agrees = if row.agrees { "yes" } else { "no" };
+        vec![cell(&row.expected), cell(&row.came), agrees.to_owned()]
+    });
+    table(&["EXPECTED", "CAME", "AGREES"], rows, None)
 }
 
 /// Reads METHOD or METHOD=CODE, with `,volume=PATTERN` and `,node=PATTERN`.

@@ -13,7 +13,6 @@ use super::resources::{
     BackendFaultCommand, FaultCommand, GroupCommand, NodeCommand, PoolCommand, ScenarioCommand,
     SnapshotCommand, StorageCommand, VolumeCommand,
 };
-use super::state::StateCommand;
 use crate::admin_api::client::Client;
 use crate::admin_api::resource::Attach;
 use crate::array::quantity;
@@ -133,11 +132,6 @@ pub(super) enum Command {
     },
     /// Return to the state after the start: array, rules, capabilities and journal.
     Reset,
-    /// Read a state directory, without a driver.
-    State {
-        #[command(subcommand)]
-        what: StateCommand,
-    },
 }
 
 #[derive(Args, Clone, Debug)]
@@ -266,7 +260,6 @@ impl Command {
                 client.reset().await?;
                 done("reset".to_owned(), output)
             }
-            Self::State { what } => what.run(),
         }
     }
 }
@@ -314,7 +307,6 @@ impl Choice {
     }
 }
 
-/// Parses a number of bytes.
 pub(super) fn size(text: &str) -> Result<u64, &'static str> {
     quantity::bytes(text).ok_or("must be a number of bytes, with or without a unit such as Mi or Gi")
 }

@@ -1,7 +1,5 @@
 //! Output or error of a command.
 
-use std::path::PathBuf;
-
 use clap::ValueEnum;
 
 use crate::admin_api::client::Error;
@@ -27,20 +25,14 @@ pub(super) enum Failure {
     Client(#[from] Error),
     #[error("{0}")]
     Usage(String),
-    #[error(transparent)]
-    State(crate::store::OpenError),
-    #[error("--state-dir: {} is in use by a running driver: stop it first, or ask it with `ctl info`, `ctl volumes` and \
-             the other commands", path.display())]
-    StateInUse { path: PathBuf },
 }
 
 // === impl Failure ===
 
 impl Failure {
-    /// The exit code.
     pub(super) fn code(&self) -> u8 {
         match self {
-            Self::Client(Error::Refused { .. }) | Self::State(_) | Self::StateInUse { .. } => 1,
+            Self::Client(Error::Refused { .. }) => 1,
             Self::Usage(_) => 2,
             Self::Client(
                 Error::Unreachable { .. } | Error::Late { .. } | Error::Broken { .. } | Error::Foreign { .. },

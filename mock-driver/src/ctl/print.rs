@@ -123,9 +123,12 @@ impl Print for Storage {
             .map(|(node, issue)| {
                 vec![
                     node.to_owned(),
-                    issue.status.clone(),
+                    issue.status.to_string(),
                     issue.reason.clone(),
-                    issue.capability.clone().unwrap_or_else(|| "every use".to_owned()),
+                    issue
+                        .capability
+                        .as_ref()
+                        .map_or_else(|| "every use".to_owned(), ToString::to_string),
                     issue.message.clone(),
                 ]
             })
@@ -157,13 +160,13 @@ rows! {
         "SIZE": size(volume.capacity_bytes),
         "POOL": volume.pool,
         "ATTACHED TO": joined(volume.attachments.iter().map(|held| held.node.as_str()), ","),
-        "HEALTH": health(volume.health.iter().map(|issue| issue.status.as_str())),
+        "HEALTH": health(volume.health.iter().map(|issue| issue.status.to_string())),
     }
     Node(node) {
         "NODE": node.id,
         "STATE": if node.registered { "registered" } else { "deregistered" },
         "TOPOLOGY": topology(&node.topology),
-        "STORAGE": health(node.health.iter().map(|issue| issue.status.as_str())),
+        "STORAGE": health(node.health.iter().map(|issue| issue.status.to_string())),
         "ATTACHED": node.attached,
         "LIMIT": limit(node.limit),
         "ADVERTISED": limit(node.advertised_limit),
@@ -253,7 +256,7 @@ fn topology(segments: &BTreeMap<String, String>) -> String {
 }
 
 /// Health issues as the text of a cell.
-fn health<'a>(issues: impl Iterator<Item = &'a str>) -> String {
+fn health(issues: impl Iterator<Item = String>) -> String {
     let issues = joined(issues, ",");
     if issues.is_empty() {
         "healthy".to_owned()

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 
 use super::command::size;
 use super::faults::add;
@@ -11,8 +13,7 @@ use super::print::{changed, done, print};
 use super::table;
 use crate::admin_api::client::Client;
 use crate::admin_api::resource::{
-    GroupSnapshotNew, HealthIssue, NodeChange, NodeNew, SnapshotNew, StorageHealthIssue, VolumeChange,
-    VolumeNew,
+    GroupSnapshotNew, NodeChange, NodeNew, SnapshotNew, StorageHealthIssue, VolumeChange, VolumeNew,
 };
 
 /// The message of health issues that are set here.
@@ -72,7 +73,7 @@ commands! {
             /** UNKNOWN, DEGRADED, INACCESSIBLE or DATA_LOSS. */ #[arg(default_value = "DEGRADED")] status: String,
             /** Machine-readable reason, in CamelCase. */ #[arg(long, default_value = "SetByHand")] reason: String
         ) => {
-            let issue = HealthIssue { status, reason, message: BY_CTL.to_owned() };
+            let issue = issue(json!({"status": status, "reason": reason, "message": BY_CTL}))?;
             let change = VolumeChange { health: Some(vec![issue]), ..VolumeChange::default() };
             changed(format!("set the health of {volume}"), &client.change_volume(&volume, &change).await?, output)
         },
@@ -166,7 +167,7 @@ commands! {
             /** Only the storage of this node. */ #[arg(long)] node: Option<String>,
             /** Only for volumes with this capability, such as 'block SINGLE_NODE_WRITER'. */ #[arg(long)] capability: Option<String>
         ) => {
-            let issue = StorageHealthIssue { status, reason, message: BY_CTL.to_owned(), capability };
+            let issue = issue(json!({"status": status, "reason": reason, "message": BY_CTL, "capability": capability}))?;
             set_storage_health(client, node, vec![issue], output).await
         },
         /// Clear the health issues of the storage.
@@ -241,6 +242,10 @@ commands! {
             done(format!("stopped {scenario}"), output)
         },
     }
+}
+
+fn issue<T: DeserializeOwned>(issue: Value) -> Result<T, Failure> {
+    serde_json::from_value(issue).map_err(|error| Failure::Usage(error.to_string()))
 }
 
 /// Sets the health issues of the storage of a node, or of all nodes.

@@ -42,10 +42,6 @@ impl Driver {
     /// The view that this process's node has of a volume.
     pub(crate) async fn view(&self, volume: &str) -> Result<ArrayVolume, Error> {
         let node = self.own_node();
-        if let Some(here) = &self.node {
-            let (device, disk) = (self.faults.device(volume, &node), self.faults.disk(volume, &node));
-            here.set_faults(volume, device, disk);
-        }
         if let Some(remote) = &self.remote {
             return self.remote_view(remote, volume, &node).await;
         }
@@ -262,13 +258,15 @@ impl Driver {
                 "devices of detached volumes are still there"
             );
         }
-        for volume in attached {
+        self.reconcile_devices(attached).await;
+    }
+
+    /// Attaches or detaches the devices of volumes. Failures are logged, and retried by the calls that need the device.
+    pub(super) async fn reconcile_devices(&self, volumes: impl IntoIterator<Item = String>) {
+        for volume in volumes {
             if let Err(error) = self.reconcile_device(&volume).await {
-                tracing::warn!(
-                    volume,
-                    error = error_chain(&error),
-                    "the device cannot be brought back"
-                );
+                let error = error_chain(&error);
+                tracing::warn!(volume, error, "the device cannot be attached or detached");
             }
         }
     }

@@ -15,10 +15,7 @@ use tonic::Code;
 use crate::admin_api::Endpoint;
 use crate::admin_api::client::{self, Client};
 use crate::admin_api::resource;
-use crate::array::{
-    Attachment, Capability, HealthIssue, PublishParams, Segments, Severity, StorageHealthIssue,
-    StorageSeverity,
-};
+use crate::array::{Attachment, Capability, PublishParams, Segments, StorageHealthIssue};
 use crate::driver::locks::{BusyRule, Guard, Key, LockMode, LockTable, Scope};
 use crate::error_chain;
 use crate::node::{self, ArrayVolume, Node};
@@ -161,7 +158,7 @@ impl RemoteArray {
         Ok(Some(ArrayVolume {
             bytes: found.capacity_bytes,
             attachment: attachment.map(read_attachment).transpose()?,
-            issues: found.health.into_iter().map(read_issue).collect(),
+            issues: found.health,
         }))
     }
 
@@ -210,7 +207,7 @@ impl RemoteArray {
         let storage = self.client.storage().await.map_err(|error| no_array(&error))?;
         let own = storage.nodes.into_iter().filter(|own| own.node == node);
         let all = storage.health.into_iter().chain(own.flat_map(|own| own.health));
-        Ok(all.map(read_storage_issue).collect())
+        Ok(all.collect())
     }
 
     /// Adds a node to the array.
@@ -266,23 +263,6 @@ fn read_attachment(attachment: &resource::Attachment) -> Result<Attachment, node
             readonly: attachment.readonly,
         },
     })
-}
-
-fn read_issue(issue: resource::HealthIssue) -> HealthIssue {
-    HealthIssue {
-        status: serde_json::from_value(issue.status.into()).unwrap_or(Severity::Unknown),
-        reason: issue.reason,
-        message: issue.message,
-    }
-}
-
-fn read_storage_issue(issue: resource::StorageHealthIssue) -> StorageHealthIssue {
-    StorageHealthIssue {
-        status: serde_json::from_value(issue.status.into()).unwrap_or(StorageSeverity::Unknown),
-        reason: issue.reason,
-        message: issue.message,
-        capability: issue.capability.as_deref().and_then(Capability::read),
-    }
 }
 
 #[cfg(test)]

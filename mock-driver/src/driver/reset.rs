@@ -1,6 +1,7 @@
 //! The state between tests: import of a fixture, and the return to the state after the start.
 //!
-//! A reset cancels the calls and operations that run, as a crash does, and waits for them: none acts on the array afterwards.
+//! Both cancel the calls and operations that run, as a crash does, and wait for them: none acts on the array afterwards. They do not
+//! wait for streams, which depend on their client; those end with the next message.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -30,7 +31,7 @@ pub(crate) struct InitialServices {
     pub(super) node: Option<NodeInfo>,
 }
 
-/// What runs until the next reset.
+/// What runs until the next reset or import.
 #[derive(Debug)]
 pub(crate) struct ResetScope {
     current: Mutex<(CancellationToken, TaskTracker)>,
@@ -45,7 +46,8 @@ pub(crate) struct ResetScope {
 /// A running call or operation, for which a reset waits until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Entered {
-    cancelled: CancellationToken,
+    /// Cancelled by a reset.
+    pub(crate) cancelled: CancellationToken,
     _running: TaskTrackerToken,
 }
 
@@ -133,11 +135,12 @@ impl Entered {
 // === impl Driver ===
 
 impl Driver {
-    /// Replaces the state of the array. Volumes and snapshots that the new state has, too, keep their bytes.
+    /// Replaces the state of the array. Volumes and snapshots that the new state has, too, keep their bytes. Cancels running calls.
     ///
     /// # Errors
-    /// The node of this process uses a volume, or the image contradicts itself; nothing has changed then.
+    /// The node of this process uses a volume, or the image contradicts itself; the array has not changed then.
     pub(crate) async fn import(&self, image: Image) -> Result<(), Error> {
+        let _reset = self.interrupt().await;
         let (before, _locked) = self.replace_array(image).await?;
         let kept: BTreeSet<FileId> = self.store.peek(FileId::all_of).into_iter().collect();
         for gone in before.iter().filter(|id| !kept.contains(*id)) {
@@ -156,11 +159,7 @@ impl Driver {
     /// # Errors
     /// The node of this process uses a volume; then at most the rules have changed.
     pub(crate) async fn reset(&self) -> Result<(), Error> {
-        let _reset = self.reset_scope.reset().await;
-        self.volume_files.settle().await;
-        if let Some(node) = &self.node {
-            node.settle().await;
-        }
+        let _reset = self.interrupt().await;
         let restarted = self.faults.restart();
         restarted.map_err(|conflict| Invalid::new("rules", conflict.to_string()))?;
         let played = scenario::play(&self.initial.scenarios, &self.initial.stubs, &self.faults);
@@ -184,6 +183,16 @@ impl Driver {
             journal.reset();
         }
         Ok(())
+    }
+
+    /// Cancels running calls and operations, and waits for their steps on files and devices.
+    async fn interrupt(&self) -> Reset<'_> {
+        let reset = self.reset_scope.reset().await;
+        self.volume_files.settle().await;
+        if let Some(node) = &self.node {
+            node.settle().await;
+        }
+        reset
     }
 
     /// Returns the files of the volumes and snapshots before, and their locks: no operation uses them meanwhile.
@@ -211,9 +220,7 @@ impl Driver {
         self.store.replace(image).await?;
         self.reset_scope.cancel_copies();
         changed.append(&mut self.store.peek(volumes));
-        for volume in &changed {
-            self.reconcile_device(volume).await?;
-        }
+        self.reconcile_devices(changed).await;
         self.resume_copies();
         Ok((files, locked))
     }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tonic::Code;
 use wildmatch::WildMatch;
@@ -19,6 +18,22 @@ use super::parse::{RuleError, deserialize, yes};
 use super::pattern::Pattern;
 use super::rule::{Action, CallEnd, Match, Methods, Phase, Rule, RuleKind};
 use crate::rpc::method::Method;
+
+/// A type of backend faults: its name, its effect as in the cookbook, and its fields.
+macro_rules! backend_fault {
+    ($kind:literal: $about:literal, $fault:ident { $($field:ident: $type:ty),* }) => {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields, rename_all = "kebab-case")]
+        pub(super) struct $fault {
+            $($field: Option<$type>),*
+        }
+
+        impl $fault {
+            pub(super) const TYPE: &'static str = $kind;
+            pub(super) const ABOUT: &'static str = $about;
+        }
+    };
+}
 
 mod busy;
 mod damaged_filesystem;
@@ -38,17 +53,6 @@ mod slow_node;
 mod tokens_expired;
 mod tracking_off;
 mod wrong_device;
-
-/// A type of backend faults, with its own fields.
-trait BackendFault: DeserializeOwned {
-    const TYPE: &'static str;
-
-    /// Its effect, as in the cookbook.
-    const ABOUT: &'static str;
-
-    /// Makes the rule refuse or delay calls, or change what the array reports.
-    fn add_to(self, rule: &mut Rule) -> Result<(), FieldError>;
-}
 
 macro_rules! backend_faults {
     ($($module:ident::$fault:ident)+) => {

@@ -4,7 +4,9 @@ use std::borrow::Cow;
 
 use http::HeaderMap;
 use prost_reflect::{DynamicMessage, MapKey};
+use serde_json::Value;
 
+use super::field_path;
 use super::io::Io;
 use super::reservation::{ReservationKey, Reservations};
 use crate::journal::Peer;
@@ -28,6 +30,15 @@ pub(crate) trait CallInfo {
     fn message(&self) -> Option<Cow<'_, DynamicMessage>> {
         None
     }
+    /// The request as JSON with all its fields.
+    fn json(&self) -> Cow<'_, Value> {
+        let message = self.message();
+        Cow::Owned(
+            message
+                .map(|message| field_path::json(&message))
+                .unwrap_or_default(),
+        )
+    }
     /// The metadata of the call, of which the deadline is a part.
     fn headers(&self) -> Option<&HeaderMap> {
         None
@@ -36,7 +47,6 @@ pub(crate) trait CallInfo {
     fn io(&self) -> Option<Io<'_>> {
         None
     }
-    /// The calling process.
     fn peer(&self) -> Option<Peer> {
         None
     }
@@ -83,7 +93,6 @@ pub(crate) trait CallInfo {
 /// The location of a volume from a call's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VolumeLocation {
-    /// The array has it.
     pub(crate) exists: bool,
     /// It is attached to the call's node.
     pub(crate) here: bool,
@@ -96,11 +105,9 @@ pub(crate) struct VolumeLocation {
 pub(crate) struct ArrayUsage {
     pub(crate) volumes: u64,
     pub(crate) bytes: u64,
-    /// The requested bytes.
     pub(crate) asked: u64,
     /// Number of volumes on the call's node.
     pub(crate) on_node: u64,
-    /// The requested object exists already.
     pub(crate) is_repeat: bool,
 }
 
@@ -109,16 +116,17 @@ pub(super) fn is_for_array(path: &str) -> bool {
     !path.starts_with("/csi.v1.Node/") && !path.starts_with("/csi.v1.Identity/")
 }
 
-/// The key under which a call reserves capacity, if it uses any that limits count.
-pub(super) fn reservation_key(call: &dyn CallInfo) -> Option<ReservationKey> {
+/// The capacity that a call reserves, with its bytes, if it uses any that limits count.
+pub(super) fn reserved_by(call: &dyn CallInfo) -> Option<(ReservationKey, u64)> {
     match call.path() {
-        PUBLISH => Some(ReservationKey::Attach {
-            node: call.node().to_owned(),
-            volume: call.volume().to_owned(),
-        }),
-        CREATE => Some(ReservationKey::Create {
-            name: call.name().to_owned(),
-        }),
+        PUBLISH => {
+            let (node, volume) = (call.node().to_owned(), call.volume().to_owned());
+            Some((ReservationKey::Attach { node, volume }, 0))
+        }
+        CREATE => {
+            let name = call.name().to_owned();
+            Some((ReservationKey::Create { name }, call.size()))
+        }
         _ => None,
     }
 }

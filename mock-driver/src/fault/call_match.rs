@@ -12,7 +12,6 @@ use super::value_match::ValueMatch;
 use crate::journal::Peer;
 use crate::rpc::timeout;
 
-/// Conditions on the calling process.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct PeerMatch {

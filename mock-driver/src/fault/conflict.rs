@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::overlay::{DeviceFault, Overlay};
-use super::rule::{CallEnd, State};
+use super::rule::{CallEnd, LocationMatch, Match, State};
 use super::rule_state::RuleState;
 use super::{FIRST_STATE, Faults, Origin, Rule};
 
@@ -35,15 +35,13 @@ pub enum RuleConflict {
 
 /// The part of the driver that a rule changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum Needs {
     /// Calls only, which a proxy has, too.
     #[default]
     Calls,
-    /// The services of this driver.
     Services,
-    /// The array.
     Array,
-    /// The node.
     Node,
 }
 
@@ -65,13 +63,18 @@ impl fmt::Display for Needs {
 // === impl Rule ===
 
 impl Rule {
+    fn is_about_absent_volumes(&self) -> bool {
+        let is_absent = |matches: &Match| matches.r#while.volume == Some(LocationMatch::Absent);
+        is_absent(&self.matches) || self.matches.not.as_deref().is_some_and(is_absent)
+    }
+
     fn needs(&self) -> Needs {
         match (&self.overlay, &self.action.end) {
             (Some(Overlay::Device(_, DeviceFault::Absent) | Overlay::Disk(..)), _) => Needs::Node,
             (Some(Overlay::FrozenList(_) | Overlay::ListLacks(_) | Overlay::ListAdds(..)), _) => Needs::Array,
             (Some(Overlay::Device(_, DeviceFault::Wrong(_)) | Overlay::NotReady(_)), _)
             | (None, Some(CallEnd::Capabilities(_))) => Needs::Services,
-            (None, _) if self.counts_volumes => Needs::Array,
+            (None, _) if self.counts_volumes || self.is_about_absent_volumes() => Needs::Array,
             (None, _) => Needs::Calls,
         }
     }
@@ -130,8 +133,8 @@ impl Faults {
     }
 }
 
-/// Checks that this process has what an origin's rules change, that no id of theirs belongs to another origin, and that some
-/// rule sets each state that they need. `there` are the rules that stay.
+/// Checks that this process has what an origin's rules change, that no id of theirs belongs to another origin or kind, and that
+/// some rule sets each state that they need. `there` are the rules that stay.
 pub(super) fn check(
     there: &[&Arc<RuleState>],
     origin: Origin,
@@ -147,15 +150,13 @@ pub(super) fn check(
                 needs,
             });
         }
-        let owner = there
-            .iter()
-            .find(|other| other.rule.kind == rule.kind && other.rule.id == rule.id)
-            .map(|other| other.origin);
-        if let Some(owner) = owner.filter(|owner| *owner != origin) {
+        // In the journal, rules and backend faults share the ids.
+        let mut same_id = there.iter().filter(|other| other.rule.id == rule.id);
+        if let Some(other) = same_id.find(|other| other.origin != origin || other.rule.kind != rule.kind) {
             return Err(RuleConflict::Id {
                 id: rule.id.clone(),
-                kind: rule.kind.name(),
-                owner,
+                kind: other.rule.kind.name(),
+                owner: other.origin,
             });
         }
         let sets = |rule: &Rule, state: &str| {

@@ -4,13 +4,12 @@ use std::sync::PoisonError;
 
 use tokio::time;
 
-use super::call_info::{CallInfo, reservation_key};
+use super::call_info::{CallInfo, reserved_by};
 use super::reservation::Reservation;
 use super::rule::{Phase, RuleKind};
 use super::rule_state::ActiveFault;
 use super::{Faults, Hang};
 
-/// The faults of one call.
 #[derive(Debug, Default)]
 pub(crate) struct Decision {
     /// The first matching rule. One of phase `after` has not been applied yet: see [`Faults::apply`].
@@ -47,11 +46,7 @@ impl Faults {
         // Locked until the rule counts the call: a rule that is removed meanwhile releases it.
         let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
         let mut decision = Decision::default();
-        if rules.is_empty() {
-            return decision;
-        }
         let now = self.began.elapsed();
-        let mut has_backend_faults = false;
         // Locked until the rules have fired and the reservation exists, so that concurrent calls are decided one after
         // another. A call drops its reservation only after the array has changed, so limits always count it.
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
@@ -59,10 +54,7 @@ impl Faults {
         for rule_state in rules.iter().filter(|rule_state| rule_state.is_enabled()) {
             let is_asked = match rule_state.rule.kind {
                 RuleKind::Rule => decision.rule.is_none(),
-                RuleKind::BackendFault => {
-                    has_backend_faults = true;
-                    !decision.is_refused()
-                }
+                RuleKind::BackendFault => !decision.is_refused(),
             };
             let matches = &rule_state.rule.matches;
             let is_of_kind = matches.io.is_some() == call.io().is_some();
@@ -81,9 +73,10 @@ impl Faults {
                 RuleKind::BackendFault => decision.add(active),
             }
         }
-        if has_backend_faults && !decision.is_refused() {
-            decision.reservation = reservation_key(call)
-                .map(|key| Reservation::new(key, call.size(), &self.reservations, &mut reserved));
+        // Also without a limit: one that is set while the call runs counts it.
+        if !decision.is_refused() {
+            decision.reservation = reserved_by(call)
+                .map(|(key, bytes)| Reservation::new(key, bytes, &self.reservations, &mut reserved));
         }
         decision
     }

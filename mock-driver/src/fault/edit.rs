@@ -9,22 +9,16 @@ use prost_reflect::{
 };
 use serde_json::{Map, Value, json};
 
-/// A path and its new value.
+use super::field_path::{self, Target};
+
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Edits(Vec<Edit>);
 
 #[derive(Clone, Debug, PartialEq)]
 struct Edit {
     path: Vec<String>,
-    /// Null removes the field.
-    value: Value,
-}
-
-/// Sets a value along a path.
-struct Setter<'a> {
-    value: &'a Value,
-    /// Adds missing list entries, to check the rest of the path.
-    is_trial: bool,
+    /// `None` removes the field.
+    value: Option<Field>,
 }
 
 // === impl Edits ===
@@ -38,177 +32,102 @@ impl Edits {
         edits_by_path: &Map<String, Value>,
         reply: &MessageDescriptor,
     ) -> Result<Self, (String, String)> {
-        let mut edits = Vec::new();
-        for (path, value) in edits_by_path {
-            let edit = Edit {
-                path: path.split('.').map(str::to_owned).collect(),
-                value: value.clone(),
-            };
-            let trial = Setter {
-                value,
-                is_trial: true,
-            };
-            trial
-                .set(&mut DynamicMessage::new(reply.clone()), &edit.path)
-                .map_err(|reason| (path.clone(), reason))?;
-            edits.push(edit);
-        }
-        Ok(Self(edits))
+        let read = |(path, value): (&String, &Value)| {
+            let parts = field_path::parts(path);
+            let target = field_path::check(reply, &parts);
+            let value = target.and_then(|target| match value.is_null() {
+                true => Ok(None),
+                false => parsed(&target, value),
+            });
+            match value {
+                Ok(value) => Ok(Edit { path: parts, value }),
+                Err(reason) => Err((path.clone(), reason)),
+            }
+        };
+        edits_by_path.iter().map(read).collect::<Result<_, _>>().map(Self)
     }
 
     /// Applies the edits. Paths to absent entries, such as the third entry of two, have no effect.
     pub(crate) fn apply(&self, reply: &mut DynamicMessage) {
-        for edit in &self.0 {
-            let setter = Setter {
-                value: &edit.value,
-                is_trial: false,
-            };
-            setter
-                .set(reply, &edit.path)
-                .expect("an edit must fit the type it was checked against");
+        for Edit { path, value } in &self.0 {
+            set(reply, path, value.as_ref());
         }
     }
 }
 
-// === impl Setter ===
-
-impl Setter<'_> {
-    fn set(&self, message: &mut DynamicMessage, path: &[String]) -> Result<(), String> {
-        let (field, rest) = split(&message.descriptor(), path)?;
-        if rest.is_empty() {
-            if self.value.is_null() {
-                message.clear_field(&field);
-            } else {
-                message.set_field(&field, parsed(&field, self.value.clone())?);
-            }
-            return Ok(());
-        }
-        if field.is_map() {
-            return self.set_entry(message, &field, rest);
-        }
-        if field.is_list() {
-            return self.set_element(message, &field, rest);
-        }
-        if self.value.is_null() && !message.has_field(&field) && !self.is_trial {
-            return Ok(());
-        }
-        match message.get_field_mut(&field).as_message_mut() {
-            Some(inner) => self.set(inner, rest),
-            None => Err(format!("\"{}\" has no fields of its own", field.name())),
-        }
-    }
-
-    fn set_entry(
-        &self,
-        message: &mut DynamicMessage,
-        field: &FieldDescriptor,
-        rest: &[String],
-    ) -> Result<(), String> {
-        // Keys may contain dots, as those of topologies and labels do.
-        let text = rest.join(".");
-        let key = MapKey::String(text.clone());
-        let value = if self.value.is_null() {
-            None
-        } else {
-            let whole = parsed(field, json!({ text: self.value }))?;
-            whole.as_map().and_then(|map| map.get(&key).cloned())
-        };
-        if let Some(map) = message.get_field_mut(field).as_map_mut() {
-            match value {
-                Some(value) => map.insert(key, value),
-                None => map.remove(&key),
-            };
-        }
-        Ok(())
-    }
-
-    fn set_element(
-        &self,
-        message: &mut DynamicMessage,
-        field: &FieldDescriptor,
-        rest: &[String],
-    ) -> Result<(), String> {
-        let which = match rest[0].as_str() {
-            "*" => None,
-            number => Some(number.parse::<usize>().map_err(|_| {
-                format!(
-                    "\"{}\" is a list: \"{number}\" must be the number of an entry, from 0, or *",
-                    field.name()
-                )
-            })?),
-        };
-        let replacement = match rest.len() {
-            1 if !self.value.is_null() => {
-                let whole = parsed(field, json!([self.value]))?;
-                whole.as_list().and_then(|list| list.first().cloned())
-            }
-            _ => None,
-        };
-        let Some(list) = message.get_field_mut(field).as_list_mut() else {
-            return Ok(());
-        };
-        if self.is_trial && list.is_empty() {
-            list.push(empty_element(field));
-        }
-        if self.value.is_null() && rest.len() == 1 {
-            match which {
-                None => list.clear(),
-                Some(number) if number < list.len() => {
-                    list.remove(number);
+/// Sets the field at a path that was checked.
+fn set(message: &mut DynamicMessage, path: &[String], value: Option<&Field>) {
+    let Some((first, rest)) = path.split_first() else {
+        return;
+    };
+    let Some(field) = message.descriptor().get_field_by_name(first) else {
+        return;
+    };
+    match value {
+        Some(value) if rest.is_empty() => message.set_field(&field, value.clone()),
+        None if rest.is_empty() => message.clear_field(&field),
+        None if !message.has_field(&field) => {}
+        value => {
+            let field = message.get_field_mut(&field);
+            if let Some(map) = field.as_map_mut() {
+                let key = MapKey::String(rest.join("."));
+                match value {
+                    Some(value) => drop(map.insert(key, value.clone())),
+                    None => drop(map.remove(&key)),
                 }
-                Some(_) => {}
-            }
-            return Ok(());
-        }
-        for (number, element) in list.iter_mut().enumerate() {
-            if !self.is_trial && which.is_some_and(|which| which != number) {
-                continue;
-            }
-            match (&replacement, element.as_message_mut()) {
-                (Some(replacement), _) => *element = replacement.clone(),
-                (None, Some(inner)) => self.set(inner, &rest[1..])?,
-                (None, None) => return Err(format!("entries of \"{}\" have no fields", field.name())),
+            } else if let Some(list) = field.as_list_mut() {
+                set_elements(list, rest, value);
+            } else if let Some(inner) = field.as_message_mut() {
+                set(inner, rest, value);
             }
         }
-        Ok(())
     }
 }
 
-pub(super) fn split<'p>(
-    message: &MessageDescriptor,
-    path: &'p [String],
-) -> Result<(FieldDescriptor, &'p [String]), String> {
-    let (first, rest) = path
-        .split_first()
-        .map_or(("", path), |(first, rest)| (first.as_str(), rest));
-    let field = message.get_field_by_name(first).ok_or_else(|| {
-        let names: Vec<String> = message.fields().map(|field| field.name().to_owned()).collect();
-        match names.is_empty() {
-            true => format!("{} has no fields", message.name()),
-            false => format!(
-                "{} has no field \"{first}\"; it has {}",
-                message.name(),
-                names.join(", ")
-            ),
+/// Sets entries of a list, or a field of each.
+fn set_elements(list: &mut Vec<Field>, path: &[String], value: Option<&Field>) {
+    let (which, rest) = (path[0].parse::<usize>().ok(), &path[1..]);
+    if rest.is_empty() && value.is_none() {
+        match which {
+            None => list.clear(),
+            Some(number) if number < list.len() => drop(list.remove(number)),
+            Some(_) => {}
         }
-    })?;
-    Ok((field, rest))
-}
-
-/// The field's value from its JSON.
-fn parsed(field: &FieldDescriptor, value: Value) -> Result<Field, String> {
-    let whole = json!({ field.name(): value });
-    let message = DynamicMessage::deserialize(field.parent_message().clone(), &whole)
-        .map_err(|error| format!("the value does not fit: {error}"))?;
-    Ok(message.get_field(field).into_owned())
-}
-
-fn empty_element(field: &FieldDescriptor) -> Field {
-    let kind = field.kind();
-    match kind.as_message() {
-        Some(message) => Field::Message(DynamicMessage::new(message.clone())),
-        None => Field::default_value(&kind),
+        return;
     }
+    let elements = list.iter_mut().enumerate();
+    for (_, element) in elements.filter(|(number, _)| which.is_none_or(|which| which == *number)) {
+        match value {
+            Some(value) if rest.is_empty() => *element = value.clone(),
+            value => {
+                if let Some(inner) = element.as_message_mut() {
+                    set(inner, rest, value);
+                }
+            }
+        }
+    }
+}
+
+/// The value of a target from its JSON.
+fn parsed(target: &Target, value: &Value) -> Result<Option<Field>, String> {
+    let whole = |field: &FieldDescriptor, value: Value| {
+        let whole = json!({ field.name(): value });
+        let message = DynamicMessage::deserialize(field.parent_message().clone(), &whole)
+            .map_err(|error| format!("the value does not fit: {error}"))?;
+        Ok::<_, String>(message.get_field(field).into_owned())
+    };
+    Ok(match target {
+        Target::Field(field) => Some(whole(field, value.clone())?),
+        Target::Entry(field, key) => {
+            let map = whole(field, json!({ key: value }))?;
+            let key = MapKey::String(key.clone());
+            map.as_map().and_then(|map| map.get(&key).cloned())
+        }
+        Target::Element(field) => {
+            let list = whole(field, json!([value]))?;
+            list.as_list().and_then(|list| list.first().cloned())
+        }
+    })
 }
 
 #[cfg(test)]

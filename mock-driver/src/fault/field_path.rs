@@ -1,37 +1,58 @@
-//! Paths to the fields of a request, with the field names of the proto file, the keys of map entries, and the index of list entries
+//! Paths to the fields of a message, with the field names of the proto file, the keys of map entries, and the index of list entries
 //! or `*` for any: `volume_capability.access_mode.mode`, `volume_capabilities.*.access_mode.mode`, `parameters.tier`.
 
 use std::borrow::Cow;
 
-use prost_reflect::{DynamicMessage, MessageDescriptor, SerializeOptions};
+use prost_reflect::{DynamicMessage, FieldDescriptor, MessageDescriptor, SerializeOptions};
 use serde_json::Value;
 
-use super::edit::split;
 use crate::rpc::validate::TOKENS;
 
-/// Checks a path against the type of the request.
+/// What a path leads to.
+pub(super) enum Target {
+    Field(FieldDescriptor),
+    /// The entry of a map with this key.
+    Entry(FieldDescriptor, String),
+    /// One entry of a list, or all of them.
+    Element(FieldDescriptor),
+}
+
+/// Checks a path against the type of the message.
 ///
 /// # Errors
 /// Why the message has no such field.
-pub(super) fn check(message: &MessageDescriptor, path: &[String]) -> Result<(), String> {
-    let (field, rest) = split(message, path)?;
-    if field.is_map() {
-        return Ok(());
-    }
+pub(super) fn check(message: &MessageDescriptor, path: &[String]) -> Result<Target, String> {
+    let (first, rest) = path
+        .split_first()
+        .map_or(("", path), |(first, rest)| (first.as_str(), rest));
+    let field = message.get_field_by_name(first).ok_or_else(|| {
+        let names: Vec<String> = message.fields().map(|field| field.name().to_owned()).collect();
+        match names.is_empty() {
+            true => format!("{} has no fields", message.name()),
+            false => format!(
+                "{} has no field \"{first}\"; it has {}",
+                message.name(),
+                names.join(", ")
+            ),
+        }
+    })?;
     let rest = match rest.split_first() {
-        Some((index, rest)) if field.is_list() && (index == "*" || index.parse::<usize>().is_ok()) => rest,
-        Some(_) if field.is_list() => {
+        None => return Ok(Target::Field(field)),
+        // Keys may contain dots, as those of topologies and labels do.
+        Some(_) if field.is_map() => return Ok(Target::Entry(field, rest.join("."))),
+        Some((index, _)) if field.is_list() && index != "*" && index.parse::<usize>().is_err() => {
             return Err(format!(
                 "\"{}\" is a list: write the number of an entry, from 0, or *",
                 field.name()
             ));
         }
-        _ => rest,
+        Some((_, [])) if field.is_list() => return Ok(Target::Element(field)),
+        Some((_, rest)) if field.is_list() => rest,
+        Some(_) => rest,
     };
-    match (rest.is_empty(), field.kind().as_message()) {
-        (true, _) => Ok(()),
-        (false, Some(inner)) => check(inner, rest),
-        (false, None) => Err(format!("\"{}\" has no fields of its own", field.name())),
+    match field.kind().as_message() {
+        Some(inner) => check(inner, rest),
+        None => Err(format!("\"{}\" has no fields of its own", field.name())),
     }
 }
 
@@ -45,7 +66,7 @@ pub(super) fn parts(path: &str) -> Vec<String> {
 }
 
 /// A message as JSON with all its fields.
-pub(super) fn json(message: &DynamicMessage) -> Value {
+pub(crate) fn json(message: &DynamicMessage) -> Value {
     let options = SerializeOptions::new()
         .use_proto_field_name(true)
         .stringify_64_bit_integers(false)

@@ -65,7 +65,7 @@ impl FaultFile {
     pub(crate) fn announce(&self, journal: Option<&Journal>) {
         tracing::info!(file = %self.path.display(), rules = self.ids.len(), "fault rules in force");
         if let Some(journal) = journal {
-            journal.faults_loaded(&self.path, &self.ids);
+            journal.faults_loaded(&self.path, self.ids.len(), Ok(&self.ids));
         }
     }
 
@@ -93,7 +93,7 @@ impl FaultFile {
                             "fault rules not reloaded, the old ones stay"
                         );
                         if let Some(journal) = journal {
-                            journal.faults_rejected(&self.path, faults.len(), &error);
+                            journal.faults_loaded(&self.path, faults.len(), Err(&error));
                         }
                     }
                 }

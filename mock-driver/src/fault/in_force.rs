@@ -6,7 +6,6 @@ use super::{Faults, overlays};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ListOverlay {
     pub(crate) is_frozen: bool,
-    /// Omitted volumes.
     pub(crate) lacks: Vec<VolumeNodePattern>,
     /// Volumes reported on a wrong node.
     pub(crate) adds: Vec<(VolumeNodePattern, String)>,
@@ -49,7 +48,6 @@ impl Faults {
         })
     }
 
-    /// Whether Probe reports ready.
     pub(crate) fn is_ready(&self) -> bool {
         let now = self.began.elapsed();
         !overlays(&self.rules()).any(|(overlay, since)| {

@@ -14,7 +14,6 @@ use crate::array::quantity;
 #[serde(try_from = "Names")]
 pub(crate) struct IoKinds(pub(super) Vec<IoKind>);
 
-/// An operation on a published volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IoKind {
     Read,
@@ -30,7 +29,6 @@ pub(crate) enum IoKind {
     Detach,
 }
 
-/// An operation, as rules see it.
 pub(crate) struct Io<'a> {
     pub(crate) kind: IoKind,
     /// The bytes of the file; `None` if the operation has none.
@@ -77,7 +75,6 @@ pub(crate) enum IoEnd {
     LoseUnsynced,
 }
 
-/// The error of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct IoError(pub(crate) Errno);

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
-
 use super::pattern::Pattern;
 
 /// A change of a backend fault to the array's reports. An absent pattern matches all.
@@ -20,14 +18,12 @@ pub(crate) enum Overlay {
     NotReady(Option<Duration>),
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug)]
 pub(crate) struct VolumeNodePattern {
-    pub(super) volume: Option<Pattern>,
-    pub(super) node: Option<Pattern>,
+    volume: Option<Pattern>,
+    node: Option<Pattern>,
 }
 
-/// A stale list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StaleList {
     /// Its start, which identifies it.
@@ -57,7 +53,10 @@ pub enum DiskFault {
 // === impl VolumeNodePattern ===
 
 impl VolumeNodePattern {
-    /// Both patterns match.
+    pub(super) fn new(volume: Option<Pattern>, node: Option<Pattern>) -> Self {
+        Self { volume, node }
+    }
+
     pub(crate) fn matches(&self, volume: &str, node: &str) -> bool {
         let matches = |pattern: &Option<Pattern>, text: &str| {
             pattern.as_ref().is_none_or(|pattern| pattern.matches(text))

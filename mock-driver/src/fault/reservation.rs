@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex};
 
-/// The reservations of all in-flight calls.
 #[derive(Debug, Default)]
 pub(crate) struct Reservations(BTreeMap<ReservationKey, ReservedAmount>);
 

@@ -53,8 +53,7 @@ impl Response {
     /// # Errors
     /// A field of the request does not fit where the response uses it.
     pub(super) fn render(&self, call: &dyn CallInfo) -> Result<Vec<Vec<u8>>, String> {
-        let request = call.message().map(|message| field_path::json(&message));
-        self.encode(&request.unwrap_or_default())
+        self.encode(&call.json())
     }
 
     fn encode(&self, request: &Value) -> Result<Vec<Vec<u8>>, String> {
@@ -90,10 +89,15 @@ fn literal(path: &str) -> Option<&str> {
 
 /// The value with its texts as they are, whatever braces they have.
 pub(crate) fn escape(value: &mut Value) {
+    replace_texts(value, &|text| text.replace("{{", r#"{{"{{"}}"#));
+}
+
+/// Replaces all texts in a value.
+pub(crate) fn replace_texts(value: &mut Value, by: &impl Fn(&str) -> String) {
     match value {
-        Value::String(text) => *text = text.replace("{{", r#"{{"{{"}}"#),
-        Value::Array(items) => items.iter_mut().for_each(escape),
-        Value::Object(fields) => fields.values_mut().for_each(escape),
+        Value::String(text) => *text = by(text),
+        Value::Array(items) => items.iter_mut().for_each(|item| replace_texts(item, by)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| replace_texts(field, by)),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
@@ -111,8 +115,8 @@ fn check_templates(value: &Value, request: &MessageDescriptor) -> Result<(), Str
             if field_path::is_secret(path) {
                 return Err(format!("{whole}: a reply must not have a secret of the request"));
             }
-            field_path::check(request, &field_path::parts(path))
-                .map_err(|reason| format!("{whole}: {reason}"))
+            let checked = field_path::check(request, &field_path::parts(path));
+            checked.map(drop).map_err(|reason| format!("{whole}: {reason}"))
         }),
         Value::Array(items) => items.iter().try_for_each(|item| check_templates(item, request)),
         Value::Object(fields) => fields

@@ -14,7 +14,6 @@ use super::call_info::{CallInfo, VolumeLocation};
 use super::call_match::{DeadlineMatch, PeerMatch, metadata};
 use super::condition::Condition;
 use super::edit::Edits;
-use super::field_path;
 use super::io::{Bytes, IoEnd, IoKinds, IoMatch, Offsets};
 use super::overlay::Overlay;
 use super::pattern::Pattern;
@@ -63,9 +62,7 @@ pub(crate) struct Match {
     pub(super) node: Option<Pattern>,
     /// Of a volume, snapshot or group to create.
     pub(super) name: Option<Pattern>,
-    /// Entries that the secrets must have.
     pub(super) secrets: BTreeMap<String, String>,
-    /// Entries that the parameters must have.
     pub(super) parameters: BTreeMap<String, String>,
     /// I/O on published volumes in place of calls: the rule is a device fault.
     pub(crate) io: Option<IoKinds>,
@@ -89,7 +86,6 @@ pub(crate) struct Match {
     pub(super) metadata: BTreeMap<String, ValueMatch>,
     pub(super) peer: PeerMatch,
     pub(super) deadline: DeadlineMatch,
-    /// Calls that are not matched.
     pub(super) not: Option<Box<Self>>,
     pub(super) r#while: While,
     /// Condition on the array's state; set only for backend faults.
@@ -109,28 +105,23 @@ pub(super) struct While {
 #[serde(try_from = "String")]
 pub(crate) struct State(pub(super) Arc<str>);
 
-/// A selection of RPCs.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) enum Methods {
-    /// An RPC by its path.
     One(String),
     /// CSI's RPCs whose name or path matches.
     Like(WildMatch),
 }
 
-/// A condition on a volume's location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum LocationMatch {
     Attached,
     /// Attached to the call's node.
     AttachedHere,
-    /// Attached to another node.
     AttachedElsewhere,
     /// Existing, and attached to no node.
     Detached,
-    /// Not existing.
     Absent,
 }
 
@@ -168,12 +159,10 @@ pub(crate) struct Action {
 pub(crate) enum Hang {
     /// Until the client cancels the call.
     ClientCancel,
-    /// Until the rule is released.
     Release,
     For(Duration),
 }
 
-/// How an action ends a call.
 #[derive(Clone, Debug)]
 pub(crate) enum CallEnd {
     Status {
@@ -187,12 +176,10 @@ pub(crate) enum CallEnd {
     Capabilities(Vec<(Capability, bool)>),
     /// The call succeeds with this reply, without the array.
     Respond(Response),
-    /// The call's connection is closed.
     DropConnection,
     /// The socket and all connections are closed; the socket is opened again after this duration.
     SocketAway(Duration),
     Exit(Exit),
-    /// Of an I/O.
     Io(IoEnd),
 }
 
@@ -227,7 +214,6 @@ impl Rule {
         }
     }
 
-    /// Whether the rule replaces the operation.
     pub(crate) fn replaces_effect(&self) -> bool {
         let never_goes_on = self.action.end.is_some() || self.action.hang == Some(Hang::ClientCancel);
         self.phase == Phase::Before && never_goes_on
@@ -266,7 +252,7 @@ impl Phase {
 // === impl RuleKind ===
 
 impl RuleKind {
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Rule => "rule",
             Self::BackendFault => "backend fault",
@@ -321,7 +307,7 @@ impl Match {
             && (has("parameters", &self.parameters) || has("volume_context", &self.parameters))
             && self.bytes_above.is_none_or(|bytes| call.size() > bytes)
             && volume.is_none_or(|wanted| call.location().is_some_and(|location| wanted.matches(location)))
-            && (self.request.is_empty() || self.covers_request(call))
+            && (self.request.is_empty() || ValueMatch::all(&self.request, &call.json()))
             && self
                 .metadata
                 .iter()
@@ -338,14 +324,6 @@ impl Match {
             path: self.path.as_ref(),
             offset: self.offset,
         }
-    }
-
-    fn covers_request(&self, call: &dyn CallInfo) -> bool {
-        let request = call
-            .message()
-            .map(|message| field_path::json(&message))
-            .unwrap_or_default();
-        ValueMatch::all(&self.request, &request)
     }
 
     /// Whether the `number`th matching call is selected.

@@ -58,11 +58,9 @@ pub struct Report {
 #[derive(Debug)]
 pub(crate) struct ActiveFault {
     rule_state: Arc<RuleState>,
-    /// The path of the call's method.
     method: String,
     position: FiringPosition,
     pub(super) is_applied: bool,
-    /// The delay of this call.
     pub(crate) delay: Duration,
     /// The text of the error, if the rule's condition gives it.
     refusal: Option<String>,
@@ -96,7 +94,6 @@ pub(super) struct RuleState {
 struct Counts {
     /// One for each call that matched.
     call_numbers: NumberPool,
-    /// Number of resets.
     era: u64,
     firings: u64,
     /// One for each random draw, by subject: see [`random`](super::random).
@@ -355,7 +352,6 @@ impl RuleState {
         }
     }
 
-    /// Resets it to its initial state.
     pub(super) fn reset(&self) {
         let mut counts = self.counts();
         *counts = Counts {

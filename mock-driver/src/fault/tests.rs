@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde_json::json;
+
 use super::*;
 
 mod backend_fault;
@@ -342,4 +344,36 @@ fn while_matches_the_location_of_the_volume_and_the_state_of_the_rules() {
     );
     let fired = fired(&faults, (0..6).map(|_| Publish::of("a")));
     assert_eq!(fired, ["", "breaks", "broken", "broken", "mends", ""]);
+}
+
+/// In the journal, rules and backend faults share the ids.
+#[test]
+fn rule_and_backend_fault_cannot_have_one_id() {
+    let rule =
+        || Rule::from_value(json!({"id": "x", "match": {"method": "*"}, "action": {"delay": "1s"}})).unwrap();
+    let fault = || Rule::backend_fault_from_value(json!({"id": "x", "type": "tracking-off"})).unwrap();
+    for (first, second, kind) in [(rule(), fault(), "a rule"), (fault(), rule(), "a backend fault")] {
+        for origin in [Origin::Admin, Origin::File] {
+            let faults = Faults::new(Seed(1));
+            faults.load(origin, vec![first.clone()]).unwrap();
+            let clash = faults.put(second.clone()).unwrap_err().to_string();
+            assert!(clash.contains(kind) && clash.contains(origin.name()), "{clash}");
+            faults
+                .put(Rule {
+                    id: "y".to_owned(),
+                    ..second.clone()
+                })
+                .unwrap();
+        }
+    }
+}
+
+#[test]
+fn absent_volumes_need_the_array() {
+    let absent = json!({"id": "x", "match": {"while": {"volume": "absent"}}, "action": {"delay": "1s"}});
+    let absent = Rule::from_value(absent).unwrap();
+    Faults::new(Seed(1)).put(absent.clone()).unwrap();
+    let proxy = Faults::new(Seed(1)).within(vec![Needs::Calls]);
+    let refused = proxy.put(absent).unwrap_err();
+    assert!(matches!(refused, RuleConflict::NoEffect { .. }), "{refused}");
 }

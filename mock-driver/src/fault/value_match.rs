@@ -50,7 +50,7 @@ impl ValueMatch {
         let Ok(method) = method.parse::<Method>() else {
             return Ok(());
         };
-        let check = |path: &String| field_path::check(&method.request(), &field_path::parts(path));
+        let check = |path: &String| field_path::check(&method.request(), &field_path::parts(path)).map(drop);
         conditions.keys().try_for_each(check)
     }
 

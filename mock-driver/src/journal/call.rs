@@ -30,12 +30,10 @@ pub(crate) struct Outcome {
     pub(crate) message: String,
 }
 
-/// A recorded call.
 #[derive(Debug)]
 pub(crate) struct Call {
     /// Its number, from 1, in the order of arrival.
     pub(crate) number: u64,
-    /// gRPC path.
     pub(crate) method: Cow<'static, str>,
     pub(crate) peer: Option<Peer>,
     pub(crate) start: Timestamp,
@@ -60,7 +58,6 @@ pub(super) enum Operation {
     CallEnded,
 }
 
-/// The end of a call.
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) time: Timestamp,

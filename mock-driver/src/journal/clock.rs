@@ -12,7 +12,6 @@ pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
 // === impl Clock ===
 
 impl Clock {
-    /// The machine's clock.
     pub(crate) fn system() -> Self {
         Self::new(Timestamp::now)
     }

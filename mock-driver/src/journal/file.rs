@@ -17,7 +17,6 @@ pub struct OpenError {
     source: io::Error,
 }
 
-/// The file, open for appending.
 #[derive(Debug)]
 pub(super) struct File(LineWriter);
 

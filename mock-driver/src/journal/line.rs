@@ -12,45 +12,34 @@ use super::call::Peer;
 /// A line of the journal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum Line<'a> {
-    /// A call began.
     Begin {
         /// Number of the call since the driver's start.
         call: u64,
-        /// Path of the RPC.
         method: Cow<'a, str>,
-        /// The calling process.
         #[serde(skip_serializing_if = "Option::is_none")]
         peer: Option<Peer>,
-        /// Start time.
         #[serde(serialize_with = "as_text")]
         start: Timestamp,
-        /// The request, without secrets.
         request: Cow<'a, Value>,
     },
     /// A call ended, or its client disconnected or cancelled it (`CANCELLED`).
     End {
-        /// Number of the call since the driver's start.
         call: u64,
-        /// Path of the RPC.
         method: Cow<'a, str>,
-        /// The calling process.
         #[serde(skip_serializing_if = "Option::is_none")]
         peer: Option<Peer>,
-        /// Start time.
         #[serde(serialize_with = "as_text")]
         start: Timestamp,
-        /// End time.
         #[serde(serialize_with = "as_text")]
         end: Timestamp,
-        /// Name of the gRPC code.
         code: Cow<'a, str>,
         /// Text of the error; empty with `OK`.
         message: Cow<'a, str>,
         /// The fault rule that applied to it.
         #[serde(skip_serializing_if = "Option::is_none")]
         fault: Option<String>,
-        /// The request, without secrets.
         request: Cow<'a, Value>,
         /// The response, without secrets; absent with an error.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,11 +47,8 @@ pub enum Line<'a> {
     },
     /// The array completed the operation of a call that had ended.
     Late {
-        /// Number of the call since the driver's start.
         call: u64,
-        /// Path of the RPC.
         method: Cow<'a, str>,
-        /// When it completed.
         #[serde(serialize_with = "as_text")]
         end: Timestamp,
         /// Name of the gRPC code of its result.
@@ -72,26 +58,20 @@ pub enum Line<'a> {
     },
     /// A fault file was loaded or rejected.
     Faults {
-        /// Time.
         #[serde(serialize_with = "as_text")]
         time: Timestamp,
-        /// The file.
         file: Cow<'a, Path>,
-        /// Number of active rules.
         rules: usize,
         /// Their ids; absent if the file was rejected.
         #[serde(skip_serializing_if = "Option::is_none")]
         ids: Option<Cow<'a, [String]>>,
-        /// The error of a rejected file.
         #[serde(skip_serializing_if = "Option::is_none")]
         error: Option<Cow<'a, str>>,
     },
     /// Lines are missing here: the file was stalled or full.
     Lost {
-        /// Time.
         #[serde(serialize_with = "as_text")]
         time: Timestamp,
-        /// Number of missing lines.
         lines: u64,
     },
 }

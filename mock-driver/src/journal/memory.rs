@@ -31,8 +31,10 @@ pub(crate) struct Memory {
     ended: VecDeque<(u64, Arc<Call>)>,
     /// The sequence number of the last ended call; 0 before the first.
     pub(crate) last: u64,
-    /// The sequence number of the last call that was dropped to bound the memory; 0 since the journal was cleared.
+    /// The sequence number of the last call that is not in memory any more; 0 if all are.
     dropped: u64,
+    /// The sequence number of the last call before the journal was cleared.
+    cleared: u64,
     bytes: usize,
     running: BTreeMap<u64, Arc<Call>>,
     pub(crate) stats: BTreeMap<StatsKey, CallStats>,
@@ -48,7 +50,6 @@ pub(crate) struct StatsKey {
     pub(crate) code: i32,
 }
 
-/// Statistics of a method and code.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct CallStats {
     pub(crate) calls: u64,
@@ -67,9 +68,7 @@ pub(crate) struct Filter {
     pub(crate) failed: bool,
     /// Pattern of the volume id, snapshot id or name.
     pub(crate) volume: Option<WildMatch>,
-    /// Pattern of the node id.
     pub(crate) node: Option<WildMatch>,
-    /// Pattern of the fault rule's id.
     pub(crate) fault: Option<WildMatch>,
 }
 
@@ -94,10 +93,10 @@ pub(crate) struct Gap {
 // === impl Cursor ===
 
 impl Cursor {
-    /// Begins after a sequence number.
-    pub(crate) fn after(sequence: u64) -> Self {
+    /// Begins after a sequence number, and after the calls that the journal was cleared of.
+    pub(crate) fn after(sequence: u64, memory: &Memory) -> Self {
         Self {
-            seen: sequence,
+            seen: sequence.max(memory.cleared),
             gap: None,
         }
     }
@@ -133,6 +132,7 @@ impl Memory {
             ended: VecDeque::new(),
             last: 0,
             dropped: 0,
+            cleared: 0,
             bytes: 0,
             running: BTreeMap::new(),
             stats: BTreeMap::new(),
@@ -145,8 +145,11 @@ impl Memory {
         self.running.insert(call.number, call);
     }
 
+    /// Calls from before a reset are not recorded.
     pub(super) fn end(&mut self, call: &Arc<Call>) {
-        self.running.remove(&call.number);
+        if self.running.remove(&call.number).is_none() {
+            return;
+        }
         self.count(call);
         self.last += 1;
         self.bytes += call.bytes();
@@ -159,9 +162,15 @@ impl Memory {
         }
     }
 
+    pub(super) fn reset(&mut self) {
+        self.running.clear();
+        self.stats.clear();
+        self.clear();
+    }
+
     pub(super) fn clear(&mut self) {
         self.ended.clear();
-        self.dropped = 0;
+        (self.dropped, self.cleared) = (self.last, self.last);
         self.bytes = 0;
     }
 

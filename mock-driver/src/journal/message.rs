@@ -41,7 +41,6 @@ pub(crate) enum RedactedMessage {
     Unreadable,
 }
 
-/// Request or response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Request,

@@ -82,7 +82,6 @@ impl Journal {
 }
 
 impl Journal {
-    /// Logs an ended call.
     fn log(&self, call: &Call) {
         let Some(end) = call.end() else { return };
         let set = |text: &str| (!text.is_empty()).then(|| text.to_owned());

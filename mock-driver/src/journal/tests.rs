@@ -201,7 +201,7 @@ async fn waiting_ends_with_the_call_that_is_waited_for() {
 async fn cursor_returns_each_call_once() {
     let journal = mk_journal(3);
     publish(&journal, "before", Code::Ok);
-    let mut cursor = Cursor::after(1);
+    let mut cursor = journal.read(|memory| Cursor::after(1, memory));
     let mut seen = Vec::new();
     {
         let mut waiting = task::spawn(journal.wait(|memory| {

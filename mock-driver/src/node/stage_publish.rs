@@ -249,7 +249,7 @@ impl Node {
                     lock: self.alone(record, disk)?.map(Arc::new),
                     ..disk.clone()
                 };
-                if let Some(disk_fault) = self.disk_fault(&record.volume) {
+                if let Some(disk_fault) = self.faults.disk(&record.volume, &self.info().id) {
                     self.mounter.apply_disk_fault(disk, path, fs_type, disk_fault)?;
                 }
                 self.mounter.mount(disk, path, fs_type, flags, group)?;

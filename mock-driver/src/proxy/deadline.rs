@@ -11,7 +11,6 @@ use crate::rpc::timeout;
 /// gRPC allows eight digits.
 const LARGEST: u128 = 99_999_999;
 
-/// The deadline of a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadline(Instant);
 

@@ -17,7 +17,6 @@ use crate::journal::{CallRecord, Outcome};
 use crate::service::call::Execute;
 use crate::socket::ConnectionInfo;
 
-/// A call of the proxied driver.
 pub(super) struct ForwardedCall {
     pub(super) proxy: Proxy,
     pub(super) connection: Option<ConnectionInfo>,
@@ -28,14 +27,12 @@ pub(super) struct ForwardedCall {
     pub(super) request: Option<http::Request<Body>>,
 }
 
-/// A successful response.
 pub(super) enum Forwarded {
     Whole(Reply),
     /// It passes as it arrives.
     Stream(http::Response<Body>),
 }
 
-/// A failed response.
 pub(super) enum Refused {
     Status(Status),
     /// The driver's, with its details.

@@ -1,13 +1,14 @@
 //! The view that fault rules have of a forwarded request.
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use prost_reflect::DynamicMessage;
+use serde_json::Value;
 use tonic::codegen::http::HeaderMap;
 
 use super::known_attachments::KnownAttachments;
-use crate::fault::{ArrayUsage, CallInfo, Reservations, VolumeLocation};
+use crate::fault::{ArrayUsage, CallInfo, Reservations, VolumeLocation, field_path};
 use crate::journal::Peer;
 use crate::rpc::method::{self, Method};
 
@@ -16,6 +17,8 @@ pub(super) struct ForwardedRequest {
     pub(super) path: String,
     pub(super) rpc: Option<Method>,
     message: Option<DynamicMessage>,
+    /// Converted once: a replay has many rules with conditions on it.
+    json: OnceLock<Value>,
     volume: String,
     node: String,
     name: String,
@@ -53,6 +56,7 @@ impl ForwardedRequest {
             path,
             rpc,
             message,
+            json: OnceLock::new(),
             attachments,
             headers: HeaderMap::new(),
             peer: None,
@@ -79,6 +83,11 @@ impl CallInfo for ForwardedRequest {
 
     fn message(&self) -> Option<Cow<'_, DynamicMessage>> {
         self.message.as_ref().map(Cow::Borrowed)
+    }
+
+    fn json(&self) -> Cow<'_, Value> {
+        let json = || self.message.as_ref().map(field_path::json);
+        Cow::Borrowed(self.json.get_or_init(|| json().unwrap_or_default()))
     }
 
     fn headers(&self) -> Option<&HeaderMap> {

@@ -15,10 +15,8 @@ use super::remote::is_reset;
 use crate::driver::Driver;
 use crate::fault::ActiveFault;
 use crate::journal::CallRecord;
-use crate::service::call::Injection;
 use crate::socket::ConnectionInfo;
 
-/// A stream that a rule interrupts.
 pub(super) struct InterruptedStream {
     pub(super) driver: Arc<Driver>,
     pub(super) connection: Option<ConnectionInfo>,
@@ -79,24 +77,14 @@ impl InterruptedStream {
         http::Response::from_parts(head, Body::new(StreamBody::new(frames)))
     }
 
-    /// Applies the rule; returns the status with which it ends the stream.
     async fn apply_fault(&mut self) -> Result<(), Status> {
-        let active = self.active.take();
-        let Some(mut active) = active.and_then(|active| self.driver.faults.apply(active)) else {
-            return Ok(());
-        };
-        if let Some(record) = &mut self.record {
-            record.set_fault(&active.rule().id);
-        }
-        active.flush_before().await;
-        match self
+        let (active, connection) = (self.active.take(), self.connection.as_ref());
+        let applied = self
             .driver
-            .apply_fault(&mut active, self.connection.as_ref())
+            .apply_to_stream(active, self.record.as_mut(), connection);
+        applied
             .await
-        {
-            Injection::Fail(error) => Err(Status::new(error.code(), error.message())),
-            Injection::Continue | Injection::Succeed | Injection::Respond(_) => Ok(()),
-        }
+            .map_err(|error| Status::new(error.code(), error.message()))
     }
 }
 

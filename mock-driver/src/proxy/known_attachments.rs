@@ -1,6 +1,6 @@
 //! Attachments of the proxied driver, learned from calls.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard};
 
 use csi_proto::v1::NodeGetInfoResponse;
@@ -8,7 +8,7 @@ use prost::Message;
 
 use crate::fault::{CallInfo, Reservations, VolumeLocation};
 
-/// Attachments by volume. A deleted volume has no entry and is listed as gone.
+/// Attachments by volume. A deleted volume has no entry.
 #[derive(Debug, Default)]
 pub(super) struct KnownAttachments(Mutex<Known>);
 
@@ -16,30 +16,8 @@ pub(super) struct KnownAttachments(Mutex<Known>);
 struct Known {
     /// Nodes of attached volumes.
     nodes: HashMap<String, BTreeSet<String>>,
-    gone: BTreeSet<String>,
-    /// The ids of `gone`, the latest last.
-    gone_order: VecDeque<String>,
     /// The driver's node, from NodeGetInfo.
     here: String,
-}
-
-/// Maximum number of deleted volumes.
-const GONE: usize = 10_000;
-
-// === impl Known ===
-
-impl Known {
-    fn forget(&mut self, volume: String) {
-        if self.gone.insert(volume.clone()) {
-            self.gone_order.push_back(volume);
-        }
-        // An id that was deleted twice is listed twice, and is forgotten early.
-        while self.gone_order.len() > GONE {
-            if let Some(oldest) = self.gone_order.pop_front() {
-                self.gone.remove(&oldest);
-            }
-        }
-    }
 }
 
 // === impl KnownAttachments ===
@@ -50,7 +28,6 @@ impl KnownAttachments {
         let mut known = self.lock();
         match call.path() {
             "/csi.v1.Controller/ControllerPublishVolume" => {
-                known.gone.remove(&volume);
                 known.nodes.entry(volume).or_default().insert(node);
             }
             "/csi.v1.Controller/ControllerUnpublishVolume" => match node.as_str() {
@@ -68,18 +45,17 @@ impl KnownAttachments {
             },
             "/csi.v1.Controller/DeleteVolume" => {
                 known.nodes.remove(&volume);
-                known.forget(volume);
             }
             _ => {}
         }
     }
 
-    /// The location of a volume. An unknown one counts as existing.
+    /// The location of a volume. Each counts as existing, because rules about absent ones need the array.
     pub(super) fn location(&self, volume: &str, node: &str) -> VolumeLocation {
         let known = self.lock();
         let nodes = known.nodes.get(volume);
         VolumeLocation {
-            exists: !known.gone.contains(volume),
+            exists: true,
             here: nodes.is_some_and(|nodes| nodes.contains(node)),
             elsewhere: nodes.is_some_and(|nodes| nodes.iter().any(|other| other != node)),
         }
@@ -141,9 +117,9 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_volumes_that_come_and_go_is_bounded() {
+    fn deleted_volume_leaves_nothing_behind() {
         let attachments = Arc::new(KnownAttachments::default());
-        for number in 0..GONE + 500 {
+        for number in 0..500 {
             let volume_id = format!("vol-{number}");
             let publish = ControllerPublishVolumeRequest {
                 volume_id: volume_id.clone(),
@@ -164,12 +140,8 @@ mod tests {
             };
             learn(&attachments, "DeleteVolume", &delete);
         }
-        assert_eq!(attachments.lock().gone.len(), GONE);
-        assert!(
-            !attachments
-                .location(&format!("vol-{}", GONE + 499), "node-0")
-                .exists
-        );
-        assert!(attachments.location("vol-0", "node-0").exists, "forgotten");
+        // The driver may have created a volume with the same id since then.
+        assert!(attachments.location("vol-0", "node-0").exists);
+        assert!(attachments.location("vol-499", "node-0").exists);
     }
 }

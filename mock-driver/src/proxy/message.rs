@@ -1,8 +1,11 @@
 //! gRPC messages in their encoding: a byte for compression, four bytes for the length, the message.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use futures::StreamExt;
-use http_body_util::{BodyExt, BodyStream, Full, LengthLimitError, Limited, StreamBody};
+use futures::future::ready;
+use futures::{Stream, StreamExt, stream};
+use http_body_util::{BodyExt, BodyStream, Collected, Full, LengthLimitError, Limited};
+use hyper::body::Frame;
+use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tonic::codegen::http::{self, HeaderMap};
 use tonic::{Code, Status};
@@ -16,63 +19,10 @@ const PREFIX: usize = 5;
 /// Maximum length of a decoded message. The default limit of gRPC's clients and servers is 4 MiB.
 pub(super) const MAX_MESSAGE: usize = 16 << 20;
 
-/// The body of a request, with its first message if the proxy has read it.
-pub(super) struct Envelope {
-    read: BytesMut,
-    rest: Body,
-}
-
 pub(super) struct Reply {
     head: http::response::Parts,
     body: Bytes,
     trailers: Option<HeaderMap>,
-}
-
-// === impl Envelope ===
-
-impl Envelope {
-    /// Reads the first message.
-    pub(super) async fn open(mut rest: Body) -> Result<Self, Status> {
-        let mut read = BytesMut::new();
-        while message_in(&read).is_none() {
-            let announced = length_in(&read).unwrap_or_default();
-            if announced.max(read.len().saturating_sub(PREFIX)) > MAX_MESSAGE {
-                return Err(too_long("request"));
-            }
-            match rest.frame().await {
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        read.extend_from_slice(&data);
-                    }
-                }
-                Some(Err(status)) => return Err(status),
-                None => break,
-            }
-        }
-        Ok(Self { read, rest })
-    }
-
-    /// Does not read the body.
-    pub(super) fn closed(rest: Body) -> Self {
-        Self {
-            read: BytesMut::new(),
-            rest,
-        }
-    }
-
-    /// The first message, unless it is compressed.
-    pub(super) fn message(&self) -> Option<&[u8]> {
-        message_in(&self.read).filter(|_| self.read[0] == 0)
-    }
-
-    pub(super) fn close(self) -> Body {
-        if self.read.is_empty() {
-            return self.rest;
-        }
-        let read =
-            BodyStream::new(Full::new(self.read.freeze())).map(|frame| frame.map_err(|never| match never {}));
-        Body::new(StreamBody::new(read.chain(BodyStream::new(self.rest))))
-    }
 }
 
 // === impl Reply ===
@@ -80,15 +30,7 @@ impl Envelope {
 impl Reply {
     pub(super) async fn read(response: http::Response<Body>) -> Result<Self, Status> {
         let (head, body) = response.into_parts();
-        let collected = Limited::new(body, PREFIX + MAX_MESSAGE).collect().await;
-        let collected = collected.map_err(|error| {
-            if error.is::<LengthLimitError>() {
-                return too_long("reply");
-            }
-            error
-                .downcast::<Status>()
-                .map_or_else(|error| Status::unknown(error.to_string()), |status| *status)
-        })?;
+        let collected = collected(body, "reply").await?;
         let trailers = collected.trailers().cloned();
         Ok(Self {
             head,
@@ -111,7 +53,6 @@ impl Reply {
         }
     }
 
-    /// The status of the call.
     pub(super) fn outcome(&self) -> Outcome {
         let status = self.trailers.as_ref().and_then(Status::from_header_map);
         let status = status.or_else(|| Status::from_header_map(&self.head.headers));
@@ -126,7 +67,7 @@ impl Reply {
 
     /// The first message, unless it is compressed.
     pub(super) fn message(&self) -> Option<&[u8]> {
-        message_in(&self.body).filter(|_| self.body[0] == 0)
+        message_in(&self.body)
     }
 
     /// Applies a rule's edits. A compressed reply, which the proxy never requests, is not edited.
@@ -149,7 +90,6 @@ impl Reply {
     }
 }
 
-/// The body of messages.
 pub(super) fn framed(messages: &[impl AsRef<[u8]>]) -> Bytes {
     let mut body = BytesMut::new();
     for message in messages {
@@ -161,27 +101,76 @@ pub(super) fn framed(messages: &[impl AsRef<[u8]>]) -> Bytes {
     body.freeze()
 }
 
-/// The first complete message of a body.
-fn message_in(body: &[u8]) -> Option<&[u8]> {
-    body.get(PREFIX..PREFIX.checked_add(length_in(body)?)?)
+/// The frames of a body; after `cancelled`, trailers with this status.
+pub(super) fn until_cancelled(
+    body: Body,
+    cancelled: CancellationToken,
+    status: Status,
+) -> impl Stream<Item = Result<Frame<Bytes>, Status>> {
+    let until = cancelled.clone().cancelled_owned();
+    let last = async move {
+        let mut trailers = HeaderMap::new();
+        status.add_header(&mut trailers)?;
+        Ok(Frame::trailers(trailers))
+    };
+    let last = stream::once(last).take_while(move |_| ready(cancelled.is_cancelled()));
+    BodyStream::new(body).take_until(until).chain(last)
 }
 
-/// The length of the first message in a body.
-fn length_in(body: &[u8]) -> Option<usize> {
-    let length = body.get(1..PREFIX)?.try_into().ok()?;
-    usize::try_from(u32::from_be_bytes(length)).ok()
+/// The whole body of a unary request or of a reply.
+pub(super) async fn collected(body: Body, what: &str) -> Result<Collected<Bytes>, Status> {
+    let collected = Limited::new(body, PREFIX + MAX_MESSAGE).collect().await;
+    collected.map_err(|error| {
+        if error.is::<LengthLimitError>() {
+            let limit = MAX_MESSAGE >> 20;
+            let text = format!("the {what} is longer than the {limit} MiB that the proxy takes");
+            return Status::resource_exhausted(text);
+        }
+        error
+            .downcast::<Status>()
+            .map_or_else(|error| Status::unknown(error.to_string()), |status| *status)
+    })
 }
 
-fn too_long(what: &str) -> Status {
-    let limit = MAX_MESSAGE >> 20;
-    Status::resource_exhausted(format!(
-        "the {what} is longer than the {limit} MiB that the proxy takes"
-    ))
+/// The first message of a body, unless it is compressed or incomplete.
+pub(super) fn message_in(body: &[u8]) -> Option<&[u8]> {
+    let (&compressed, rest) = body.split_first()?;
+    let (length, rest) = rest.split_first_chunk()?;
+    let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
+    rest.get(..length).filter(|_| compressed == 0)
 }
 
 pub(super) fn outcome(status: &Status) -> Outcome {
     Outcome {
         code: status.code(),
         message: status.message().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::StreamBody;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn cancelled_body_ends_with_a_status() {
+        for is_cancelled in [true, false] {
+            let cancelled = CancellationToken::new();
+            let first = stream::iter([Ok::<_, Status>(Frame::data(Bytes::from_static(b"first")))]);
+            let body = match is_cancelled {
+                true => Body::new(StreamBody::new(first.chain(stream::pending()))),
+                false => Body::new(StreamBody::new(first)),
+            };
+            let mut frames = Box::pin(until_cancelled(body, cancelled.clone(), Status::aborted("reset")));
+            assert!(frames.next().await.unwrap().unwrap().is_data());
+            if is_cancelled {
+                cancelled.cancel();
+                let last = frames.next().await.unwrap().unwrap().into_trailers().unwrap();
+                let status = Status::from_header_map(&last).unwrap();
+                assert_eq!(status.code(), Code::Aborted);
+            }
+            assert!(frames.next().await.is_none());
+        }
     }
 }

@@ -15,8 +15,24 @@ pub(super) fn remove(file: &Path) -> io::Result<()> {
     }
 }
 
+/// The file of a driver that listens, removed when this is dropped.
+pub(super) struct ReadyFile<'a>(&'a Path);
+
+impl Drop for ReadyFile<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = remove(self.0) {
+            tracing::warn!(%error, file = %self.0.display(), "failed to remove the ready file");
+        }
+    }
+}
+
 /// Writes the file at once, so that a reader never sees a part of it; `-` is stdout.
-pub(super) fn write(file: &Path, driver: &str, socket: &Path, admin: Option<&Endpoint>) -> io::Result<()> {
+pub(super) fn write<'a>(
+    file: &'a Path,
+    driver: &str,
+    socket: &Path,
+    admin: Option<&Endpoint>,
+) -> io::Result<Option<ReadyFile<'a>>> {
     let ready = json!({
         "driver": driver,
         "version": env!("CARGO_PKG_VERSION"),
@@ -26,11 +42,12 @@ pub(super) fn write(file: &Path, driver: &str, socket: &Path, admin: Option<&End
     });
     let line = format!("{ready}\n");
     if file.as_os_str() == "-" {
-        return io::stdout().lock().write_all(line.as_bytes());
+        io::stdout().lock().write_all(line.as_bytes())?;
+        return Ok(None);
     }
     let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty());
     let mut new = tempfile::NamedTempFile::new_in(directory.unwrap_or(Path::new(".")))?;
     new.write_all(line.as_bytes())?;
     new.persist(file)?;
-    Ok(())
+    Ok(Some(ReadyFile(file)))
 }

@@ -161,13 +161,15 @@ fn recorded(text: &str) -> Result<Vec<Recorded>, (usize, String)> {
 fn stubs_of(calls: &[Recorded], timing: bool) -> Vec<Value> {
     let mut rules: Vec<Value> = Vec::new();
     let matches: Vec<Value> = calls.iter().map(matches).collect();
+    let texts = matches.iter().map(Value::to_string);
+    let last: HashMap<String, usize> = texts.zip(0..).collect();
     for (index, (call, matching)) in calls.iter().zip(&matches).enumerate() {
         let rpc = Method::at(&call.method);
         let Some(action) = action(call, rpc, timing) else {
             continue;
         };
         let mut rule = json!({"id": format!("call-{}", index + 1), "match": matching, "action": action});
-        let is_last = !matches[index + 1..].contains(matching);
+        let is_last = last.get(&matching.to_string()) == Some(&index);
         if !rpc.is_some_and(|rpc| rpc.kind() == Kind::Read) || !is_last {
             rule["times"] = json!(1);
         }

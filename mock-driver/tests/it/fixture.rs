@@ -270,7 +270,7 @@ async fn ready_file_names_the_sockets_of_a_driver_that_listens() {
         "--admin-endpoint=unix://{}",
         path("admin.sock").display()
     ));
-    let program = Program::run(driver, &path("csi.sock")).await;
+    let mut program = Program::run(driver, &path("csi.sock")).await;
     // A connection waits in the socket's queue; an answer comes after the file.
     published(&mut program.controller().await).await;
     let ready: Value = serde_json::from_str(&fs::read_to_string(path("ready.json")).unwrap()).unwrap();
@@ -284,4 +284,7 @@ async fn ready_file_names_the_sockets_of_a_driver_that_listens() {
     );
     assert!(ready["pid"].as_u64().is_some_and(|pid| pid > 1));
     assert_eq!(ready["driver"], "mock.csi.local");
+    program.signal(Signal::TERM);
+    assert!(program.ended().await.success());
+    assert!(!path("ready.json").exists(), "a driver that ends is not ready");
 }

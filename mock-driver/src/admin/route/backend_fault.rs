@@ -4,8 +4,7 @@ use axum::extract::State;
 use http::StatusCode;
 use serde_json::Value;
 
-use super::fault::{refused, taken};
-use crate::admin::problem::Refusal;
+use super::fault::{put_one, refused, remove_one, switch_one};
 use crate::admin::request::{Created, Deleted, Json, Path, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{BackendFault, FaultChange, Problem};
@@ -24,21 +23,14 @@ pub(super) async fn list(State(admin): State<Admin>) -> Json<Vec<BackendFault>> 
     responses((status = 201, body = BackendFault), (status = "default", body = Problem)))]
 pub(super) async fn put(State(admin): State<Admin>, Json(fault): Json<Value>) -> Created<BackendFault> {
     let fault = Rule::backend_fault_from_value(fault).map_err(refused)?;
-    let id = fault.id.clone();
-    admin.driver.faults.put(fault).map_err(taken)?;
-    admin.touch();
-    Ok((StatusCode::CREATED, find(&admin, &id)?))
+    Ok((StatusCode::CREATED, Json(shown(put_one(&admin, fault)?))))
 }
 
 /// Deletes a backend fault of any origin.
 #[utoipa::path(delete, path = "/backend-faults/{fault}", tag = "faults", params(("fault" = String, Path, description = "Id of the backend fault.")),
     responses((status = 204), (status = "default", body = Problem)))]
 pub(super) async fn remove(State(admin): State<Admin>, Path(fault): Path<String>) -> Deleted {
-    if !admin.driver.faults.remove(RuleKind::BackendFault, &fault) {
-        return Err(Refusal::not_found("backend fault", &fault));
-    }
-    admin.touch();
-    Ok(StatusCode::NO_CONTENT)
+    remove_one(&admin, RuleKind::BackendFault, &fault)
 }
 
 /// Enables or disables a backend fault.
@@ -49,20 +41,8 @@ pub(super) async fn switch(
     Path(fault): Path<String>,
     Json(change): Json<FaultChange>,
 ) -> Reply<BackendFault> {
-    admin
-        .driver
-        .faults
-        .set_enabled(RuleKind::BackendFault, &fault, change.enabled);
-    admin.touch();
-    find(&admin, &fault)
-}
-
-fn find(admin: &Admin, id: &str) -> Reply<BackendFault> {
-    let mut reports = admin.driver.faults.reports(RuleKind::BackendFault).into_iter();
-    let report = reports.find(|report| report.id == id);
-    report
-        .map(|report| Json(shown(report)))
-        .ok_or_else(|| Refusal::not_found("backend fault", id))
+    let report = switch_one(&admin, RuleKind::BackendFault, &fault, change)?;
+    Ok(Json(shown(report)))
 }
 
 fn shown(report: Report) -> BackendFault {

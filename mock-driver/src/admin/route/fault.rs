@@ -9,6 +9,7 @@ use crate::admin::problem::Refusal;
 use crate::admin::request::{Created, Deleted, Json, Path, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::resource::{FaultChange, FaultRule, Faults, Problem, Released};
+use crate::fault::response::replace_texts;
 use crate::fault::{Origin, Rule, RuleConflict, RuleError, RuleKind};
 use crate::rpc::validate::TOKENS;
 
@@ -34,27 +35,16 @@ pub(super) async fn list(State(admin): State<Admin>) -> Json<Faults> {
     responses((status = 201, body = FaultRule), (status = "default", body = Problem)))]
 pub(super) async fn put(State(admin): State<Admin>, Json(rule): Json<Value>) -> Created<FaultRule> {
     let rule = Rule::from_value(rule).map_err(refused)?;
-    let id = rule.id.clone();
-    admin.driver.faults.put(rule).map_err(taken)?;
-    admin.touch();
-    Ok((StatusCode::CREATED, find(&admin, &id)?))
-}
-
-/// Replaces all rules that were set at run time.
-#[utoipa::path(put, path = "/faults", tag = "faults",
-    request_body(content = Vec<Object>, description = "Rules, written as in the fault file but in JSON."),
-    responses((status = 200, body = Faults), (status = "default", body = Problem)))]
-pub(super) async fn replace(State(admin): State<Admin>, Json(rules): Json<Vec<Value>>) -> Reply<Faults> {
-    let rules = Rule::list_from_value(Value::Array(rules)).map_err(refused)?;
-    admin.driver.faults.replace(Origin::Admin, rules).map_err(taken)?;
-    admin.touch();
-    Ok(list(State(admin)).await)
+    let report = put_one(&admin, rule)?;
+    Ok((StatusCode::CREATED, Json(shown(&admin, report))))
 }
 
 /// Deletes all rules that were set at run time. Those of the file and of scenarios stay.
 #[utoipa::path(delete, path = "/faults", tag = "faults", responses((status = 204), (status = "default", body = Problem)))]
 pub(super) async fn clear(State(admin): State<Admin>) -> Deleted {
-    replace(State(admin), Json(Vec::new())).await?;
+    let cleared = admin.driver.faults.replace(Origin::Admin, Vec::new());
+    cleared.map_err(taken)?;
+    admin.touch();
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -62,11 +52,7 @@ pub(super) async fn clear(State(admin): State<Admin>) -> Deleted {
 #[utoipa::path(delete, path = "/faults/{rule}", tag = "faults", params(("rule" = String, Path, description = "Its id.")),
     responses((status = 204), (status = "default", body = Problem)))]
 pub(super) async fn remove(State(admin): State<Admin>, Path(rule): Path<String>) -> Deleted {
-    if !admin.driver.faults.remove(RuleKind::Rule, &rule) {
-        return Err(Refusal::not_found("fault rule", &rule));
-    }
-    admin.touch();
-    Ok(StatusCode::NO_CONTENT)
+    remove_one(&admin, RuleKind::Rule, &rule)
 }
 
 /// Enables or disables a rule. Disabling releases the calls that it blocks.
@@ -77,12 +63,8 @@ pub(super) async fn switch(
     Path(rule): Path<String>,
     Json(change): Json<FaultChange>,
 ) -> Reply<FaultRule> {
-    admin
-        .driver
-        .faults
-        .set_enabled(RuleKind::Rule, &rule, change.enabled);
-    admin.touch();
-    find(&admin, &rule)
+    let report = switch_one(&admin, RuleKind::Rule, &rule, change)?;
+    Ok(Json(shown(&admin, report)))
 }
 
 /// Releases the calls that a rule blocks (`action.hang: release`).
@@ -90,7 +72,7 @@ pub(super) async fn switch(
     responses((status = 200, body = Released), (status = "default", body = Problem)))]
 pub(super) async fn release(State(admin): State<Admin>, Path(rule): Path<String>) -> Reply<Released> {
     let released = admin.driver.faults.release(Some(&rule));
-    let calls = released.ok_or_else(|| Refusal::not_found("fault rule", &rule))?;
+    let calls = released.ok_or_else(|| Refusal::not_found(RuleKind::Rule.name(), &rule))?;
     admin.touch();
     Ok(Json(Released { calls }))
 }
@@ -103,12 +85,36 @@ pub(super) async fn reset(State(admin): State<Admin>) -> Json<Faults> {
     list(State(admin)).await
 }
 
-fn find(admin: &Admin, id: &str) -> Reply<FaultRule> {
-    let mut reports = admin.driver.faults.reports(RuleKind::Rule).into_iter();
+pub(super) fn put_one(admin: &Admin, rule: Rule) -> Result<FaultRule, Refusal> {
+    let (kind, id) = (rule.kind, rule.id.clone());
+    admin.driver.faults.put(rule).map_err(taken)?;
+    admin.touch();
+    find(admin, kind, &id)
+}
+
+pub(super) fn switch_one(
+    admin: &Admin,
+    kind: RuleKind,
+    id: &str,
+    change: FaultChange,
+) -> Result<FaultRule, Refusal> {
+    admin.driver.faults.set_enabled(kind, id, change.enabled);
+    admin.touch();
+    find(admin, kind, id)
+}
+
+pub(super) fn remove_one(admin: &Admin, kind: RuleKind, id: &str) -> Deleted {
+    if !admin.driver.faults.remove(kind, id) {
+        return Err(Refusal::not_found(kind.name(), id));
+    }
+    admin.touch();
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn find(admin: &Admin, kind: RuleKind, id: &str) -> Result<FaultRule, Refusal> {
+    let mut reports = admin.driver.faults.reports(kind).into_iter();
     let report = reports.find(|report| report.id == id);
-    report
-        .map(|report| Json(shown(admin, report)))
-        .ok_or_else(|| Refusal::not_found("fault rule", id))
+    report.ok_or_else(|| Refusal::not_found(kind.name(), id))
 }
 
 fn shown(admin: &Admin, mut report: FaultRule) -> FaultRule {
@@ -116,28 +122,25 @@ fn shown(admin: &Admin, mut report: FaultRule) -> FaultRule {
     report
 }
 
-/// A rule that matches secrets contains them. They are shown as hashes, like those of a
-/// call, so that both can be compared.
+/// A rule that matches secrets contains them, and metadata may have a token. They are shown as hashes, like those of a call, so that
+/// both can be compared.
 fn hide_secrets(admin: &Admin, rule: &mut Value) {
     let redact = |secret: &str| match &admin.driver.journal {
         Some(journal) => journal.renderer.redact(secret),
         None => "hidden".to_owned(),
     };
-    let hide = |value: &mut Value| {
-        if let Some(secret) = value.as_str() {
-            *value = redact(secret).into();
-        }
-    };
     for part in ["/match", "/match/not"] {
         let Some(part) = rule.pointer_mut(part) else {
             continue;
         };
-        if let Some(secrets) = part.pointer_mut("/secrets").and_then(Value::as_object_mut) {
-            secrets.values_mut().for_each(hide);
+        for field in ["secrets", "metadata"] {
+            if let Some(value) = part.get_mut(field) {
+                replace_texts(value, &redact);
+            }
         }
-        let parameters = part.pointer_mut("/parameters").and_then(Value::as_object_mut);
+        let parameters = part.get_mut("parameters");
         if let Some(tokens) = parameters.and_then(|parameters| parameters.get_mut(TOKENS)) {
-            hide(tokens);
+            replace_texts(tokens, &redact);
         }
     }
 }
@@ -158,5 +161,33 @@ pub(super) fn refused(error: RuleError) -> Refusal {
     match &error {
         RuleError::NotAList { .. } => Refusal::new(Code::InvalidArgument, error.to_string()),
         RuleError::Rule { field, .. } => Refusal::invalid(field.clone(), error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::driver::{Driver, Settings};
+
+    #[tokio::test]
+    async fn metadata_of_a_rule_is_hidden() {
+        let admin = Admin {
+            driver: Driver::in_memory(Settings::default()).unwrap(),
+            stop: CancellationToken::new(),
+            started: jiff::Timestamp::UNIX_EPOCH,
+        };
+        let metadata = json!({"authorization": "hush", "x": {"one-of": ["hush", "hush2"], "exists": true}});
+        let rule = json!({"id": "x", "match": {"metadata": metadata, "not": {"metadata": {"y": {"regex": "^hush"}}}},
+            "action": {"delay": "1s"}});
+        put(State(admin.clone()), Json(rule)).await.unwrap();
+        let listed = serde_json::to_string(&list(State(admin)).await.0).unwrap();
+        assert!(!listed.contains("hush"), "{listed}");
+        assert!(
+            listed.contains("\"exists\":true") && listed.contains("one-of"),
+            "{listed}"
+        );
     }
 }

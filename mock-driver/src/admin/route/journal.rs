@@ -22,7 +22,6 @@ use crate::rpc::method::{self, Method};
 
 mod assertion;
 
-/// Default timeout.
 const DEFAULT_WAIT: &str = "30s";
 
 /// Filter of finished calls.
@@ -149,7 +148,7 @@ pub(super) async fn wait(State(admin): State<Admin>, Query(query): Query<WaitQue
         return Err(Refusal::invalid("code", "code: a call that runs has none yet"));
     }
     let count = query.count.unwrap_or(1).max(1);
-    let mut cursor = Cursor::after(query.after.unwrap_or(0));
+    let mut cursor = journal.read(|memory| Cursor::after(query.after.unwrap_or(0), memory));
     let mut found: Vec<(Option<u64>, Arc<journal::Call>)> = Vec::new();
     let find = |memory: &Memory| {
         if running {
@@ -289,7 +288,6 @@ pub(super) fn filter(texts: [&Option<String>; 5]) -> Result<Filter, Refusal> {
     })
 }
 
-/// Converts a call of the journal.
 pub(super) fn shown(journal: &Journal, call: &journal::Call, sequence: Option<u64>, messages: bool) -> Call {
     let answer = |time: jiff::Timestamp, outcome: &Outcome| Answer {
         code: code::name(outcome.code).to_owned(),

@@ -86,7 +86,6 @@ pub(super) async fn change(
     Path(node): Path<String>,
     Json(change): Json<NodeChange>,
 ) -> Reply<Node> {
-    let health = change.health.map(storage::read).transpose()?;
     let settings = NodeSettings {
         registered: change.registered,
         limit: change.limit,
@@ -102,7 +101,9 @@ pub(super) async fn change(
         let known = array.node_or_former(&node)?;
         let is_registered = change.registered.unwrap_or(known.registered);
         let is_unhealthy = !storage::of(array, Some(&node)).is_empty();
-        if !is_registered && (new_id.is_some() || health.is_some() && !known.registered && !is_unhealthy) {
+        if !is_registered
+            && (new_id.is_some() || change.health.is_some() && !known.registered && !is_unhealthy)
+        {
             return Err(array::Error::NodeNotFound { node: node.clone() });
         }
         match &new_id {
@@ -117,7 +118,7 @@ pub(super) async fn change(
         let settings = settings.clone();
         admin.change(|array| Ok(array.set_node(&node, settings))).await?;
     }
-    if let Some(health) = health {
+    if let Some(health) = change.health {
         admin
             .change(|array| array.set_storage_health(Some(&node), health))
             .await?;

@@ -93,7 +93,6 @@ pub(super) async fn delete(State(admin): State<Admin>, Path(snapshot): Path<Stri
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Converts a snapshot.
 pub(super) fn shown(snapshot: &array::Snapshot) -> Snapshot {
     Snapshot {
         id: snapshot.id.to_string(),

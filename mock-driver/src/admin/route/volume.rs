@@ -13,12 +13,11 @@ use http::StatusCode;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::storage;
 use crate::admin::page::{first, page};
 use crate::admin::problem::Refusal;
 use crate::admin::request::{Created, Deleted, Json, Path, Query, Reply};
 use crate::admin::state::Admin;
-use crate::admin_api::resource::{Attachment, HealthIssue, Page, Problem, Volume, VolumeChange, VolumeNew};
+use crate::admin_api::resource::{Attachment, Page, Problem, Volume, VolumeChange, VolumeNew};
 use crate::array::{self, Array, Named, Source};
 use crate::rpc::capabilities::Capability;
 use crate::rpc::validate::{self, Invalid};
@@ -97,11 +96,6 @@ pub(super) async fn change(
     Json(change): Json<VolumeChange>,
 ) -> Reply<Volume> {
     let volume = admin.id_of(Named::Volume, &volume).await?;
-    let read = |health: Vec<HealthIssue>| {
-        let health = health.into_iter().map(from_issue);
-        health.collect::<Result<Vec<_>, _>>()
-    };
-    let health = change.health.map(read).transpose()?;
     let expansion = change.capacity_bytes.map(|bytes| expansion(&volume, bytes));
     let expansion = expansion.transpose()?;
     if change.mutable_parameters.as_ref().is_some_and(BTreeMap::is_empty) {
@@ -143,7 +137,7 @@ pub(super) async fn change(
     if let Some(request) = modification {
         admin.perform(request).await?;
     }
-    if let Some(health) = health {
+    if let Some(health) = change.health {
         admin
             .change(|array| array.set_volume_health(&volume, health))
             .await?;
@@ -185,23 +179,6 @@ fn range(bytes: u64) -> Result<CapacityRange, Refusal> {
     })
 }
 
-fn issue(issue: &array::HealthIssue) -> HealthIssue {
-    HealthIssue {
-        status: storage::status_name(issue.status),
-        reason: issue.reason.clone(),
-        message: issue.message.clone(),
-    }
-}
-
-fn from_issue(issue: HealthIssue) -> Result<array::HealthIssue, Refusal> {
-    Ok(array::HealthIssue {
-        status: storage::parse_status(issue.status)?,
-        reason: issue.reason,
-        message: issue.message,
-    })
-}
-
-/// Parses a volume capability.
 pub(super) fn capability(block: bool, mode: Option<&str>) -> Result<VolumeCapability, Refusal> {
     let mode = mode.unwrap_or("SINGLE_NODE_WRITER");
     let unknown = || {
@@ -236,14 +213,13 @@ fn shown(array: &Array, volume: &array::Volume) -> Volume {
         }),
         pool: spec.pool.to_string(),
         mutable_parameters: volume.qos.clone(),
-        health: array.issues(spec.id.as_str()).iter().map(issue).collect(),
+        health: array.issues(spec.id.as_str()).to_vec(),
         attachments: first(attachments(volume).collect(), usize::MAX, |held| {
             held.node.as_str()
         }),
     }
 }
 
-/// A volume's attachments.
 pub(super) fn attachments(volume: &array::Volume) -> impl Iterator<Item = Attachment> {
     volume.attachments.iter().map(|(node, attachment)| Attachment {
         volume: volume.spec.id.to_string(),

@@ -109,8 +109,6 @@ requests! {
     pub GET "/faults" faults() -> Faults;
     /// Creates or replaces a fault rule, written as in the fault file.
     pub POST "/faults" put_fault() -> FaultRule, body rule: &Value;
-    /// Replaces all fault rules that were set at run time.
-    pub PUT "/faults" replace_faults() -> Faults, body rules: &[Value];
     /// Deletes all fault rules that were set at run time.
     pub DELETE "/faults" clear_faults() -> ();
     /// Enables or disables a fault rule.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::storage::StorageHealthIssue;
+use crate::array::{HealthIssue, StorageHealthIssue};
 
 /// A volume of the array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -35,19 +35,6 @@ pub struct Volume {
     /// Health issues; absent for a healthy volume.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub health: Vec<HealthIssue>,
-}
-
-/// A health issue of a volume (VolumeHealth).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct HealthIssue {
-    /// `UNKNOWN`, `DEGRADED`, `INACCESSIBLE` or `DATA_LOSS`.
-    pub status: String,
-    /// Machine-readable reason (CamelCase).
-    pub reason: String,
-    /// Human-readable message.
-    #[serde(default)]
-    pub message: String,
 }
 
 /// Partial update of a volume. Absent fields stay unchanged.

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::array::StorageHealthIssue;
+
 /// A storage pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -56,21 +58,4 @@ pub struct NodeStorage {
 pub(crate) struct StorageChange {
     /// The new health issues; an empty list makes it healthy.
     pub(crate) health: Vec<StorageHealthIssue>,
-}
-
-/// A health issue of the storage of nodes (StorageHealth).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct StorageHealthIssue {
-    /// `UNKNOWN`, `DEGRADED` or `UNREACHABLE`.
-    pub status: String,
-    /// Machine-readable reason (CamelCase).
-    pub reason: String,
-    /// Human-readable message.
-    #[serde(default)]
-    pub message: String,
-    /// The only capability that it affects, such as `block SINGLE_NODE_WRITER` or
-    /// `mount(ext4) MULTI_NODE_MULTI_WRITER`; absent for all of them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub capability: Option<String>,
 }

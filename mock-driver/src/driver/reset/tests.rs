@@ -93,6 +93,47 @@ async fn call_before_a_reset_does_not_act_after_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn call_before_an_import_does_not_act_after_it() {
+    let driver = mk_driver("{delay: 30s}", |_| {});
+    let call = publish(&driver);
+    time::sleep(Duration::from_secs(1)).await;
+    let image = driver.store.peek(Array::image);
+    driver.import(image).await.unwrap();
+    assert_eq!(code_of(call).await, Code::Aborted);
+    time::sleep(Duration::from_secs(3600)).await;
+    assert!(!is_attached(&driver));
+    assert_eq!(
+        code_of(publish(&driver)).await,
+        Code::Ok,
+        "a call after the import"
+    );
+}
+
+#[tokio::test]
+async fn import_succeeds_without_a_device_that_a_call_can_make_later() {
+    let directory = tempfile::tempdir().unwrap();
+    let devices = directory.path().join("devices");
+    let mut settings = Settings {
+        initial_volumes: 1,
+        node_id: Some("node-0".to_owned()),
+        ..Settings::default()
+    };
+    settings.node.device_dir = Some(devices.clone());
+    let (driver, _) = Driver::open(settings).unwrap();
+    let detached = driver.store.peek(Array::image);
+    assert_eq!(code_of(publish(&driver)).await, Code::Ok);
+    let attached = driver.store.peek(Array::image);
+    driver.import(detached).await.unwrap();
+    assert!(!is_attached(&driver));
+    std::fs::remove_dir_all(&devices).unwrap();
+    std::fs::write(&devices, "no directory").unwrap();
+    driver.import(attached.clone()).await.unwrap();
+    assert!(is_attached(&driver));
+    assert_eq!(driver.store.peek(Array::image), attached);
+    driver.close();
+}
+
+#[tokio::test(start_paused = true)]
 async fn released_call_does_not_wait_any_more() {
     type Release = fn(&Driver);
     let releases: [(&str, Release); 3] = [

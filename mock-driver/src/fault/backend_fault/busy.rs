@@ -1,23 +1,12 @@
-//! `busy`: the array refuses changes, by default with ABORTED; Node calls pass.
-
-use serde::Deserialize;
-
 use super::*;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct Busy {
-    volume: Option<Pattern>,
-    node: Option<Pattern>,
-    code: Option<ErrorCode>,
+backend_fault! {
+    "busy": "the array refuses changes, by default with ABORTED; Node calls pass",
+    Busy { volume: Pattern, node: Pattern, code: ErrorCode }
 }
 
-impl BackendFault for Busy {
-    const TYPE: &'static str = "busy";
-
-    const ABOUT: &'static str = "the array refuses changes, by default with ABORTED; Node calls pass";
-
-    fn add_to(self, rule: &mut Rule) -> Result<(), FieldError> {
+impl Busy {
+    pub(super) fn add_to(self, rule: &mut Rule) -> Result<(), FieldError> {
         rule.matches.volume = restrictive_pattern(self.volume);
         rule.matches.node = restrictive_pattern(self.node);
         let code = ErrorCode::or(self.code, Code::Aborted);

@@ -1,19 +1,14 @@
-//! `device-absent`: no device appears on the node.
-
-use serde::Deserialize;
-
 use super::*;
 
-#[derive(Deserialize)]
-pub(super) struct DeviceAbsent(VolumeNodePattern);
+backend_fault! {
+    "device-absent": "no device appears on the node",
+    DeviceAbsent { volume: Pattern, node: Pattern }
+}
 
-impl BackendFault for DeviceAbsent {
-    const TYPE: &'static str = "device-absent";
-
-    const ABOUT: &'static str = "no device appears on the node";
-
-    fn add_to(self, rule: &mut Rule) -> Result<(), FieldError> {
-        rule.overlay = Some(Overlay::Device(self.0, DeviceFault::Absent));
+impl DeviceAbsent {
+    pub(super) fn add_to(self, rule: &mut Rule) -> Result<(), FieldError> {
+        let pattern = VolumeNodePattern::new(self.volume, self.node);
+        rule.overlay = Some(Overlay::Device(pattern, DeviceFault::Absent));
         Ok(())
     }
 }

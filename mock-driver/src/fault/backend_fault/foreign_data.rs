@@ -1,23 +1,13 @@
-//! `foreign-data`: NodeStageVolume finds foreign data (`unknown`, `btrfs`, `luks`, `lvm`, `partitions`, `swap`) and returns FAILED_PRECONDITION.
-
-use serde::Deserialize;
-
 use super::*;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct ForeignData {
-    volume: Option<Pattern>,
-    node: Option<Pattern>,
-    data: Option<Data>,
+backend_fault! {
+    "foreign-data":
+    "NodeStageVolume finds foreign data (`unknown`, `btrfs`, `luks`, `lvm`, `partitions`, `swap`) and returns FAILED_PRECONDITION",
+    ForeignData { volume: Pattern, node: Pattern, data: Data }
 }
 
-impl BackendFault for ForeignData {
-    const TYPE: &'static str = "foreign-data";
-
-    const ABOUT: &'static str = "NodeStageVolume finds foreign data (`unknown`, `btrfs`, `luks`, `lvm`, `partitions`, `swap`) and returns FAILED_PRECONDITION";
-
-    fn add_to(self, rule: &mut Rule) -> Result<(), FieldError> {
+impl ForeignData {
+    pub(super) fn add_to(self, rule: &mut Rule) -> Result<(), FieldError> {
         let data = match self.data.unwrap_or_default() {
             Data::Unknown => "data of an unknown kind",
             Data::Btrfs => "a btrfs filesystem",
@@ -26,10 +16,7 @@ impl BackendFault for ForeignData {
             Data::Partitions => "a partition table",
             Data::Swap => "swap space",
         };
-        let pattern = VolumeNodePattern {
-            volume: self.volume,
-            node: self.node,
-        };
+        let pattern = VolumeNodePattern::new(self.volume, self.node);
         rule.overlay = Some(Overlay::Disk(pattern, DiskFault::Foreign(data)));
         Ok(())
     }

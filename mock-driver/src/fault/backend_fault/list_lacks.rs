@@ -1,25 +1,13 @@
-//! `list-lacks`: ListVolumes leaves volumes out.
-
-use serde::Deserialize;
-
 use super::*;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct ListLacks {
-    volume: Option<Pattern>,
+backend_fault! {
+    "list-lacks": "ListVolumes leaves volumes out",
+    ListLacks { volume: Pattern }
 }
 
-impl BackendFault for ListLacks {
-    const TYPE: &'static str = "list-lacks";
-
-    const ABOUT: &'static str = "ListVolumes leaves volumes out";
-
-    fn add_to(self, rule: &mut Rule) -> Result<(), FieldError> {
-        rule.overlay = Some(Overlay::ListLacks(VolumeNodePattern {
-            volume: self.volume,
-            node: None,
-        }));
+impl ListLacks {
+    pub(super) fn add_to(self, rule: &mut Rule) -> Result<(), FieldError> {
+        rule.overlay = Some(Overlay::ListLacks(VolumeNodePattern::new(self.volume, None)));
         Ok(())
     }
 }

@@ -1,23 +1,12 @@
-//! `node-limit`: the array attaches at most `limit` volumes to a node, whatever NodeGetInfo reports.
-
-use serde::Deserialize;
-
 use super::*;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct NodeLimit {
-    node: Option<Pattern>,
-    limit: Option<u64>,
+backend_fault! {
+    "node-limit": "the array attaches at most `limit` volumes to a node, whatever NodeGetInfo reports",
+    NodeLimit { node: Pattern, limit: u64 }
 }
 
-impl BackendFault for NodeLimit {
-    const TYPE: &'static str = "node-limit";
-
-    const ABOUT: &'static str =
-        "the array attaches at most `limit` volumes to a node, whatever NodeGetInfo reports";
-
-    fn add_to(self, rule: &mut Rule) -> Result<(), FieldError> {
+impl NodeLimit {
+    pub(super) fn add_to(self, rule: &mut Rule) -> Result<(), FieldError> {
         rule.matches.method = only(Method::ControllerPublishVolume);
         rule.matches.node = restrictive_pattern(self.node);
         let limit = required("limit", self.limit, "limit: 3")?;

@@ -1,22 +1,12 @@
-//! `quota`: CreateVolume returns RESOURCE_EXHAUSTED beyond it.
-
-use serde::Deserialize;
-
 use super::*;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct Quota {
-    volumes: Option<u64>,
-    bytes: Option<u64>,
+backend_fault! {
+    "quota": "CreateVolume returns RESOURCE_EXHAUSTED beyond it",
+    Quota { volumes: u64, bytes: u64 }
 }
 
-impl BackendFault for Quota {
-    const TYPE: &'static str = "quota";
-
-    const ABOUT: &'static str = "CreateVolume returns RESOURCE_EXHAUSTED beyond it";
-
-    fn add_to(self, rule: &mut Rule) -> Result<(), FieldError> {
+impl Quota {
+    pub(super) fn add_to(self, rule: &mut Rule) -> Result<(), FieldError> {
         let (volumes, bytes) = (self.volumes, self.bytes);
         required("volumes", volumes.or(bytes), "volumes: 10 or bytes: 1073741824")?;
         rule.matches.method = only(Method::CreateVolume);

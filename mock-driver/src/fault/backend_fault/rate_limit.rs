@@ -1,26 +1,14 @@
-//! `rate-limit`: the array refuses calls beyond the rate; Node and Identity calls pass and do not count.
-
-use serde::Deserialize;
-
 use super::*;
 use crate::fault::call_info::is_for_array;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct RateLimit {
-    method: Option<Methods>,
-    per_second: Option<f64>,
-    burst: Option<f64>,
-    code: Option<ErrorCode>,
+backend_fault! {
+    "rate-limit":
+    "the array refuses calls beyond the rate; Node and Identity calls pass and do not count",
+    RateLimit { method: Methods, per_second: f64, burst: f64, code: ErrorCode }
 }
 
-impl BackendFault for RateLimit {
-    const TYPE: &'static str = "rate-limit";
-
-    const ABOUT: &'static str =
-        "the array refuses calls beyond the rate; Node and Identity calls pass and do not count";
-
-    fn add_to(self, rule: &mut Rule) -> Result<(), FieldError> {
+impl RateLimit {
+    pub(super) fn add_to(self, rule: &mut Rule) -> Result<(), FieldError> {
         let per_second = required("per-second", self.per_second, "per-second: 5")?;
         let burst = self.burst.unwrap_or(1.0);
         for (field, number) in [("per-second", per_second), ("burst", burst)] {

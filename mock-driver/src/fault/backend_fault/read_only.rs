@@ -1,21 +1,12 @@
-//! `read-only`: the array refuses changes; Node calls pass.
-
-use serde::Deserialize;
-
 use super::*;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct ReadOnly {
-    code: Option<ErrorCode>,
+backend_fault! {
+    "read-only": "the array refuses changes; Node calls pass",
+    ReadOnly { code: ErrorCode }
 }
 
-impl BackendFault for ReadOnly {
-    const TYPE: &'static str = "read-only";
-
-    const ABOUT: &'static str = "the array refuses changes; Node calls pass";
-
-    fn add_to(self, rule: &mut Rule) -> Result<(), FieldError> {
+impl ReadOnly {
+    pub(super) fn add_to(self, rule: &mut Rule) -> Result<(), FieldError> {
         let code = ErrorCode::or(self.code, Code::FailedPrecondition);
         rule.refuse(code, |asked| {
             asked

@@ -20,7 +20,6 @@ use crate::fault::rule::{Action, CallEnd, Exit, Hang, Match, Methods, Phase, Sta
 use crate::rpc::capabilities::Capability;
 use crate::rpc::method::Method;
 
-/// A field of `action`.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::fault) struct Field {
     pub(in crate::fault) name: &'static str,

@@ -1,6 +1,5 @@
 //! Errors of fields.
 
-/// A field and its error.
 pub(in crate::fault) struct FieldError(pub(in crate::fault) String, pub(in crate::fault) String);
 
 // === impl FieldError ===

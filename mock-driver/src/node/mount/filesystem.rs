@@ -130,14 +130,16 @@ pub(super) fn grow(fs: Filesystem, device: &Path, path: &Path) -> Result<(), Err
 
 /// Grows an unmounted ext filesystem to the size of its device, which needs access to the device only. xfs grows only
 /// while it is mounted.
-pub(super) fn grow_unmounted(device: &Path) -> Result<(), Error> {
+pub(super) fn grow_unmounted(disk: &Disk) -> Result<(), Error> {
+    let device = disk.device.as_path();
     let head = head(device).map_err(PathError::of("read", device))?;
     if !has_room(&head, device)? {
         return Ok(());
     }
     // resize2fs requires a check just before.
-    E2FSCK.run(["-f".as_ref(), "-p".as_ref(), device.as_os_str()], &REPAIRED)?;
-    RESIZE2FS.run([device], &[0])?;
+    let args = ["-f".as_ref(), "-p".as_ref(), device.as_os_str()];
+    E2FSCK.run_until(args, &REPAIRED, &disk.stop, disk.lock.as_deref())?;
+    RESIZE2FS.run_until([device], &[0], &disk.stop, disk.lock.as_deref())?;
     Ok(())
 }
 

@@ -37,7 +37,7 @@ pub(super) fn prepare(disk: &Disk, asked: Option<Filesystem>) -> Result<Filesyst
         Content::Known(found) => {
             if disk.writable {
                 check(found, disk)?;
-                grow_unmounted(&disk.device)?;
+                grow_unmounted(disk)?;
             }
             Ok(found)
         }

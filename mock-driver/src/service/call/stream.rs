@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures::{Stream, StreamExt, stream};
 use prost::Message;
+use tokio_util::sync::CancellationToken;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
@@ -12,11 +13,15 @@ use super::{Call, Injection, Rpc};
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::fault::ActiveFault;
+use crate::journal::CallRecord;
+use crate::socket::ConnectionInfo;
 
 /// The messages of a call, whose record ends with them.
 struct MessageStream<M, R> {
     messages: Pin<Box<dyn Stream<Item = Result<M, Error>> + Send>>,
     call: Call,
+    /// By a reset, which does not wait for the client to read.
+    cancelled: CancellationToken,
     /// The first messages as one, for the journal.
     first: R,
     /// A rule that acts after this number of messages.
@@ -56,12 +61,15 @@ impl Driver {
         let all = MessageStream {
             messages,
             call,
+            cancelled: entered.cancelled.clone(),
             first,
             fault: fault.map(|active| (active.rule().action.after_messages.unwrap_or(u64::MAX), active)),
         };
         let all = stream::unfold(Some(all), |all| async move {
             let mut all = all?;
-            match all.next().await {
+            let cancelled = all.cancelled.clone();
+            let next = cancelled.run_until_cancelled(all.next()).await;
+            match next.unwrap_or(Err(Error::Interrupted)) {
                 Ok(Some(message)) => Some((Ok(message), Some(all))),
                 Ok(None) => {
                     all.call.succeed(&all.first);
@@ -71,6 +79,31 @@ impl Driver {
             }
         });
         Ok(Response::new(Box::pin(all)))
+    }
+}
+
+impl Driver {
+    /// Applies a rule to the messages of a stream. Afterwards the stream continues.
+    ///
+    /// # Errors
+    /// The rule ends the stream.
+    pub(crate) async fn apply_to_stream(
+        &self,
+        active: Option<ActiveFault>,
+        record: Option<&mut CallRecord>,
+        connection: Option<&ConnectionInfo>,
+    ) -> Result<(), Error> {
+        let Some(mut active) = active.and_then(|active| self.faults.apply(active)) else {
+            return Ok(());
+        };
+        if let Some(record) = record {
+            record.set_fault(&active.rule().id);
+        }
+        active.flush_before().await;
+        match self.apply_fault(&mut active, connection).await {
+            Injection::Fail(error) => Err(error),
+            Injection::Continue | Injection::Succeed | Injection::Respond(_) => Ok(()),
+        }
     }
 }
 
@@ -95,30 +128,17 @@ impl<M, R> MessageStream<M, R> {
         self.messages.next().await.transpose()
     }
 
-    /// Applies the rule. Afterwards the stream continues.
-    ///
-    /// # Errors
-    /// The rule ends the stream.
     async fn apply_fault(&mut self) -> Result<(), Error> {
-        let driver = self.call.driver.clone();
-        let active = self
-            .fault
-            .take()
-            .and_then(|(_, active)| driver.faults.apply(active));
-        let Some(mut active) = active else {
-            return Ok(());
-        };
-        if let Some(record) = &mut self.call.record {
-            record.set_fault(&active.rule().id);
-        }
-        active.flush_before().await;
-        match driver
-            .apply_fault(&mut active, self.call.connection.as_ref())
+        let active = self.fault.take().map(|(_, active)| active);
+        let Call {
+            driver,
+            record,
+            connection,
+            ..
+        } = &mut self.call;
+        driver
+            .apply_to_stream(active, record.as_mut(), connection.as_ref())
             .await
-        {
-            Injection::Fail(error) => Err(error),
-            Injection::Continue | Injection::Succeed | Injection::Respond(_) => Ok(()),
-        }
     }
 }
 

@@ -1,18 +1,18 @@
 use csi_proto::v1::volume_capability::{AccessMode, AccessType, BlockVolume, access_mode::Mode};
 use csi_proto::v1::{
     ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, GetMetadataAllocatedRequest,
-    GetMetadataAllocatedResponse, VolumeCapability,
+    GetMetadataAllocatedResponse, ListVolumesRequest, VolumeCapability,
 };
 use futures::StreamExt;
 use serde_json::json;
 use tokio::time;
-
+use tokio_test::{assert_pending, task};
 use tonic::Code;
 
 use super::*;
-use crate::array::CreateSnapshotParams;
+use crate::array::{CreateSnapshotParams, HealthIssue, Severity};
 use crate::driver::Settings;
-use crate::fault::Rule;
+use crate::fault::{Rule, RuleKind};
 use crate::journal::JournalConfig;
 use crate::store::tests::mk_store_on_a_full_disk;
 
@@ -74,6 +74,61 @@ async fn journals_the_error_of_a_stream(has_fault: bool) {
     assert_eq!(codes, [Code::OutOfRange]);
 }
 
+/// Its client may read it later or never, so the reset cannot wait for it.
+#[tokio::test]
+async fn stream_from_before_a_reset_leaves_no_trace_after_it() {
+    let driver = mk_driver();
+    let wanted = CreateSnapshotParams {
+        name: "s".to_owned(),
+        source: "vol-0".to_owned(),
+        parameters: std::collections::BTreeMap::new(),
+        requirement: None,
+    };
+    let snapshot = driver.create_snapshot(&wanted).await.unwrap();
+    let rule = json!({"id": "x", "match": {"method": "GetMetadataAllocated"}, "phase": "after",
+        "action": {"after-messages": 1, "set-state": "seen", "code": "DATA_LOSS"}});
+    let journal = driver.journal.as_ref().unwrap();
+    for has_fault in [false, true] {
+        if has_fault {
+            driver
+                .faults
+                .put(Rule::from_value(rule.clone()).unwrap())
+                .unwrap();
+        }
+        let request = Request::new(GetMetadataAllocatedRequest {
+            snapshot_id: snapshot.id.to_string(),
+            ..Default::default()
+        });
+        let messages = |first: &GetMetadataAllocatedResponse| {
+            futures::stream::iter([Ok(first.clone()), Ok(first.clone())])
+        };
+        let sent = driver.answer_in_messages(request, messages).await.unwrap();
+        let mut sent = sent.into_inner();
+        sent.next().await.unwrap().unwrap();
+        driver.reset().await.unwrap();
+        let rest: Vec<_> = sent.collect().await;
+        let calls = journal.read(|memory| {
+            (
+                memory.running().len(),
+                memory.after(0).count(),
+                memory.stats.len(),
+            )
+        });
+        assert_eq!(calls, (0, 0, 0), "{has_fault}");
+        assert_eq!(
+            (driver.faults.injected(), &*driver.faults.state()),
+            (vec![], "start"),
+            "{has_fault}"
+        );
+        let [Err(interrupted)] = &rest[..] else {
+            panic!("{rest:?}")
+        };
+        assert_eq!(interrupted.code(), Code::Aborted, "{has_fault}");
+        // The reset has removed the snapshot.
+        driver.create_snapshot(&wanted).await.unwrap();
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn calls_and_admin_operations_wait_for_the_volume_lock() {
     let driver = mk_driver();
@@ -109,19 +164,6 @@ async fn refusal_by_a_limit_waits_until_what_it_counted_is_durable() {
         .faults
         .put(Rule::backend_fault_from_value(limit).unwrap())
         .unwrap();
-    let publish = |volume: &str| {
-        Request::new(ControllerPublishVolumeRequest {
-            volume_id: volume.to_owned(),
-            node_id: "node-0".to_owned(),
-            volume_capability: Some(VolumeCapability {
-                access_mode: Some(AccessMode {
-                    mode: Mode::SingleNodeWriter.into(),
-                }),
-                access_type: Some(AccessType::Block(BlockVolume {})),
-            }),
-            ..Default::default()
-        })
-    };
     for volume in ["vol-0", "vol-1"] {
         let refused = driver.answer(publish(volume)).await.unwrap_err();
         // A response may show neither the attachment nor its count before they are stored.
@@ -129,4 +171,66 @@ async fn refusal_by_a_limit_waits_until_what_it_counted_is_durable() {
     }
     let attached = driver.store.peek(|array| array.attached_to("node-0").count());
     assert_eq!(attached, 1, "the limit has something to count");
+}
+
+fn publish(volume: &str) -> Request<ControllerPublishVolumeRequest> {
+    Request::new(ControllerPublishVolumeRequest {
+        volume_id: volume.to_owned(),
+        node_id: "node-0".to_owned(),
+        volume_capability: Some(VolumeCapability {
+            access_mode: Some(AccessMode {
+                mode: Mode::SingleNodeWriter.into(),
+            }),
+            access_type: Some(AccessType::Block(BlockVolume {})),
+        }),
+        ..Default::default()
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn limit_counts_calls_that_ran_before_it_was_set() {
+    let (driver, _) = Driver::open(Settings {
+        initial_volumes: 2,
+        latency: time::Duration::from_secs(10),
+        ..Settings::default()
+    })
+    .unwrap();
+    let mut first = task::spawn(driver.answer(publish("vol-0")));
+    assert_pending!(first.poll());
+    let limit = json!({"id": "x", "type": "node-limit", "limit": 1});
+    let limit = Rule::backend_fault_from_value(limit).unwrap();
+    driver.faults.put(limit).unwrap();
+    let refused = driver.answer(publish("vol-1")).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    first.await.unwrap();
+}
+
+#[tokio::test]
+async fn frozen_list_has_the_condition_of_its_time() {
+    let (driver, _) = Driver::open(Settings {
+        initial_volumes: 1,
+        capabilities: "+VOLUME_CONDITION".parse().unwrap(),
+        ..Settings::default()
+    })
+    .unwrap();
+    let frozen = Rule::backend_fault_from_value(json!({"id": "x", "type": "frozen-list"})).unwrap();
+    driver.faults.put(frozen).unwrap();
+    let issue = HealthIssue {
+        status: Severity::Degraded,
+        reason: "Slow".to_owned(),
+        message: "slow".to_owned(),
+    };
+    let set = driver
+        .store
+        .change(|array| array.set_volume_health("vol-0", vec![issue]));
+    set.await.unwrap();
+    for abnormal in [false, true] {
+        let listed = driver
+            .answer(Request::new(ListVolumesRequest::default()))
+            .await
+            .unwrap();
+        let status = listed.into_inner().entries.pop().unwrap().status.unwrap();
+        assert_eq!(status.volume_condition.unwrap().abnormal, abnormal);
+        driver.faults.remove(RuleKind::BackendFault, "x");
+    }
 }

@@ -41,13 +41,13 @@ impl Rpc for ListVolumesRequest {
 
     async fn execute(params: ListParams, driver: &Driver) -> Result<Self::Reply, Error> {
         let reports_nodes = driver.capabilities.has(Capability::ListVolumesPublishedNodes);
+        let reports_condition = driver.capabilities.has(Capability::VolumeCondition);
         let page = driver.page(params.max_entries, params.token.as_deref()).await?;
         let entry = |entry: array::Entry| {
-            let volume_condition = driver.volume_condition(entry.spec.id.as_str());
             let published = entry.nodes.iter().filter(|_| reports_nodes);
             let status = VolumeStatus {
                 published_node_ids: published.map(ToString::to_string).collect(),
-                volume_condition,
+                volume_condition: reports_condition.then(|| shape::condition(&entry.issues)),
             };
             Entry {
                 volume: Some(driver.shape_volume(&entry.spec)),

@@ -160,7 +160,14 @@ fn inline_bytes(context: &Map) -> Result<Option<u64>, Invalid> {
 
 #[cfg(test)]
 mod tests {
+    use csi_proto::v1::VolumeCapability;
+    use csi_proto::v1::volume_capability::access_mode::Mode;
+    use csi_proto::v1::volume_capability::{AccessMode, AccessType, MountVolume};
+    use serde_json::json;
+
     use super::*;
+    use crate::driver::Settings;
+    use crate::fault::{Rule, RuleKind};
 
     fn mk_context(size: Option<&str>) -> Map {
         let mut context = Map::from([(INLINE_KEY.to_owned(), "true".to_owned())]);
@@ -200,5 +207,39 @@ mod tests {
             inline_bytes(&Map::new()).unwrap().is_none(),
             "all others are not inline"
         );
+    }
+
+    #[tokio::test]
+    async fn backend_faults_of_devices_affect_inline_volumes() {
+        let directory = tempfile::tempdir().unwrap();
+        let (driver, _) = Driver::open(Settings {
+            node_id: Some("node-0".to_owned()),
+            ..Settings::default()
+        })
+        .unwrap();
+        let request = || {
+            let mode = Mode::SingleNodeWriter.into();
+            tonic::Request::new(NodePublishVolumeRequest {
+                volume_id: "inline".to_owned(),
+                target_path: directory.path().join("target").display().to_string(),
+                volume_capability: Some(VolumeCapability {
+                    access_mode: Some(AccessMode { mode }),
+                    access_type: Some(AccessType::Mount(MountVolume::default())),
+                }),
+                volume_context: mk_context(Some("64Mi")).into_iter().collect(),
+                ..Default::default()
+            })
+        };
+        for kind in ["device-absent", "wrong-device", "foreign-data"] {
+            let fault = json!({"id": "x", "type": kind, "volume": "inline", "node": "node-0"});
+            driver
+                .faults
+                .put(Rule::backend_fault_from_value(fault).unwrap())
+                .unwrap();
+            driver.answer(request()).await.expect_err(kind);
+        }
+        assert!(driver.faults.remove(RuleKind::BackendFault, "x"));
+        driver.answer(request()).await.unwrap();
+        driver.close();
     }
 }

@@ -56,11 +56,10 @@ impl TreeCopy<'_> {
         if meta.is_dir() {
             return self.directory(from, to);
         }
-        if meta.nlink() > 1 {
-            if let Some(copy) = self.linked.get(&meta.ino()) {
-                return fs::hard_link(copy, to);
-            }
-            self.linked.insert(meta.ino(), to.to_owned());
+        if meta.nlink() > 1
+            && let Some(copy) = self.linked.get(&meta.ino())
+        {
+            return fs::hard_link(copy, to);
         }
         if meta.is_symlink() {
             symlink(fs::read_link(from)?, to)?;
@@ -77,7 +76,11 @@ impl TreeCopy<'_> {
                 meta.rdev(),
             )?;
         }
-        copy_metadata(from, to, &meta)
+        copy_metadata(from, to, &meta)?;
+        if meta.nlink() > 1 {
+            self.linked.insert(meta.ino(), to.to_owned());
+        }
+        Ok(())
     }
 }
 
@@ -125,4 +128,30 @@ fn copy_attributes(from: &Path, to: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_name_of_a_file_that_could_not_be_copied_is_copied() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        fs::write(path("a"), "text").unwrap();
+        fs::hard_link(path("a"), path("b")).unwrap();
+        fs::create_dir(path("to")).unwrap();
+        let mut copy = TreeCopy {
+            stop: &CancellationToken::new(),
+            linked: HashMap::new(),
+            copied: 0,
+        };
+        // As if the file had vanished meanwhile.
+        let error = copy.entry(&path("a"), &path("missing/a")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        copy.entry(&path("b"), &path("to/b")).unwrap();
+        copy.entry(&path("a"), &path("to/a")).unwrap();
+        assert_eq!(fs::read_to_string(path("to/b")).unwrap(), "text");
+        assert_eq!(fs::metadata(path("to/a")).unwrap().nlink(), 2);
+    }
 }

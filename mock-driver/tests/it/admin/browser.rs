@@ -5,6 +5,7 @@ mod session;
 use csi_mock_driver::admin_api::resource::{
     Attach, GroupSnapshotNew, HealthIssue, NodeChange, NodeNew, StorageHealthIssue, VolumeChange, VolumeNew,
 };
+use csi_mock_driver::array::{Severity, StorageSeverity};
 use serde_json::{Value, json};
 use thirtyfour::prelude::*;
 
@@ -743,7 +744,7 @@ async fn page_adapts_to_narrow_screens_and_color_scheme() {
 fn mk_unhealthy_storage(message: &str) -> NodeChange {
     NodeChange {
         health: Some(vec![StorageHealthIssue {
-            status: "DEGRADED".to_owned(),
+            status: StorageSeverity::Degraded,
             reason: "Cable".to_owned(),
             message: message.to_owned(),
             capability: None,
@@ -1076,11 +1077,12 @@ async fn volumes_are_in_natural_order_and_their_devices_can_be_broken() {
     browser
         .until(&format!("{row}.innerText.includes('DEGRADED')"))
         .await;
-    assert_eq!(client.volume("vol-2").await.unwrap().health[0].status, "DEGRADED");
+    let health = client.volume("vol-2").await.unwrap().health;
+    assert_eq!(health[0].status, Severity::Degraded);
 
     // Only DEGRADED is switched, other issues stay.
-    let issues = ["DEGRADED", "INACCESSIBLE"].map(|status| HealthIssue {
-        status: status.to_owned(),
+    let issues = [Severity::Degraded, Severity::Inaccessible].map(|status| HealthIssue {
+        status,
         reason: "Cable".to_owned(),
         message: "a cable is loose".to_owned(),
     });

@@ -4,16 +4,18 @@ use csi_mock_driver::admin_api::client::Calls;
 use csi_mock_driver::admin_api::resource::{
     GroupSnapshotNew, HealthIssue, NodeChange, SnapshotNew, StorageHealthIssue, VolumeChange,
 };
-use csi_mock_driver::array::{Pool, PoolName};
+use csi_mock_driver::array::{Access, AccessMode, Capability, Pool, PoolName, Severity, StorageSeverity};
 use csi_mock_driver::driver::Settings;
 use csi_proto::v1;
 use csi_proto::v1::StorageHealthErrorType;
 use csi_proto::v1::group_controller_client::GroupControllerClient;
 use csi_proto::v1::node_get_storage_health_response::StorageBackendHealth;
 use http::StatusCode;
+use serde_json::json;
 use tonic::Code;
 
 use super::refusal;
+use super::wire::send;
 use crate::server::{Server, mk_create};
 
 const MIB: u64 = 1 << 20;
@@ -37,12 +39,12 @@ fn mk_snapshot(name: &str, source: &str) -> SnapshotNew {
     }
 }
 
-fn mk_health_issue(status: &str, capability: Option<&str>) -> StorageHealthIssue {
+fn mk_health_issue(status: StorageSeverity, capability: Option<Capability>) -> StorageHealthIssue {
     StorageHealthIssue {
-        status: status.to_owned(),
+        status,
         reason: "Cable".to_owned(),
         message: "a cable is loose".to_owned(),
-        capability: capability.map(str::to_owned),
+        capability,
     }
 }
 
@@ -228,24 +230,25 @@ async fn storage_health_applies_to_one_node_or_to_all() {
     })
     .await;
     assert!(backend_health(&server).await.is_empty());
-    let all = client
-        .set_storage_health(vec![mk_health_issue(
-            "DEGRADED",
-            Some("block SINGLE_NODE_WRITER"),
-        )])
-        .await
-        .unwrap();
+    let capability = Capability {
+        access: Access::Block,
+        mode: AccessMode::SingleNodeWriter,
+    };
+    let issue = mk_health_issue(StorageSeverity::Degraded, Some(capability));
+    let shown = serde_json::to_value(&issue).unwrap();
     assert_eq!(
-        all.health[0].capability.as_deref(),
-        Some("block SINGLE_NODE_WRITER")
+        (&shown["status"], &shown["capability"]),
+        (&json!("DEGRADED"), &json!("block SINGLE_NODE_WRITER"))
     );
+    let all = client.set_storage_health(vec![issue.clone()]).await.unwrap();
+    assert_eq!(all.health, [issue]);
     for node in ["node-1", "node-2"] {
         let change = NodeChange {
-            health: Some(vec![mk_health_issue("UNREACHABLE", None)]),
+            health: Some(vec![mk_health_issue(StorageSeverity::Unreachable, None)]),
             ..NodeChange::default()
         };
         let changed = client.change_node(node, &change).await.unwrap();
-        assert_eq!(changed.health[0].status, "UNREACHABLE");
+        assert_eq!(changed.health[0].status, StorageSeverity::Unreachable);
     }
     let health = backend_health(&server).await;
     use StorageHealthErrorType::{StorageDegraded, StorageUnreachable};
@@ -275,16 +278,34 @@ async fn storage_health_applies_to_one_node_or_to_all() {
 
 #[tokio::test]
 async fn invalid_health_issues_are_refused_by_field() {
-    let (_server, client) = super::administered().await;
-    for (issue, field) in [
-        (mk_health_issue("TIRED", None), "health.status"),
+    let (server, client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 1).await;
+    for (path, issue, field) in [
         (
-            mk_health_issue("DEGRADED", Some("everything")),
-            "health.capability",
+            "storage",
+            json!({"status": "TIRED", "reason": "x"}),
+            "health[0].status",
+        ),
+        (
+            "volumes/vol-0",
+            json!({"status": "TIRED", "reason": "x"}),
+            "health[0].status",
+        ),
+        (
+            "storage",
+            json!({"status": "DEGRADED", "reason": "x", "capability": "everything"}),
+            "health[0].capability",
         ),
     ] {
-        let (status, _, _, named) = refusal(client.set_storage_health(vec![issue]).await);
-        assert_eq!((status, named.as_deref()), (StatusCode::BAD_REQUEST, Some(field)));
+        let body = json!({"health": [issue]}).to_string();
+        let length = body.len();
+        let request = format!(
+            "PATCH /api/v1/{path} HTTP/1.1\nHost: HOST\nContent-Type: application/json\nContent-Length: {length}\nConnection: close\n\n{body}"
+        );
+        let (status, text) = send(&server, &request).await;
+        assert!(
+            status == 400 && text.contains(&format!("\"field\":\"{field}\"")),
+            "{text}"
+        );
     }
     let (status, ..) = refusal(
         client
@@ -382,7 +403,7 @@ async fn condition_set_by_admin_api_is_in_all_replies() {
         (vec![], Condition::default()),
         (
             vec![HealthIssue {
-                status: "INACCESSIBLE".to_owned(),
+                status: Severity::Inaccessible,
                 reason: "Fire".to_owned(),
                 message: "it burns".to_owned(),
             }],

@@ -93,7 +93,7 @@ impl<'a> Calls<'a> {
             journal,
             expectation,
             volume: request::pattern(expectation.volume.as_deref()),
-            cursor: Cursor::after(expectation.after),
+            cursor: journal.read(|memory| Cursor::after(expectation.after, memory)),
             squashed: Vec::new(),
             counters: counters.collect::<Result<_, _>>()?,
             matchers: matchers.collect::<Result<_, _>>()?,
@@ -128,14 +128,15 @@ impl<'a> Calls<'a> {
                 .iter()
                 .any(|expected| method::short(&expected.method) == method),
         };
-        for (sequence, call) in self.cursor.new_calls(memory) {
+        let volume = self.volume.as_ref();
+        let is_about = |call: &journal::Call| volume.is_none_or(|volume| volume.matches(call.volume()));
+        let calls = self.cursor.new_calls(memory);
+        for (sequence, call) in calls.filter(|(_, call)| is_about(call)) {
             for counter in &mut self.counters {
                 counter.counted += u64::from(counter.matcher.covers(self.journal, call));
             }
             let method = method::short(&call.method);
-            let volume = self.volume.as_ref();
-            let about = volume.is_none_or(|volume| volume.matches(call.volume()));
-            if let Some(end) = call.end().filter(|_| about && is_tracked(method)) {
+            if let Some(end) = call.end().filter(|_| is_tracked(method)) {
                 let code = code::name(end.outcome.code);
                 let is_unfit = |(index, matcher): (usize, &Matcher)| {
                     let expected = &self.expectation.expected[index];

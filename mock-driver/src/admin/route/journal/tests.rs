@@ -1,4 +1,6 @@
-use csi_proto::v1::ProbeRequest;
+use csi_proto::Secrets;
+use csi_proto::v1::{DeleteVolumeRequest, ProbeRequest};
+use prost::Message;
 use serde_json::json;
 use tokio_test::{assert_pending, assert_ready, task};
 use tokio_util::sync::CancellationToken;
@@ -19,8 +21,12 @@ fn mk_admin() -> Admin {
 }
 
 fn probe(journal: &Arc<Journal>) {
-    let request = journal.renderer.keep(&ProbeRequest {});
-    let mut record = journal.begin(Method::Probe.path().into(), None, request);
+    end(journal, Method::Probe, &ProbeRequest {});
+}
+
+fn end<M: Message + Secrets + Clone>(journal: &Arc<Journal>, method: Method, request: &M) {
+    let request = journal.renderer.keep(request);
+    let mut record = journal.begin(method.path().into(), None, request);
     let outcome = Outcome {
         code: Code::Ok,
         message: String::new(),
@@ -110,6 +116,54 @@ async fn readers_of_a_history_with_gaps_fail_and_say_so() {
         ExpectationStatus::Complete,
         "a cleared journal has no gap"
     );
+}
+
+#[tokio::test]
+async fn counts_of_an_assertion_about_a_volume_ignore_other_volumes() {
+    let admin = mk_admin();
+    let journal = admin.journal().unwrap();
+    let volume_id = "vol-2".to_owned();
+    let request = DeleteVolumeRequest {
+        volume_id,
+        ..Default::default()
+    };
+    end(journal, Method::DeleteVolume, &request);
+    for (volume, status) in [
+        ("vol-1", ExpectationStatus::Incomplete),
+        ("vol-2", ExpectationStatus::Complete),
+    ] {
+        let expectation = json!({"volume": volume, "counts": [{"method": "DeleteVolume", "atLeast": 1}]});
+        let expectation = serde_json::from_value(expectation).unwrap();
+        let asserted = assert(State(admin.clone()), Json(expectation)).await.unwrap().0;
+        assert_eq!(asserted.status, status, "{volume}");
+    }
+}
+
+#[tokio::test]
+async fn clearing_the_journal_does_not_hide_calls_from_waiting_readers() {
+    let admin = mk_admin();
+    let journal = admin.journal().unwrap();
+    type Clear = fn(&Journal);
+    let clears: [Clear; 2] = [Journal::clear, Journal::reset];
+    for clear in clears {
+        let before = journal.read(|memory| memory.last);
+        let never = json!({"counts": [{"method": "Probe", "atMost": 0}], "after": before, "timeout": "600s"});
+        let never = serde_json::from_value(never).unwrap();
+        let mut asserting = task::spawn(assert(State(admin.clone()), Json(never)));
+        let query = serde_json::from_value(json!({"method": "Probe", "after": before})).unwrap();
+        let mut waiting = task::spawn(wait(State(admin.clone()), Query(query)));
+        assert_pending!(asserting.poll());
+        assert_pending!(waiting.poll());
+        probe(journal);
+        clear(journal);
+        let gap = format!("calls {} to {} ", before + 1, before + 1);
+        let asserted = format!("{:?}", assert_ready!(asserting.poll()));
+        let waited = format!("{:?}", assert_ready!(waiting.poll()));
+        assert!(
+            asserted.contains(&gap) && waited.contains(&gap),
+            "{asserted} {waited}"
+        );
+    }
 }
 
 #[tokio::test]
