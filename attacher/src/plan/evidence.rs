@@ -179,13 +179,12 @@ impl DetachEvidence {
             return false;
         }
         let may_run = |ended: &Instant| began.saturating_duration_since(*ended) < PUBLISH_MAY_RUN;
+        let may_change = self.unknown_ends.get(&target).is_some_and(may_run);
         let state = match state {
-            ListedState::Elsewhere | ListedState::Absent
-                if self.unknown_ends.get(&target).is_some_and(may_run) =>
-            {
-                ListedState::Unknown
+            ListedState::Elsewhere | ListedState::Absent if may_change => ListedState::Unknown,
+            ListedState::Elsewhere | ListedState::Absent | ListedState::Unknown | ListedState::Published => {
+                state
             }
-            state => state,
         };
         let lists = before.with(state, entries, began);
         self.lists.insert(target, lists);

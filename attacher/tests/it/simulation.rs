@@ -194,9 +194,10 @@ async fn settles(
     seen: Observation,
     condition: impl Future<Output = ()>,
 ) -> Result<(), String> {
-    let limit = match seen {
-        Observation::CleanedUp => DETACHED_WITHIN,
-        _ => SETTLED_WITHIN,
+    let limit = if matches!(seen, Observation::CleanedUp) {
+        DETACHED_WITHIN
+    } else {
+        SETTLED_WITHIN
     };
     tokio::select! {
         biased;

@@ -50,10 +50,10 @@ impl ControllerState {
             return;
         }
         for watched in std::mem::take(&mut result.watched) {
-            let state = match watched.listed_state {
-                ListedState::Elsewhere if !self.knows_nodes(&watched) => ListedState::Unknown,
-                state => state,
-            };
+            let mut state = watched.listed_state;
+            if state == ListedState::Elsewhere && !self.knows_nodes(&watched) {
+                state = ListedState::Unknown;
+            }
             let target = watched.target;
             let before = before.get(&target).copied().unwrap_or_default();
             if self

@@ -693,6 +693,16 @@ impl World {
         self.judge()
     }
 
+    fn get_attachment(&mut self, run: usize, subject: &Subject) {
+        let Attachment { name, uid, .. } = &**subject.attachment();
+        let exists = self.api.get(name).is_some_and(|stored| stored.uid == *uid);
+        self.syncs[run].failed |= exists && matches!(subject, Subject::Orphan(_));
+        self.show(name);
+        let progress = self.state.progress(subject);
+        progress.is_confirmed = true;
+        progress.sync.is_attachment_read = true;
+    }
+
     /// Executes a command of the sync. Returns whether the process still runs.
     fn command(&mut self, run: usize, subject: &Subject, command: Command) -> Result<bool, String> {
         let attachment = subject.attachment().clone();
@@ -702,14 +712,7 @@ impl World {
                 let driver = (Some(self.session), capabilities(self.has_calls));
                 self.state.progress(subject).sync.driver = Some(driver);
             }
-            Command::GetAttachment => {
-                let exists = self.api.get(name).is_some_and(|stored| stored.uid == *uid);
-                self.syncs[run].failed |= exists && matches!(subject, Subject::Orphan(_));
-                self.show(name);
-                let progress = self.state.progress(subject);
-                progress.is_confirmed = true;
-                progress.sync.is_attachment_read = true;
-            }
+            Command::GetAttachment => self.get_attachment(run, subject),
             Command::GetUser(user) => {
                 self.show(&user);
                 let uid = self.api.get(&user).map(|user| user.uid.clone());
@@ -841,7 +844,7 @@ impl World {
         }
         let end = match call {
             Call::Deadline { .. } | Call::Code(10) => PublishEnd::Unknown,
-            _ => PublishEnd::Known,
+            Call::Ok | Call::OkWithoutEffect | Call::Code(_) | Call::Crash { .. } => PublishEnd::Known,
         };
         self.state.publish_ended(target, end);
         let is_ok = matches!(call, Call::Ok | Call::OkWithoutEffect);
