@@ -137,6 +137,11 @@ fn reference(api_version: &str, kind: &str, name: &str, uid: &str) -> ObjectRefe
 // === impl Reason ===
 
 impl Reason {
+    /// The `reason`.
+    pub fn name(self) -> &'static str {
+        self.fields().0
+    }
+
     /// The `reason`, the verb of the `action`, and whether the Event is a warning.
     fn fields(self) -> (&'static str, &'static str, bool) {
         match self {

@@ -140,6 +140,7 @@ impl Driver {
     /// # Errors
     /// The node of this process uses a volume, or the image contradicts itself; the array has not changed then.
     pub(crate) async fn import(&self, image: Image) -> Result<(), Error> {
+        self.store.peek(|array| image.check(array.settings()))?;
         let _reset = self.interrupt().await;
         let (before, _locked) = self.replace_array(image).await?;
         let kept: BTreeSet<FileId> = self.store.peek(FileId::all_of).into_iter().collect();

@@ -93,6 +93,18 @@ async fn call_before_a_reset_does_not_act_after_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn import_that_is_refused_cancels_no_call() {
+    let driver = mk_driver("{delay: 30s}", |_| {});
+    let call = publish(&driver);
+    time::sleep(Duration::from_secs(1)).await;
+    let mut image = driver.store.peek(Array::image);
+    image.volumes.extend(image.volumes.clone());
+    driver.import(image).await.unwrap_err();
+    assert_eq!(code_of(call).await, Code::Ok);
+    assert!(is_attached(&driver));
+}
+
+#[tokio::test(start_paused = true)]
 async fn call_before_an_import_does_not_act_after_it() {
     let driver = mk_driver("{delay: 30s}", |_| {});
     let call = publish(&driver);

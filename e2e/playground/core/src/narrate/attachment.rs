@@ -11,7 +11,7 @@ const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
 
 /// Describes how `now` differs from the state before it.
 pub fn describe(before: Option<&VolumeAttachment>, now: &WatchEvent, names: &Names) -> Vec<Narration> {
-    let attachment = &now.attachment;
+    let attachment = &now.object;
     let name = names.short(&attachment.name_any());
     let Some(before) = before else {
         let (volume, node) = (volume(attachment, names), names.short(&attachment.spec.node_name));
@@ -94,7 +94,7 @@ mod tests {
         let event = WatchEvent {
             at: Timestamp::UNIX_EPOCH,
             gone,
-            attachment: after,
+            object: after,
         };
         let lines = describe(before, &event, &Names::with_prefix("s"));
         lines.into_iter().map(|line| (line.actor, line.text)).collect()

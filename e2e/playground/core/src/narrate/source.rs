@@ -112,12 +112,12 @@ fn attachments(narrator: &Narrator, env: &TestEnv<'_>, names: &Names, tasks: &mu
             let fresh = watch_events.borrow_and_update()[described..].to_vec();
             described += fresh.len();
             for event in fresh {
-                let uid = event.attachment.metadata.uid.clone().unwrap_or_default();
+                let uid = event.object.metadata.uid.clone().unwrap_or_default();
                 for narration in attachment::describe(states.get(&uid), &event, &names) {
-                    let volumes = vec![attachment::volume(&event.attachment, &names)];
+                    let volumes = vec![attachment::volume(&event.object, &names)];
                     narrator.take_watched(event.at, volumes, narration);
                 }
-                states.insert(uid, event.attachment);
+                states.insert(uid, event.object);
             }
             if watch_events.changed().await.is_err() {
                 return;
