@@ -23,8 +23,8 @@ use std::time::Instant;
 
 use crate::model::PublishTarget;
 pub use backoff::{Backoff, Class};
-pub(crate) use failure::{Failures, Finished, SyncError};
-pub(crate) use flow_control::{FlowControl, Outcome};
+pub(crate) use failure::{Failures, Finished, Outcome, SyncError};
+pub(crate) use flow_control::FlowControl;
 use lane::{LaneQueue, Node};
 pub(crate) use metrics::{ATTACHMENT_QUEUE, QueueMetrics, VOLUME_QUEUE};
 

@@ -22,6 +22,16 @@ pub(crate) struct Finished {
     pub(crate) contended: bool,
 }
 
+/// The result of a call to the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Success,
+    /// It failed with this gRPC code, which other calls may have caused.
+    Refused(i32),
+    /// It was not sent, or failed for a reason of its own.
+    Unrelated,
+}
+
 /// The error of a failed sync, which must be repeated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SyncError {

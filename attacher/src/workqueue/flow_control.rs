@@ -11,8 +11,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::failure::{FIRST_TURNS, Failures, MAX_TURNS};
+use super::failure::{FIRST_TURNS, Failures, MAX_TURNS, Outcome};
 use super::limiter::{CallId, JUST_ENDED, LONGEST_LOCK, Limiter};
+use super::metrics::FlowMetrics;
 
 #[derive(Debug)]
 pub(crate) struct FlowControl {
@@ -49,29 +50,6 @@ struct Failing {
     /// The next probe.
     probe: Instant,
     interval: Duration,
-}
-
-/// Totals since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct FlowMetrics {
-    /// Refusals because of other calls for the node.
-    pub(crate) refused_by_node: u64,
-    /// Refusals because of calls for other nodes.
-    pub(crate) refused_by_driver: u64,
-    /// Failures without other calls.
-    pub(crate) failed_alone: u64,
-    /// Calls that were sent while the driver was down.
-    pub(crate) outage_probes: u64,
-}
-
-/// The result of a call to the driver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    Success,
-    /// It failed with this gRPC code, which other calls may have caused.
-    Refused(i32),
-    /// It was not sent, or failed for a reason of its own.
-    Unrelated,
 }
 
 /// What follows from the end of a call.
@@ -357,26 +335,37 @@ impl FlowControl {
         };
         *counter += 1;
         if is_alone {
-            let failing = self.failing.get_or_insert_with(|| Failing {
-                since: now,
-                evidence: 0,
-                hung,
-                node: node.clone(),
-                probe: now,
-                interval: FIRST_PROBE,
-            });
-            failing.hung = hung;
-            let is_elsewhere = std::mem::replace(&mut failing.node, node.clone()) != *node;
-            failing.evidence += u32::from(hung || is_first || !is_final && is_elsewhere);
-            failing.probe = now + failing.interval;
-            if failing.evidence >= DOWN_AFTER {
-                failing.interval = (2 * failing.interval).min(if is_final { FINAL_PROBES } else { PROBES });
-            }
+            self.failed_alone(node, hung, (is_first, is_final), now);
         }
         if node_contended || by_driver {
             Ended::Contended
         } else {
             Ended::Other
+        }
+    }
+
+    /// A failure may be the driver's. `is_first`: of its key.
+    fn failed_alone(
+        &mut self,
+        node: &Arc<str>,
+        hung: bool,
+        (is_first, is_final): (bool, bool),
+        now: Instant,
+    ) {
+        let failing = self.failing.get_or_insert_with(|| Failing {
+            since: now,
+            evidence: 0,
+            hung,
+            node: node.clone(),
+            probe: now,
+            interval: FIRST_PROBE,
+        });
+        failing.hung = hung;
+        let is_elsewhere = std::mem::replace(&mut failing.node, node.clone()) != *node;
+        failing.evidence += u32::from(hung || is_first || !is_final && is_elsewhere);
+        failing.probe = now + failing.interval;
+        if failing.evidence >= DOWN_AFTER {
+            failing.interval = (2 * failing.interval).min(if is_final { FINAL_PROBES } else { PROBES });
         }
     }
 

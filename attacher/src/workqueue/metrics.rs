@@ -18,6 +18,19 @@ pub(crate) struct QueueMetrics {
     pub(crate) worked: Histogram,
 }
 
+/// Totals since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FlowMetrics {
+    /// Refusals because of other calls for the node.
+    pub(crate) refused_by_node: u64,
+    /// Refusals because of calls for other nodes.
+    pub(crate) refused_by_driver: u64,
+    /// Failures without other calls.
+    pub(crate) failed_alone: u64,
+    /// Calls that were sent while the driver was down.
+    pub(crate) outage_probes: u64,
+}
+
 // === impl QueueMetrics ===
 
 impl QueueMetrics {
