@@ -6,12 +6,12 @@ use bytes::Bytes;
 use embedded_cluster::apiserver::{ApiServer, ConnectionReset, Fault, Rule, Status};
 use http::{Method, Request};
 use http_body_util::Full;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::Instant;
 use tower::ServiceExt as _;
 
 use super::watches::Watch;
-use super::{ATTACHMENTS, call, mk_attachment, mk_server, patch};
+use super::{ATTACHMENTS, call, mk_attachment, mk_server};
 
 /// Whether the connection broke during a creation.
 async fn create_breaks(server: &ApiServer, name: &str) -> bool {
