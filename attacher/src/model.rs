@@ -77,8 +77,8 @@ impl Version {
 // === impl SecretRef ===
 
 impl SecretRef {
-    /// Of the annotation. An unreadable one refers to a Secret that cannot be read: a call without it is not one for a volume without
-    /// Secret.
+    /// From the annotation. An invalid reference is kept as a Secret that does not exist: an unpublish without it is not one of a
+    /// volume without Secret.
     pub fn recorded(text: &str) -> Self {
         Self::parse(text).unwrap_or_else(|| Self {
             namespace: Arc::default(),

@@ -168,8 +168,8 @@ impl Stream<'_> {
         }
     }
 
-    /// The versions of VolumeAttachments and PersistentVolumes, in the order in which they were written, which their
-    /// resourceVersions show unless a watch was interrupted: one that a later event precedes was written before that event.
+    /// Versions of VolumeAttachments and PersistentVolumes, ordered by resourceVersion unless a watch was interrupted. Each gets at most
+    /// the time of any later version's event.
     fn versions(&mut self) {
         let observations = self.observations;
         let mut versions = Vec::new();

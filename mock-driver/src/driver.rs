@@ -251,10 +251,11 @@ fn open_node(
     };
     match missing {
         Some(reason) if settings.node.device_faults => return Err(OpenError::NoDeviceFaults { reason }),
-        Some(reason) => rules.limit_io(reason),
+        Some(reason) => rules.add_device_fault_check(reason),
         // Published volumes are known after recovery.
         None => {
-            node.iter().for_each(|node| rules.limit_io(Arc::downgrade(node)));
+            node.iter()
+                .for_each(|node| rules.add_device_fault_check(Arc::downgrade(node)));
             return Ok(node);
         }
     }

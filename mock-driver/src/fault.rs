@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 pub(crate) use self::call_info::{ArrayUsage, CallInfo, VolumeLocation};
 use self::conflict::check;
-pub(crate) use self::conflict::{IoLimit, IsNamed};
+pub(crate) use self::conflict::{DeviceFaultCheck, IsNamed};
 pub use self::conflict::{Needs, RuleConflict};
 pub(crate) use self::decision::Decision;
 pub use self::file::FaultFile;
@@ -82,7 +82,7 @@ pub struct Faults {
     /// Independent of the active rules.
     injected: Mutex<InjectedTotals>,
     reservations: Arc<Mutex<Reservations>>,
-    io_limits: Mutex<Vec<Box<dyn IoLimit>>>,
+    device_fault_checks: Mutex<Vec<Box<dyn DeviceFaultCheck>>>,
     /// The frozen list, if any; shared with the store, which keeps that state.
     pub(crate) frozen: Arc<RwLock<Option<StaleList>>>,
 }
@@ -107,7 +107,7 @@ impl Faults {
             began: Instant::now(),
             injected: Mutex::default(),
             reservations: Arc::default(),
-            io_limits: Mutex::default(),
+            device_fault_checks: Mutex::default(),
             frozen: Arc::default(),
         }
     }

@@ -63,7 +63,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         Err(SyncError::outdated())
     }
 
-    /// Begins the call of the subject's sync, for the queue. Waits before if a learned limit demands that: then returns true.
+    /// Waits until the learned limits permit the call, and marks it as sent. Returns whether it waited.
     async fn wait_for_call(&self, subject: &Subject) -> Result<bool, SyncError> {
         let mut waited = false;
         loop {
@@ -116,7 +116,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 let read = self.unless_draining(read).await?;
                 let read = read.map_err(|error| SyncError::api("could not read VolumeAttachment", &error))?;
                 if let (Subject::Orphan(_), Some(_)) = (subject, read) {
-                    // It is no orphan, or will be one again when the watch shows the VolumeAttachment.
+                    // The VolumeAttachment exists, so this is no orphan. The watch shows it later if it is deleted again.
                     return Err(SyncError::outdated());
                 }
                 self.progress(subject, |progress| {
@@ -124,13 +124,15 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                     progress.sync.is_attachment_read = true;
                 });
             }
-            Command::GetUser(name) => {
-                let user = self.state().index.attachments.get(name).cloned();
-                if let Some(user) = user {
-                    let read = self.request(&user, AttachmentRequest::Get);
+            Command::GetOther(name) => {
+                let other = self.state().index.attachments.get(name).cloned();
+                if let Some(other) = other {
+                    let read = self.request(&other, AttachmentRequest::Get);
                     let read = self.unless_draining(read).await?;
                     read.map_err(|error| SyncError::api("could not read VolumeAttachment", &error))?;
-                    self.progress(subject, |progress| progress.sync.users.push(user.uid.clone()));
+                    self.progress(subject, |progress| {
+                        progress.sync.others_read.push(other.uid.clone())
+                    });
                 }
             }
             Command::GetVolume(name) => {

@@ -236,7 +236,7 @@ fn warnings(scrape: &Scrape, state: &ControllerState) {
     );
     scrape.gauge(
         "csi_attacher_volumes_attached_twice",
-        "Number of volumes of one node that VolumeAttachments of two nodes without a recorded node id have attached; Events on the VolumeAttachments name the nodes",
+        "Number of single-node volumes for which VolumeAttachments of two nodes, without a recorded node id, have attached=true; Events on the VolumeAttachments name the nodes",
         state.attached_twice() as f64,
     );
     scrape.gauge(

@@ -24,8 +24,8 @@ pub(crate) enum Command {
     /// Wait for the driver's session, and read its capabilities.
     Connect,
     GetAttachment,
-    /// Read the other VolumeAttachment of this name, which uses the target.
-    GetUser(Arc<str>),
+    /// Read another VolumeAttachment, which uses the target, by its name.
+    GetOther(Arc<str>),
     GetVolume(Arc<str>),
     GetNode(Arc<str>),
     /// A Secret that is absent or forbidden is an error for a publish alone.
@@ -83,7 +83,7 @@ impl Command {
         match self {
             Self::KeepOrphan(_) | Self::EndOrphan | Self::KeepProof(_) => false,
             Self::MarkAttached(_) | Self::MarkDetached | Self::RemoveFinalizer(_) => false,
-            Self::Connect | Self::GetAttachment | Self::GetUser(_) => true,
+            Self::Connect | Self::GetAttachment | Self::GetOther(_) => true,
             Self::GetVolume(_) | Self::GetNode(_) => true,
             Self::GetSecret { .. } | Self::AddPvFinalizer(_) | Self::Record(_) => true,
             Self::Publish(_) | Self::Unpublish { .. } => true,

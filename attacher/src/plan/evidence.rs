@@ -29,7 +29,7 @@ pub(crate) struct DetachEvidence {
     publishing: HashMap<PublishTarget, Uid>,
     /// When publish calls ended whose results are unknown.
     unknown_ends: HashMap<PublishTarget, Instant>,
-    /// Since when VolumeAttachments are known for which an earlier process may have sent a publish call that has not ended.
+    /// When this process first saw VolumeAttachments whose publish call an earlier process may have left running.
     seen_unattached: HashMap<Uid, Instant>,
     /// Targets of publish calls that ran since the last reconcile round began.
     published_in_round: HashSet<PublishTarget>,

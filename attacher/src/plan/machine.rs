@@ -261,17 +261,18 @@ impl Machine<'_> {
         let answer = unpublished.iter().rfind(|(asked, _)| asked == target);
         let result = match target_usage(attachment, target, is_present, &self.view.others) {
             TargetUsage::Yes => {
-                // The store may be late, and it may have been deleted without a detach.
+                // The store may be late: the other VolumeAttachment may have been deleted without a detach.
                 let of = |other| target_usage(attachment, target, is_present, std::slice::from_ref(other));
-                let mut users = self
+                let mut others = self
                     .view
                     .others
                     .iter()
                     .filter(|other| of(other) == TargetUsage::Yes);
-                let first = users.clone().next().map(|user| user.attachment.name.clone());
-                let is_read = users.any(|user| self.progress.sync.users.contains(&user.attachment.uid));
+                let first = others.clone().next().map(|other| other.attachment.name.clone());
+                let is_read =
+                    others.any(|other| self.progress.sync.others_read.contains(&other.attachment.uid));
                 match first.filter(|_| !is_read) {
-                    Some(name) => return Err(act(Command::GetUser(name))),
+                    Some(name) => return Err(act(Command::GetOther(name))),
                     None => UnpublishResult::InUse,
                 }
             }

@@ -37,7 +37,7 @@ pub(crate) struct SyncProgress {
     /// Whether the API server returned the VolumeAttachment, so that the store is not outdated.
     pub(crate) is_attachment_read: bool,
     /// Other VolumeAttachments that a live read showed.
-    pub(crate) users: Vec<Uid>,
+    pub(crate) others_read: Vec<Uid>,
     /// The result of a live read of the PersistentVolume that the store lacks.
     pub(crate) volume: Option<Option<Arc<Volume>>>,
     /// Whether a live read found the CSINode.
@@ -114,7 +114,7 @@ impl Progress {
         let rests_on_session = match command {
             Command::MarkAttached(published) => published.is_none(),
             Command::MarkDetached | Command::RemoveFinalizer(_) => self.proof.is_none(),
-            Command::Connect | Command::GetAttachment | Command::GetUser(_) => false,
+            Command::Connect | Command::GetAttachment | Command::GetOther(_) => false,
             Command::GetVolume(_) | Command::GetNode(_) => false,
             Command::GetSecret { .. } | Command::AddPvFinalizer(_) | Command::Record(_) => false,
             Command::Publish(_) | Command::Unpublish { .. } => false,

@@ -235,7 +235,7 @@ impl TargetEvidence {
         }
     }
 
-    /// Whether the lists had no entry of the volume during this part of the answers' time.
+    /// Whether the lists lacked the volume for at least this long while the driver gave the answers.
     fn is_unlisted(&self, answers: &Answers, least: Duration) -> bool {
         self.lists.unlisted.is_some_and(|(first, last)| {
             let (first, last) = (first.max(answers.first), last.min(answers.last));

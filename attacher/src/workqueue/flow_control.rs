@@ -22,7 +22,7 @@ pub(crate) struct FlowControl {
     driver: Limiter,
     /// The last refusal that is not explained by calls of its node.
     stray: Option<(Arc<str>, Instant)>,
-    /// Whether a key backs off because of calls for other nodes, since the last success.
+    /// Whether a key backs off since the last success because of calls for other nodes.
     fails: bool,
     /// Failures since the last success.
     failing: Option<Failing>,
@@ -33,7 +33,7 @@ pub(crate) struct FlowControl {
 #[derive(Debug)]
 struct Node {
     limiter: Limiter,
-    /// The last call that let a key back off, unless one succeeded since.
+    /// When a call last made a key back off; `None` after a success.
     failed: Option<Instant>,
 }
 
@@ -86,7 +86,7 @@ const PROBES: Duration = Duration::from_secs(2);
 const FINAL_PROBES: Duration = Duration::from_secs(5);
 /// The period in which refusals of two nodes count as the driver's.
 const ACROSS_NODES: Duration = Duration::from_secs(2);
-/// Locks of two nodes are alike up to this factor.
+/// Up to this factor, the intervals of two nodes count as equal.
 const SIMILAR: f64 = 1.1;
 /// How long limits are kept without calls.
 const KEPT: Duration = Duration::from_secs(600);
@@ -296,13 +296,13 @@ impl FlowControl {
         };
         let is_shared = !is_down && !hung && self.driver.is_contended(id, is_final);
         let node_contended = !is_down && !hung && limits.limiter.is_contended(id, is_final);
-        // Locks of nodes are alike, so that what another node accepted is no reason of the first refusal of this one.
+        // The locks of nodes last equally long: an interval that another node accepted does not explain this node's first refusal.
         let is_new = limits.limiter.window().is_none();
         let is_accepted =
             is_new && shortest.is_some_and(|gap| limits.limiter.gap(id) >= Some(gap.mul_f64(SIMILAR)));
         let node_explains = node_contended && !is_accepted && limits.limiter.explains(id);
-        // What its node's limit does not explain comes from calls for other nodes, if the driver's limit explains it, or
-        // another node had the like.
+        // A refusal that the node's limit does not explain is the driver's if the driver's limit explains it, or if another node
+        // had such a refusal recently.
         let driver_explains = driver_explains && (is_new || !node_explains);
         let stray = self.stray.as_ref().filter(|_| !hung && !node_explains);
         let has_other = stray.is_some_and(|(other, at)| other != node && *at + ACROSS_NODES >= now);
@@ -344,7 +344,7 @@ impl FlowControl {
         }
     }
 
-    /// A failure may be the driver's. `is_first`: of its key.
+    /// Counts a failure that no other call explains. `is_first`: the key's first failure.
     fn failed_alone(
         &mut self,
         node: &Arc<str>,

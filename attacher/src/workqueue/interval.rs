@@ -12,7 +12,7 @@ pub(super) struct Interval {
     pub(super) high: Option<Duration>,
     /// The one in use.
     pub(super) current: Duration,
-    /// Accepted ones in a row, their sum, and refused ones.
+    /// Number and sum of the intervals accepted in a row, and number of those refused in a row.
     pub(super) accepted: u32,
     sum: Duration,
     refused: u32,
@@ -20,14 +20,14 @@ pub(super) struct Interval {
 
 /// The bisection ends when the interval is known with this precision.
 const PRECISION: f64 = 1.06;
-/// The part by which the longest refused interval shrinks with the first success in a row, and with later ones at most.
+/// The share by which the longest refused interval shrinks with each success: at first, and at most.
 const SHRINK: f64 = 0.0003;
 const MOST_SHRINK: f64 = 0.05;
-/// This many successes in a row double the part: those of 0.8 s, within bounds. A long interval costs more than its refusals.
+/// The share doubles after as many successes as take 0.8 s, within these bounds.
 const DOUBLES_AFTER: f64 = 0.8;
 const DOUBLES: (f64, f64) = (4.0, 16.0);
-/// How much longer an interval becomes if it is refused although it was accepted before, than itself and than the mean of those
-/// since the last refusal.
+/// An accepted interval that is refused becomes longer: by the first factor, or to the mean since the last refusal times the second
+/// one.
 const STEP: f64 = 1.15;
 const ABOVE_MEAN: f64 = 1.02;
 /// The shortest interval after a refusal.
@@ -99,7 +99,7 @@ impl Interval {
         self.bisect();
     }
 
-    /// What was refused may have had another reason.
+    /// Forgets the refused intervals, which another limit may explain.
     pub(super) fn doubt(&mut self) {
         (self.low, self.accepted, self.sum) = (Duration::ZERO, 0, Duration::ZERO);
         self.bisect();

@@ -163,7 +163,7 @@ async fn history(seed: u64) -> Result<(), String> {
         .map_err(|violation| format!("{}\n{violation}", world.timeline()))
 }
 
-/// The seeds of the histories. The environment variable SIMULATION_SEEDS overrides those of CI, as in `1000..4000`.
+/// The seeds of the histories. The environment variable SIMULATION_SEEDS replaces the default ones, as in `1000..4000`.
 #[expect(
     clippy::disallowed_methods,
     reason = "the test harness has no flags for tests"

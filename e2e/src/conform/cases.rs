@@ -56,7 +56,7 @@ const ALWAYS: &[Clause] = &[
 
 impl Case {
     /// Whether the case tests the clause.
-    pub(super) fn is_about(&self, clause: Clause) -> bool {
+    pub fn is_about(&self, clause: Clause) -> bool {
         ALWAYS.contains(&clause) || self.clauses.contains(&clause)
     }
 }

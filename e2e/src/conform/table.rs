@@ -34,6 +34,7 @@ pub fn markdown(outcomes: &[Outcome], promises: bool) -> String {
         let (verdict, evidence) = match &found[..] {
             [] => match tested.count() {
                 0 => ("not tested", String::new()),
+                1 => ("kept", "1 case".to_owned()),
                 count => ("kept", format!("{count} cases")),
             },
             [(case, first), ..] => {

@@ -37,7 +37,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let strip = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     let stripped = volumes.patch(&pv, &PatchParams::default(), &strip).await;
     let stripped = stripped.context("strip the volume of its finalizers")?;
-    env.expect_lost_object(stripped.metadata.uid.as_deref().unwrap_or_default());
+    env.expect_lost_object(&stripped.metadata.uid.context("an object has a UID")?);
     wait::for_absence(&volumes, &pv, STEP_TIMEOUT, "the volume to go").await?;
     // The attacher's cached state of the volume is deleted with it.
     env.attacher.crash().await?;

@@ -54,7 +54,9 @@ async fn run(harness: &Harness, flags: &'static [&'static str], filter: &str) ->
 
 async fn never_retrying_is_found(harness: Arc<Harness>) -> Result<()> {
     for (flags, expected) in [(&[][..], false), (NEVER_RETRIES, true)] {
-        for outcome in run(&harness, flags, FAILING_PUBLISH).await? {
+        let outcomes = run(&harness, flags, FAILING_PUBLISH).await?;
+        ensure!(!outcomes.is_empty(), "no case has the name {FAILING_PUBLISH}");
+        for outcome in outcomes {
             let found = outcome.result?;
             let is_found = found.iter().any(|violation| violation.clause == Clause::Recovers);
             ensure!(is_found == expected, "with the flags {flags:?}: {found:?}");
@@ -121,6 +123,16 @@ async fn document_is_current(_harness: Arc<Harness>) -> Result<()> {
     let named: Vec<_> = judged.iter().filter_map(|row| row.split('`').nth(1)).collect();
     let known: Vec<_> = CLAUSES.iter().map(|rule| rule.name).collect();
     ensure!(named == known, "the clauses are {known:?}");
+    for (row, rule) in judged.iter().zip(CLAUSES) {
+        let by_conform = row
+            .split(" | ")
+            .nth(3)
+            .is_some_and(|cell| cell.starts_with("yes"));
+        ensure!(
+            by_conform == CASES.iter().any(|case| case.is_about(rule.clause)),
+            "{row}"
+        );
+    }
     Ok(())
 }
 

@@ -218,7 +218,7 @@ fn beside(comparison: &[Comparison]) -> String {
         let agrees = if row.agrees { "yes" } else { "no" };
         vec![cell(&row.expected), cell(&row.came), agrees.to_owned()]
     });
-    table(&["EXPECTED", "CAME", "AGREES"], rows, None)
+    table(&["EXPECTED", "ACTUAL", "AGREES"], rows, None)
 }
 
 /// Reads METHOD or METHOD=CODE, with `,volume=PATTERN` and `,node=PATTERN`.

@@ -138,7 +138,8 @@ impl Driver {
     /// Replaces the state of the array. Volumes and snapshots that the new state has, too, keep their bytes. Cancels running calls.
     ///
     /// # Errors
-    /// The node of this process uses a volume, or the image contradicts itself; the array has not changed then.
+    /// The image contradicts itself; nothing has changed then. The node of this process uses a volume; then the array has not changed,
+    /// and running calls were cancelled.
     pub(crate) async fn import(&self, image: Image) -> Result<(), Error> {
         self.store.peek(|array| image.check(array.settings()))?;
         let _reset = self.interrupt().await;

@@ -83,14 +83,14 @@ impl Rule {
 /// Whether a rule names a volume on a node.
 pub(crate) type IsNamed<'a> = &'a dyn Fn(&str, &str) -> bool;
 
-/// What makes device faults impossible, such as volumes that are published without them.
-pub(crate) trait IoLimit: fmt::Debug + Send + Sync {
-    /// Why a rule that names these volumes would have no effect now.
+/// Checks whether a device fault can take effect in this process.
+pub(crate) trait DeviceFaultCheck: fmt::Debug + Send + Sync {
+    /// Why a rule for these volumes would have no effect now; `None` if it has one.
     fn reason(&self, is_named: IsNamed<'_>) -> Option<String>;
 }
 
 /// A reason for all volumes.
-impl IoLimit for String {
+impl DeviceFaultCheck for String {
     fn reason(&self, _: IsNamed<'_>) -> Option<String> {
         Some(self.clone())
     }
@@ -100,13 +100,13 @@ impl IoLimit for String {
 
 impl Faults {
     /// Refuses device faults from now on for which the limit has a reason.
-    pub(crate) fn limit_io(&self, limit: impl IoLimit + 'static) {
-        crate::lock(&self.io_limits).push(Box::new(limit));
+    pub(crate) fn add_device_fault_check(&self, limit: impl DeviceFaultCheck + 'static) {
+        crate::lock(&self.device_fault_checks).push(Box::new(limit));
     }
 
     /// Checks that device faults among the rules take effect at once.
     pub(super) fn check_io<'r>(&self, rules: impl IntoIterator<Item = &'r Rule>) -> Result<(), RuleConflict> {
-        let limits = crate::lock(&self.io_limits);
+        let limits = crate::lock(&self.device_fault_checks);
         for rule in rules.into_iter().filter(|rule| rule.matches.io.is_some()) {
             let is_named = |volume: &str, node: &str| rule.matches.names(volume, node);
             if let Some(reason) = limits.iter().find_map(|limit| limit.reason(&is_named)) {

@@ -83,7 +83,7 @@ pub(crate) struct Cursor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the journal has gaps: calls {first} to {last} are not in memory any more, so nothing can be said about them; clear the \
-     journal before the test, set after to {last} or more, or raise --journal-size"
+     journal before the test and not while it runs, set after to {last} or more, or raise --journal-size"
 )]
 pub(crate) struct Gap {
     first: u64,
@@ -93,10 +93,10 @@ pub(crate) struct Gap {
 // === impl Cursor ===
 
 impl Cursor {
-    /// Begins after a sequence number, and after the calls that the journal was cleared of.
+    /// Begins after a sequence number. 0: after the last call that the journal was cleared of.
     pub(crate) fn after(sequence: u64, memory: &Memory) -> Self {
         Self {
-            seen: sequence.max(memory.cleared),
+            seen: if sequence == 0 { memory.cleared } else { sequence },
             gap: None,
         }
     }

@@ -25,7 +25,7 @@ use super::error::Error;
 use super::mount::{self, MountSource};
 use super::record::{Progress, Record};
 use crate::error_chain;
-use crate::fault::{Faults, IoLimit, IsNamed};
+use crate::fault::{DeviceFaultCheck, Faults, IsNamed};
 use crate::store::PathError;
 use crate::store::volume_files::file_name;
 
@@ -273,7 +273,7 @@ impl Node {
 }
 
 /// The volumes that are published without a passthrough filesystem.
-impl IoLimit for Weak<Node> {
+impl DeviceFaultCheck for Weak<Node> {
     fn reason(&self, is_named: IsNamed<'_>) -> Option<String> {
         let node = self.upgrade()?;
         let id = node.info().id;

@@ -4,7 +4,6 @@
 //! the number of flushes depends on the disk, not on the number of calls. After an error the thread writes nothing more,
 //! because the result of a failed flush is unknown.
 
-use std::fs;
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
@@ -69,16 +68,6 @@ impl Database {
         Self::start(StateFile::open(directory)?, directory.to_owned())
     }
 
-    /// Opens a state directory that has a database.
-    ///
-    /// # Errors
-    /// It has none; and those of [`Database::open`].
-    pub fn open_existing(directory: &Path) -> Result<Self, OpenError> {
-        let path = file::path(directory);
-        fs::metadata(&path).map_err(failed("open", &path))?;
-        Self::open(directory)
-    }
-
     /// A database on a disk of the test.
     #[cfg(test)]
     pub(super) fn on(disk: impl redb::StorageBackend) -> Result<Self, OpenError> {
@@ -141,7 +130,7 @@ impl Database {
         row.map(|row| self.parse(table, key, &row)).transpose()
     }
 
-    /// All tables with all rows, as JSON.
+    /// All tables with all rows, as JSON. For tests.
     pub fn dump(&self) -> Result<serde_json::Value, OpenError> {
         let mut tables = serde_json::Map::new();
         for table in self.read(StateFile::tables)? {

@@ -49,7 +49,7 @@ fn edit_records(directory: &Path, mut edit: impl FnMut(&str) -> Option<String>) 
     let state = directory.join("state");
     // A child process that another test is starting has a copy of the lock until its exec.
     let database = loop {
-        match Database::open_existing(&state) {
+        match Database::open(&state) {
             Err(OpenError::InUse { .. }) => std::thread::yield_now(),
             opened => break opened.unwrap(),
         }

@@ -286,7 +286,7 @@ fn a_users_edit_ends_the_backoff() {
     fixture.starts("va");
 }
 
-/// An edit during a sync is as good as one after it. The watch may show the sync's own writes before their responses.
+/// An edit during a sync ends the backoff like one after it. The watch may show the sync's own writes before their responses.
 #[test]
 fn an_edit_during_a_sync_ends_the_backoff() {
     let own = Recorded {

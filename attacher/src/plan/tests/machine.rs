@@ -92,7 +92,7 @@ impl Situation {
     }
 
     fn with_read_user(self) -> Self {
-        self.with(|s| s.progress.sync.users.push("other".into()))
+        self.with(|s| s.progress.sync.others_read.push("other".into()))
     }
 
     fn without_calls(self) -> Self {
@@ -235,7 +235,7 @@ fn in_words(next: &Next) -> String {
             let words = commands.iter().map(|command| match command {
                 Command::Connect => "Connect".to_owned(),
                 Command::GetAttachment => "GetAttachment".to_owned(),
-                Command::GetUser(_) => "GetUser".to_owned(),
+                Command::GetOther(_) => "GetOther".to_owned(),
                 Command::GetVolume(_) => "GetVolume".to_owned(),
                 Command::GetNode(_) => "GetNode".to_owned(),
                 Command::GetSecret { .. } => "GetSecret".to_owned(),

@@ -7,7 +7,7 @@ use crate::plan::reconcile::ListedState;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// The same in all calls.
+/// One time for all tests of this process.
 #[expect(clippy::disallowed_methods, reason = "an Instant has no other beginning")]
 fn now() -> Instant {
     static NOW: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();

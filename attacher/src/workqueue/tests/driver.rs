@@ -369,7 +369,7 @@ fn over_seeds(
     (sum / runs, slowest, refused as f64 / (runs * keys as f64))
 }
 
-/// A refusal comes from the node's lock or from the driver's rate, and tells not which.
+/// A refusal does not show whether the node's lock or the driver's rate limit caused it.
 #[test]
 fn serves_locked_nodes_of_a_driver_with_a_rate_limit() {
     for (lock, call, nodes, workers) in [

@@ -111,9 +111,9 @@ impl TargetState {
         (self.lists_without_node >= 2).then_some(Proof::Lists)
     }
 
-    /// The OK of the last publish, if it was given for the attachment. A watch may show what it led to only after an unpublish, or
-    /// another attachment's publish, has begun, so there the UID for which it was sent counts. In the exact order it was given to the
-    /// attachment, or to one beside it, after it was created.
+    /// The OK of the last publish, if it was for this attachment. With `Watched`, a version may be seen after the next unpublish or
+    /// publish began, so the UID of the publish decides. With `Exact`, the OK must come after the attachment's creation and before an
+    /// unpublish.
     pub(crate) fn confirmed(&self, state: &AttachmentState, order: Order) -> Option<&(usize, Answer)> {
         let counts = |answered: usize| match order {
             Order::Exact => !self.unpublish_sent && answered > state.seen.0,

@@ -227,7 +227,7 @@ impl Reconciler {
                 .add_volume_to_report_as_attached(&name, &node);
             return;
         }
-        // Without injected bugs.
+        // Read without the injected bug, so that a bug excuses no detach.
         let health = NodeHealth::of(self.nodes.get("", &node).as_deref());
         let excused = volume.mounted_by_node && (!health.ready || health.out_of_service);
         let started = self

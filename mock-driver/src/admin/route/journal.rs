@@ -214,6 +214,15 @@ pub(super) async fn assert(
 }
 
 fn check_expectation(expectation: &Expectation) -> Result<(), Refusal> {
+    for (index, count) in expectation.counts.iter().enumerate() {
+        if expectation.volume.is_some() && count.volume.is_some() {
+            let field = format!("counts[{index}].volume");
+            let message = format!(
+                "{field}: contradicts volume, which selects the calls of all counts: remove one of them"
+            );
+            return Err(Refusal::invalid(field, message));
+        }
+    }
     for (index, name) in expectation.tracked.iter().flatten().enumerate() {
         check_method(&format!("tracked[{index}]"), name)?;
     }

@@ -109,7 +109,7 @@ fn rules_that_cannot_take_effect_conflict() {
         rule("- {id: log, match: {io: read, not: {volume: vol-0, path: log}}, action: {errno: EIO}}");
     let faults = Faults::default();
     let published = PublishedWithout::default();
-    faults.limit_io(published.clone());
+    faults.add_device_fault_check(published.clone());
     faults.load(Origin::File, vec![eio.clone()]).unwrap();
     assert!(faults.names_io("vol-0", "n") && !faults.names_io("other", "n"));
     assert!(faults.remove(RuleKind::Rule, "eio"));
@@ -129,7 +129,7 @@ fn rules_that_cannot_take_effect_conflict() {
     faults.put(other).unwrap();
     crate::lock(&published.0).clear();
     faults.put_all(vec![eio.clone(), not_log]).unwrap();
-    faults.limit_io("there is no /dev/fuse".to_owned());
+    faults.add_device_fault_check("there is no /dev/fuse".to_owned());
     let conflicts: Vec<String> = faults.io_conflicts().iter().map(ToString::to_string).collect();
     assert_eq!(conflicts.len(), 4, "{conflicts:?}");
     assert!(conflicts[0].contains("there is no /dev/fuse"), "{conflicts:?}");
@@ -140,7 +140,7 @@ fn rules_that_cannot_take_effect_conflict() {
 #[derive(Clone, Debug, Default)]
 struct PublishedWithout(Arc<Mutex<Vec<&'static str>>>);
 
-impl IoLimit for PublishedWithout {
+impl DeviceFaultCheck for PublishedWithout {
     fn reason(&self, is_named: IsNamed<'_>) -> Option<String> {
         let volumes = crate::lock(&self.0);
         let named = volumes.iter().find(|volume| is_named(volume, "n"))?;

@@ -713,10 +713,10 @@ impl World {
                 self.state.progress(subject).sync.driver = Some(driver);
             }
             Command::GetAttachment => self.get_attachment(run, subject),
-            Command::GetUser(user) => {
+            Command::GetOther(user) => {
                 self.show(&user);
                 let uid = self.api.get(&user).map(|user| user.uid.clone());
-                self.state.progress(subject).sync.users.extend(uid);
+                self.state.progress(subject).sync.others_read.extend(uid);
             }
             Command::GetVolume(_) => {
                 self.state.progress(subject).sync.volume = Some(Some(mk_volume("pv").into()))

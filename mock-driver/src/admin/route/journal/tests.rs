@@ -137,6 +137,28 @@ async fn counts_of_an_assertion_about_a_volume_ignore_other_volumes() {
         let asserted = assert(State(admin.clone()), Json(expectation)).await.unwrap().0;
         assert_eq!(asserted.status, status, "{volume}");
     }
+    // Such a count would never have a call.
+    let contradiction =
+        json!({"volume": "vol-1", "counts": [{"method": "DeleteVolume", "volume": "vol-2", "atMost": 0}]});
+    let contradiction = serde_json::from_value(contradiction).unwrap();
+    let refused = assert(State(admin), Json(contradiction)).await.unwrap_err();
+    assert!(format!("{refused:?}").contains("counts[0].volume"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn calls_that_the_journal_was_cleared_of_are_missing_after_a_sequence_number() {
+    let admin = mk_admin();
+    let journal = admin.journal().unwrap();
+    for _ in 0..3 {
+        probe(journal);
+    }
+    journal.clear();
+    for (after, is_complete) in [(1, false), (0, true)] {
+        let never = json!({"counts": [{"method": "Probe", "atMost": 0}], "after": after});
+        let never = serde_json::from_value(never).unwrap();
+        let asserted = assert(State(admin.clone()), Json(never)).await;
+        assert_eq!(asserted.is_ok(), is_complete, "after {after}: {asserted:?}");
+    }
 }
 
 #[tokio::test]
