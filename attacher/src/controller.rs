@@ -231,7 +231,16 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 (None, Change::LocallyDeleted { name, uid, version })
             }
         };
-        self.state().handle(Event::Attachments(change));
+        let is_read = conflict.is_some() || matches!(request, AttachmentRequest::Get);
+        let is_newer = newest
+            .as_ref()
+            .is_some_and(|newest| newest.version != attachment.version);
+        let mut state = self.state();
+        state.handle(Event::Attachments(change));
+        if is_read && is_newer {
+            // Another client wrote it, and the watch will show nothing newer.
+            state.reevaluate(&Key::Attachment(attachment.name.clone()));
+        }
         Ok(newest.filter(|_| conflict.is_none()))
     }
 }

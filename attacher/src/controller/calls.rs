@@ -40,9 +40,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let mut state = self.state();
         let may_be_published = result.as_ref().err().is_none_or(CallError::may_have_taken_effect);
         let end = match &result {
+            Ok(_) => PublishEnd::Succeeded,
             Err(_) if may_be_published => PublishEnd::Unknown,
-            Err(error) if error.reach != Reach::Answered => PublishEnd::NotSent,
-            Ok(_) | Err(_) => PublishEnd::Known,
+            Err(_) => PublishEnd::NoEffect,
         };
         state.publish_ended(&plan.target, end);
         if may_be_published {

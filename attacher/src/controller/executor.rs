@@ -1,6 +1,7 @@
 //! Executes the commands of the machine ([`plan::next`](crate::plan::next)) until an object needs nothing more.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::sync::Arc;
 
 use futures::future::join_all;
@@ -31,6 +32,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     pub(super) async fn execute(&self, subject: &Subject) -> Result<(), SyncError> {
         self.progress(subject, |progress| progress.sync = Default::default());
         let mut locks = Locks::default();
+        // Whether the queue knows the call that follows.
+        let mut has_begun = false;
         for _ in 0..MAX_DECISIONS {
             let context = SyncContext {
                 driver: &self.driver,
@@ -49,9 +52,14 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                     drop(locks);
                     locks = self.lock(subject, targets).await?;
                 }
-                // Meanwhile the objects may have changed.
+                // The objects may have changed while it waited.
                 Next::Act(commands)
-                    if commands.iter().any(Command::is_call) && self.wait_for_call(subject).await? => {}
+                    if commands.iter().any(Command::is_call)
+                        && !mem::take(&mut has_begun)
+                        && self.wait_for_call(subject).await? =>
+                {
+                    has_begun = true;
+                }
                 Next::Act(commands) => {
                     let commands = commands.iter().map(|command| self.command(subject, command));
                     // All complete independently of each other's result: each retry would repeat an aborted write.

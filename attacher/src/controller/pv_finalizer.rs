@@ -10,7 +10,6 @@ use crate::informer::Change;
 use crate::kube_api::{AttachmentRequest, Cluster, Error, VolumeRequest};
 use crate::model::{Attachment, Recorded, Uid, Version, Volume};
 use crate::plan::{PvFinalizer, Record};
-use crate::workqueue::Key;
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Adds our finalizer to the volume, unless it has been added since the plan was made.
@@ -129,11 +128,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 let what = "could not record the handle of the PersistentVolume";
                 recorded.map_err(|error| SyncError::api(what, &error))
             };
-            if self.write_unless_draining(write).await?.is_none() {
-                // Another client wrote meanwhile, and the watch may show nothing newer.
-                let key = Key::Attachment(attachment.name.clone());
-                self.state().reevaluate(&key);
-            }
+            self.write_unless_draining(write).await?;
         }
         tracing::info!("recorded the handle of the PersistentVolume on its VolumeAttachments");
         Ok(())

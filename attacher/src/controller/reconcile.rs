@@ -81,7 +81,7 @@ impl<D: ControllerClient> Reconciler<D> {
     ///
     /// # Cancellation
     ///
-    /// The state keeps only the start of the round, which the next round replaces.
+    /// The state keeps the start of the round, and begins no other one.
     pub async fn run(mut self, shutdown: CancellationToken) {
         shutdown.run_until_cancelled(self.rounds()).await;
         std::future::pending::<()>().await;

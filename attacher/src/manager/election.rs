@@ -9,7 +9,7 @@ use crate::controller::state::ControllerState;
 use crate::kube_api::ApiLease;
 use crate::kube_api::events::{self, Reason, Recorder};
 use crate::leader_election::{self, Change, LeaderElector, Leadership, LeaseMeta, Settings, Timings};
-use crate::model::Driver;
+use crate::model::{Driver, PublishTarget};
 
 impl Service {
     /// Starts the elector, over a connection of its own. Its task ends when the lease is released after `stop`.
@@ -74,7 +74,13 @@ pub(super) async fn end(
         return Ok(());
     }
     // After a panic with the state locked, its content is unreliable.
-    if state.lock().is_ok_and(|state| state.is_drained()) {
+    let drained = state.lock().ok().filter(|state| state.is_drained());
+    if let Some(orphans) = drained.map(|mut state| state.take_orphans()) {
+        for orphan in orphans {
+            let PublishTarget { volume_id, node_id } = &orphan.target;
+            let va = &orphan.attachment.name;
+            tracing::warn!(%volume_id, %node_id, %va, "the volume may stay published; no other process knows that");
+        }
         stop.cancel();
         return tasks.join(Task::Election).await;
     }
@@ -96,7 +102,6 @@ mod tests {
     use crate::controller::state::tests::mk_state;
     use crate::informer::Change;
     use crate::manager::tests::lose_lease;
-    use crate::model::PublishTarget;
     use crate::plan::Orphan;
     use crate::plan::tests::{mk_attachment, mk_node, mk_volume};
 

@@ -12,11 +12,12 @@ use crate::model::{PublishTarget, Uid};
 /// What the end of a publish call says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PublishEnd {
-    /// OK or a final code: no publish call for the target takes effect later.
-    Known,
+    /// OK: no earlier call for the target takes effect later, either.
+    Succeeded,
     /// The driver may still execute the call.
     Unknown,
-    NotSent,
+    /// The call was not sent, or ended with a final code, which says nothing of earlier calls.
+    NoEffect,
 }
 
 /// See the module.
@@ -80,10 +81,18 @@ impl DetachEvidence {
         self.publishing.remove(target);
         self.published_in_round.insert(target.clone());
         match end {
-            PublishEnd::Known => drop(self.unknown_ends.remove(target)),
-            PublishEnd::Unknown => drop(self.unknown_ends.insert(target.clone(), now)),
-            PublishEnd::NotSent => {}
+            PublishEnd::Succeeded => drop(self.unknown_ends.remove(target)),
+            PublishEnd::Unknown => self.ended_unknown(target.clone(), now),
+            PublishEnd::NoEffect => {}
         }
+    }
+
+    /// Drops ends that no list, which may run for some minutes, can need.
+    fn ended_unknown(&mut self, target: PublishTarget, ended: Instant) {
+        self.unknown_ends
+            .retain(|_, before| ended.saturating_duration_since(*before) < 2 * PUBLISH_MAY_RUN);
+        let latest = self.unknown_ends.entry(target).or_insert(ended);
+        *latest = ended.max(*latest);
     }
 
     /// The sync of the VolumeAttachment has ended. After a panic its publish call has not.
@@ -111,7 +120,7 @@ impl DetachEvidence {
         {
             self.seen_unattached.remove(uid);
             self.lists.remove(&target);
-            self.unknown_ends.insert(target, seen);
+            self.ended_unknown(target, seen);
         }
     }
 

@@ -31,7 +31,7 @@ pub(super) struct Limiter {
     last_admitted: Option<Instant>,
     last_began: Option<Instant>,
     last_end: Option<Instant>,
-    /// The call that ended then, and how long it took from its admission on.
+    /// The call that ended then, and how long it took.
     last_ended: CallId,
     took: Duration,
     /// The duration of the slowest refusal, less what calls one at a time have disproved of it.

@@ -179,10 +179,6 @@ fn seeds(histories: u64) -> Range<u64> {
 }
 
 /// Whether `.ci/run` asks for all histories of the documented scopes.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the test harness has no flags for tests"
-)]
 fn searches_all() -> bool {
     std::env::var_os("ALL_HISTORIES").is_some()
 }

@@ -111,10 +111,6 @@ fn story(scope: Scope, bug: Option<Bug>, mut choices: Choices, steps: usize) -> 
 }
 
 /// Whether `.ci/run` asks for all histories of the documented scopes. Without it, one fault fewer gives a quick verdict.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the test harness has no flags for tests"
-)]
 fn searches_all() -> bool {
     std::env::var_os("ALL_HISTORIES").is_some()
 }

@@ -889,7 +889,6 @@ async fn a_write_that_is_not_stored_backs_off() {
     }
 }
 
-/// Its publish call may not have ended, so lists count later.
 #[tokio::test(start_paused = true)]
 async fn an_orphan_of_an_earlier_term_is_unpublished() {
     let mut fixture = Fixture::new(mk_attachment("va"));

@@ -356,20 +356,21 @@ fn the_time_without_an_entry_begins_again_after_a_failed_list() {
     assert_eq!(list(false, 7), Some(Duration::ZERO));
 }
 
-/// Only OK, a final code and time end what a publish of unknown result may still do.
+/// Only OK and time end what a publish of unknown result may still do.
 #[test]
 fn lists_count_after_a_publish_that_cannot_take_effect_any_more() {
     use PublishEnd::*;
     use UnpublishResult::{NotFound, Unpublished};
     for (ends, answer, minute, expected) in [
-        (&[Known][..], NotFound, 0, true),
+        (&[Succeeded][..], NotFound, 0, true),
+        (&[NoEffect], NotFound, 0, true),
         (&[Unknown], NotFound, 0, false),
         (&[Unknown], NotFound, 9, false),
         (&[Unknown], NotFound, 10, true),
         (&[Unknown], Unpublished, 0, true),
-        (&[Unknown, Known], NotFound, 0, true),
-        (&[Unknown, NotSent], NotFound, 0, false),
-        (&[Known, Unknown], NotFound, 0, false),
+        (&[Unknown, Succeeded], NotFound, 0, true),
+        (&[Unknown, NoEffect], NotFound, 0, false),
+        (&[Succeeded, Unknown], NotFound, 0, false),
     ] {
         let (uid, target) = (Uid::from("uid"), target("handle", "id"));
         let mut evidence = DetachEvidence::default();

@@ -844,7 +844,8 @@ impl World {
         }
         let end = match call {
             Call::Deadline { .. } | Call::Code(10) => PublishEnd::Unknown,
-            Call::Ok | Call::OkWithoutEffect | Call::Code(_) | Call::Crash { .. } => PublishEnd::Known,
+            Call::Ok | Call::OkWithoutEffect => PublishEnd::Succeeded,
+            Call::Code(_) | Call::Crash { .. } => PublishEnd::NoEffect,
         };
         self.state.publish_ended(target, end);
         let is_ok = matches!(call, Call::Ok | Call::OkWithoutEffect);
