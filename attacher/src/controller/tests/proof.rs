@@ -570,17 +570,25 @@ async fn lists_prove_a_detach_unless_a_publish_or_a_reconnect_comes_between() {
 async fn lists_prove_no_detach_while_a_publish_may_run() {
     let unattached = mk_attachment("va");
     for (case, attachment, publish, proves) in [
-        ("a deadline", &unattached, Some("DeadlineExceeded"), false),
-        ("another call runs", &unattached, Some("Aborted"), false),
-        ("a final code", &unattached, Some("Internal"), true),
-        ("a call of an earlier process", &mk_deleting(), None, false),
-        ("an earlier process's attach", &mk_detached(), None, true),
+        ("a deadline", &unattached, &["DeadlineExceeded"][..], false),
+        ("another call runs", &unattached, &["Aborted"], false),
+        ("a final code", &unattached, &["Internal"], true),
+        (
+            "a final code of a later call",
+            &unattached,
+            &["DeadlineExceeded", "Internal"],
+            false,
+        ),
+        ("a call of an earlier process", &mk_deleting(), &[], false),
+        ("an earlier process's attach", &mk_detached(), &[], true),
     ] {
         let mut fixture = Fixture::new(attachment.clone());
         fixture.connect_listing();
-        if let Some(code) = publish {
-            fixture.world.state().refused_at.push(("publish", "id", code));
+        for code in publish {
+            fixture.world.state().refused_at = vec![("publish", "id", code)];
             fixture.fails().await;
+        }
+        if !publish.is_empty() {
             fixture.delete();
         }
         fixture.answers("id", "NotFound");
