@@ -18,12 +18,22 @@ const SIMULATIONS: &[&str] = &[
     "embedded::apiserver",
 ];
 
+/// The longest of the others, which begin first, so that none of them is left for the end.
+const LONGEST: &[&str] = &[
+    "mock-driver::it",
+    "e2e::scenarios",
+    "core::playground",
+    "e2e::harness",
+];
+
 /// Runs all binaries. The results are in the order of their ends.
 pub(super) fn run(binaries: &[Binary], shared: &Shared<'_>) -> Vec<Finished> {
     let rank = |binary: &Binary| SIMULATIONS.iter().position(|name| *name == binary.name);
-    let (mut simulations, others): (Vec<_>, Vec<_>) =
+    let (mut simulations, mut others): (Vec<_>, Vec<_>) =
         binaries.iter().partition(|binary| rank(binary).is_some());
     simulations.sort_by_key(|binary| rank(binary));
+    let place = |binary: &&Binary| LONGEST.iter().position(|name| *name == binary.name);
+    others.sort_by_key(|binary| place(binary).unwrap_or(LONGEST.len()));
     let (simulations, others) = (
         Mutex::new(VecDeque::from(simulations)),
         Mutex::new(VecDeque::from(others)),
