@@ -121,16 +121,17 @@ async fn attachments_pools_and_unhealthy_nodes_are_in_natural_order() {
         settings.array.pools = ["pool-10", "pool-2"].map(mk_pool).to_vec();
     })
     .await;
-    let mut volumes = Vec::new();
     for name in ["a", "b"] {
         let new = VolumeNew {
             name: name.to_owned(),
             access_mode: Some("MULTI_NODE_MULTI_WRITER".to_owned()),
             ..VolumeNew::default()
         };
-        volumes.push(client.create_volume(&new).await.unwrap().id);
+        client.create_volume(&new).await.unwrap();
     }
-    volumes.sort();
+    // Their ids are random.
+    let volumes = client.volumes(&[]).await.unwrap().items;
+    let volumes: Vec<_> = volumes.into_iter().map(|volume| volume.id).collect();
     let attach = Attach {
         access_mode: Some("MULTI_NODE_MULTI_WRITER".to_owned()),
         ..Attach::default()

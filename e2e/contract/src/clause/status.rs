@@ -3,7 +3,7 @@
 use super::detach::was_released;
 use super::{Deferred, Findings, Now};
 use crate::observation::{Answer, Attachment, Observation, Target};
-use crate::world::AttachmentState;
+use crate::world::{AttachmentState, TargetState};
 
 /// The version that first says `attached: true`, with the previous one. One that says so from its creation on was not written by the
 /// attacher.
@@ -142,23 +142,17 @@ pub(super) fn error_reported(
             continue;
         }
         let targets = now.world.targets_of(attachment);
-        let failed: Vec<_> = targets
-            .iter()
-            .filter_map(|target| now.world.targets.get(target))
-            .filter(|known| known.published_for.as_ref() == Some(&attachment.uid))
-            .filter_map(|known| {
-                if is_deleting {
-                    known.failures.1.as_ref()
-                } else {
-                    known.failures.0.as_ref()
-                }
-            })
-            .collect();
-        // Of several targets, one may be left to the attacher's own retries.
-        let is_reported = failed
-            .iter()
-            .any(|answer| contains_message(error.as_ref(), answer));
-        if let Some(answer) = failed.first().filter(|_| !is_reported) {
+        let known = || targets.iter().filter_map(|target| now.world.targets.get(target));
+        let failure = |known: &'_ TargetState| {
+            let (publish, unpublish) = known.failures.clone();
+            if is_deleting { unpublish } else { publish }
+        };
+        // Of several targets, one may be left to the attacher's own retries, or be another attachment's, too.
+        let is_reported = known()
+            .filter_map(failure)
+            .any(|answer| contains_message(error.as_ref(), &answer));
+        let mut own = known().filter(|known| known.published_for.as_ref() == Some(&attachment.uid));
+        if let Some(answer) = own.find_map(failure).filter(|_| !is_reported) {
             let text = format!(
                 "the driver answered {} {:?}, and its {field} does not say so",
                 answer.code, answer.message

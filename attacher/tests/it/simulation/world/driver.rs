@@ -299,7 +299,9 @@ impl State {
         let due: Vec<_> = self.late.extract_if(.., |(at, ..)| *at <= now).collect();
         for (_, method, target) in due {
             let present = self.present(&target);
-            if !self.removed_ids.contains(&present.node_id) {
+            // The driver does not find a machine by a former ID.
+            let is_known = method == Method::Unpublish || present == target;
+            if is_known && !self.removed_ids.contains(&present.node_id) {
                 self.observe(Observation::Fault(format!("a late effect: {method}")));
                 self.take_effect(method, &present);
             }
