@@ -120,9 +120,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         match command {
             Command::Connect => self.connect(subject).await?,
             Command::GetAttachment => {
-                let read = self.request(attachment, AttachmentRequest::Get);
-                let read = self.unless_draining(read).await?;
-                let read = read.map_err(|error| SyncError::api("could not read VolumeAttachment", &error))?;
+                let read = self.read(attachment).await?;
                 if let (Subject::Orphan(_), Some(_)) = (subject, read) {
                     // The VolumeAttachment exists, so this is no orphan. The watch shows it later if it is deleted again.
                     return Err(SyncError::outdated());
@@ -135,9 +133,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             Command::GetOther(name) => {
                 let other = self.state().index.attachments.get(name).cloned();
                 if let Some(other) = other {
-                    let read = self.request(&other, AttachmentRequest::Get);
-                    let read = self.unless_draining(read).await?;
-                    read.map_err(|error| SyncError::api("could not read VolumeAttachment", &error))?;
+                    self.read(&other).await?;
                     self.progress(subject, |progress| {
                         progress.sync.others_read.push(other.uid.clone())
                     });
@@ -198,6 +194,13 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
 
     pub(super) fn progress<T>(&self, subject: &Subject, access: impl FnOnce(&mut Progress) -> T) -> T {
         access(self.state().progress(subject))
+    }
+
+    /// Reads the VolumeAttachment; `None` if it is deleted.
+    async fn read(&self, attachment: &Attachment) -> Result<Option<Attachment>, SyncError> {
+        let read = self.request(attachment, AttachmentRequest::Get);
+        let read = self.unless_draining(read).await?;
+        read.map_err(|error| SyncError::api("could not read VolumeAttachment", &error))
     }
 
     /// The newest version of the VolumeAttachment.

@@ -192,18 +192,11 @@ async fn attachment_uids(world: &World) -> BTreeSet<Option<String>> {
         .collect()
 }
 
-/// Both detaches are planned together, and the first one waits for its node's status: the second one is planned anew.
-#[tokio::test(start_paused = true)]
-async fn volume_that_is_needed_again_before_its_detach_stays_attached() {
-    let mut world = World::start().await;
-    for claim in ["one", "two"] {
-        world.claim(claim, "now", "ReadWriteOnce").await;
-        world.pod(&format!("old-{claim}"), Some("a"), &[claim]).await;
-        world.until_running(&format!("old-{claim}")).await;
-    }
-    let before = attachment_uids(&world).await;
+/// Deletes pods while the controllers are down, so that their detaches are planned together, and the first one waits for its node's
+/// status.
+async fn plan_detaches(world: &mut World, pods: [&str; 2]) {
     world.cluster.crash_controllers();
-    for pod in ["old-one", "old-two"] {
+    for pod in pods {
         world.delete_pod(pod).await;
         world.until_gone(pod).await;
     }
@@ -215,6 +208,19 @@ async fn volume_that_is_needed_again_before_its_detach_stays_attached() {
         .times(1);
     world.cluster.api_server().set_faults(vec![slow]);
     world.cluster.restart_controllers();
+}
+
+/// Both detaches are planned together, and the first one waits for its node's status: the second one is planned anew.
+#[tokio::test(start_paused = true)]
+async fn volume_that_is_needed_again_before_its_detach_stays_attached() {
+    let mut world = World::start().await;
+    for claim in ["one", "two"] {
+        world.claim(claim, "now", "ReadWriteOnce").await;
+        world.pod(&format!("old-{claim}"), Some("a"), &[claim]).await;
+        world.until_running(&format!("old-{claim}")).await;
+    }
+    let before = attachment_uids(&world).await;
+    plan_detaches(&mut world, ["old-one", "old-two"]).await;
     sleep(Duration::from_secs(10)).await;
     // The kubelet does not report the volumes as in use, which would prevent both detaches.
     world.cluster.crash_node("a");
@@ -239,19 +245,7 @@ async fn detaches_begin_one_after_the_other() {
         world.pod(node, Some(node), &[claim]).await;
         world.until_running(node).await;
     }
-    world.cluster.crash_controllers();
-    for pod in ["a", "b"] {
-        world.delete_pod(pod).await;
-        world.until_gone(pod).await;
-    }
-    sleep(Duration::from_secs(60)).await;
-    let slow = Rule::always(Fault::Latency(Duration::from_secs(30)))
-        .verbs(&["patch"])
-        .resource("nodes/status")
-        .user_agent(CONTROLLERS)
-        .times(1);
-    world.cluster.api_server().set_faults(vec![slow]);
-    world.cluster.restart_controllers();
+    plan_detaches(&mut world, ["a", "b"]).await;
     sleep(Duration::from_secs(25)).await;
     assert_eq!(world.driver.state().published.len(), 2);
     world

@@ -28,6 +28,17 @@ fn mk_driver() -> Arc<Driver> {
     Driver::open(settings).unwrap().0
 }
 
+/// Returns its id.
+async fn mk_snapshot(driver: &Driver) -> String {
+    let wanted = CreateSnapshotParams {
+        name: "s".to_owned(),
+        source: "vol-0".to_owned(),
+        parameters: std::collections::BTreeMap::new(),
+        requirement: None,
+    };
+    driver.create_snapshot(&wanted).await.unwrap().id.to_string()
+}
+
 /// Otherwise the journal would record OK, or that the client disconnected.
 #[tokio::test]
 async fn journals_an_error_that_ends_a_stream() {
@@ -38,20 +49,14 @@ async fn journals_an_error_that_ends_a_stream() {
 
 async fn journals_the_error_of_a_stream(has_fault: bool) {
     let driver = mk_driver();
-    let wanted = CreateSnapshotParams {
-        name: "s".to_owned(),
-        source: "vol-0".to_owned(),
-        parameters: std::collections::BTreeMap::new(),
-        requirement: None,
-    };
-    let snapshot = driver.create_snapshot(&wanted).await.unwrap();
+    let snapshot_id = mk_snapshot(&driver).await;
     let rule = json!({"id": "late", "match": {"method": "GetMetadataAllocated"}, "phase": "after",
         "action": {"after-messages": 2, "code": "DATA_LOSS"}});
     if has_fault {
         driver.faults.put(Rule::from_value(rule).unwrap()).unwrap();
     }
     let request = Request::new(GetMetadataAllocatedRequest {
-        snapshot_id: snapshot.id.to_string(),
+        snapshot_id,
         ..Default::default()
     });
     let messages = |first: &GetMetadataAllocatedResponse| {
@@ -78,13 +83,7 @@ async fn journals_the_error_of_a_stream(has_fault: bool) {
 #[tokio::test]
 async fn stream_from_before_a_reset_leaves_no_trace_after_it() {
     let driver = mk_driver();
-    let wanted = CreateSnapshotParams {
-        name: "s".to_owned(),
-        source: "vol-0".to_owned(),
-        parameters: std::collections::BTreeMap::new(),
-        requirement: None,
-    };
-    let snapshot = driver.create_snapshot(&wanted).await.unwrap();
+    let snapshot_id = mk_snapshot(&driver).await;
     let rule = json!({"id": "x", "match": {"method": "GetMetadataAllocated"}, "phase": "after",
         "action": {"after-messages": 1, "set-state": "seen", "code": "DATA_LOSS"}});
     let journal = driver.journal.as_ref().unwrap();
@@ -96,7 +95,7 @@ async fn stream_from_before_a_reset_leaves_no_trace_after_it() {
                 .unwrap();
         }
         let request = Request::new(GetMetadataAllocatedRequest {
-            snapshot_id: snapshot.id.to_string(),
+            snapshot_id: snapshot_id.clone(),
             ..Default::default()
         });
         let messages = |first: &GetMetadataAllocatedResponse| {
@@ -125,7 +124,7 @@ async fn stream_from_before_a_reset_leaves_no_trace_after_it() {
         };
         assert_eq!(interrupted.code(), Code::Aborted, "{has_fault}");
         // The reset has removed the snapshot.
-        driver.create_snapshot(&wanted).await.unwrap();
+        mk_snapshot(&driver).await;
     }
 }
 
