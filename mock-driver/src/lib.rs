@@ -48,17 +48,21 @@ pub(crate) async fn blocking<T: Send + 'static>(
     tasks: &TaskTracker,
     act: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
+    let (result_tx, result) = tokio::sync::oneshot::channel();
     let running = tasks.token();
-    let work = move || {
+    run_blocking(Box::new(move || {
         let _running = running;
-        act()
-    };
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => Some(result),
-        Err(ended) => match ended.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => None,
-        },
+        result_tx.send(act()).ok();
+    }))
+    .await;
+    result.await.ok()
+}
+
+/// Boxed, so that tokio's code for a task is compiled once, and not for each caller of [`blocking`].
+async fn run_blocking(work: Box<dyn FnOnce() + Send>) {
+    let ended = tokio::task::spawn_blocking(work).await;
+    if let Some(panic) = ended.err().and_then(|ended| ended.try_into_panic().ok()) {
+        std::panic::resume_unwind(panic);
     }
 }
 
