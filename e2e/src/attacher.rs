@@ -10,7 +10,7 @@ mod replica;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -19,8 +19,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-pub use replica::{LEASE_DURATION, Replica, with_host_name};
+pub use replica::{LEASE_DURATION, Processes, Replica, with_host_name};
 
+use crate::mutex::lock;
 use crate::process::log::wait_for_lines;
 use crate::process::{Exit, Process, Run, Spec};
 
@@ -338,6 +339,9 @@ async fn supervise(
     loop {
         desired_up.wait_for(|want| *want).await?;
         let process = Arc::new(Process::spawn(&run, spec.command())?);
+        if let Some(replica) = &spec.replica {
+            replica.processes.add(process.pid(), &replica.name);
+        }
         current.send_replace(Some(process.clone()));
         let exit = process.exited().await;
         if lock(&shared.ended).remove(&process.pid()) {
@@ -351,10 +355,6 @@ async fn supervise(
         sleep(pause).await;
         pause = (pause * 2).clamp(BACKOFF.0, BACKOFF.1);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -136,6 +136,9 @@ async fn play(
     number: usize,
 ) -> Result<Vec<Violation>> {
     let mut env = CaseEnv::new(run, cluster.client(), program, case, number).await?;
+    if case.runs {
+        env.start_attacher().await?;
+    }
     (case.run)(&mut env).await?;
     env.recover().await;
     env.clean_up().await?;

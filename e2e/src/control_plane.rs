@@ -15,7 +15,7 @@ mod snapshot;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -28,6 +28,7 @@ pub use audit::Request;
 pub use component::Component;
 
 use crate::kubeconfig;
+use crate::mutex::lock;
 use crate::process::{Process, Run, Usage};
 use crate::toolchain::Toolchain;
 use crate::wait::{self, Progress};
@@ -261,7 +262,7 @@ impl ControlPlane {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<Component, Arc<Process>>> {
-        self.alive.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.alive)
     }
 
     /// The program, if it should run and does.

@@ -1,11 +1,12 @@
 //! The contract of an attacher, checked at the end of every scenario.
 //!
-//! A [`VaRecorder`](va_recorder::VaRecorder) collects [`Observations`] during the scenario. From them and the driver's journal
+//! A [`WatchRecorder`](watch_recorder::WatchRecorder) collects [`Observations`] during the scenario. From them and the driver's journal
 //! follows one stream, which the [contract](attacher_contract) judges. A call counts as late as possible for a publish, from its
 //! answer on, and as early as possible for an unpublish, from its arrival on, so that an overlap of two nodes is certain.
 
+mod lease;
 pub mod observations;
-pub mod va_recorder;
+pub mod watch_recorder;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -78,7 +79,12 @@ fn check(observations: &Observations, end: Observation) -> Vec<Violation> {
         settings = settings.without_promises();
     }
     // Neither journal nor watch shows all faults.
-    let mut contract = Contract::new(settings.without(Clause::Uneventful));
+    settings = settings.without(Clause::Uneventful);
+    if !observations.gaps.is_empty() {
+        // The Lease may have had other holders meanwhile.
+        settings = settings.without(Clause::OnlyTheLeader);
+    }
+    let mut contract = Contract::new(settings);
     let mut stream = Stream {
         observations,
         start: observations.start(),
@@ -163,6 +169,13 @@ impl Stream<'_> {
             self.add(*at, Rank::Setup, seen);
         }
         self.versions();
+        self.add(self.start, Rank::Setup, Observation::Lease(None));
+        for (at, holder) in lease::holders(&observations.lease_events) {
+            self.add(at, Rank::Setup, Observation::Lease(holder));
+        }
+        for (at, write) in &observations.writes {
+            self.add(*at, Rank::Begin, Observation::Write(write.clone()));
+        }
         for (at, what) in &observations.gaps {
             self.add(*at, Rank::Watch, Observation::GapBegan(what.clone()));
         }
@@ -212,7 +225,7 @@ impl Stream<'_> {
         let target = Target::new(&call.volume, &call.node);
         let begin = Begin {
             number,
-            by: None,
+            by: call.by.and_then(|pid| self.observations.replicas.name(pid)),
             method,
             target: target.clone(),
             // Whether an unpublish needs one is not known.

@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node as ApiNode;
 use k8s_openapi::api::storage::v1::CSINode;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, Patch, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
@@ -23,6 +23,7 @@ use crate::driver::NodeDriver;
 use crate::driver::journal::MountEvent;
 use crate::fixture::NODE_LEASE_NAMESPACE;
 use crate::nodes::RealNode;
+use crate::objects;
 use crate::wait::{self, Progress};
 use kubelet::Kubelet;
 
@@ -155,11 +156,7 @@ impl Node {
     async fn patch_registration(&self, drivers: Value) -> Result<()> {
         let csi_nodes = Api::<CSINode>::all(self.client.clone());
         let patch = Patch::Merge(json!({"spec": {"drivers": drivers}}));
-        csi_nodes
-            .patch(&self.name, &PatchParams::default(), &patch)
-            .await
-            .with_context(|| format!("register {} as {drivers} on node {}", self.driver_name, self.name))?;
-        Ok(())
+        objects::patch(&csi_nodes, &self.name, &patch).await.map(drop)
     }
 
     /// Removes the driver from the node: stops its process and removes its CSINode entry.

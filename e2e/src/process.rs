@@ -26,9 +26,10 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::mutex::lock;
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use tokio::sync::watch;
@@ -313,7 +314,7 @@ impl Shared {
         let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         let waited = rustix::io::retry_on_intr(|| rustix::process::waitid(WaitId::Pid(pid), ended));
         let cpu = procfs::cpu_time(pid).unwrap_or_default();
-        let mut reaped = self.reaped.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reaped = lock(&self.reaped);
         if let Err(error) = waited.and_then(|_| kill_group(pid, Signal::KILL)) {
             tracing::warn!(pid = pid.as_raw_nonzero(), %error, "could not kill the group of an ended process");
         }
@@ -332,12 +333,12 @@ impl Shared {
     }
 
     fn signal(&self, pid: Pid, signal: Signal) -> rustix::io::Result<()> {
-        let reaped = self.reaped.lock().unwrap_or_else(PoisonError::into_inner);
+        let reaped = lock(&self.reaped);
         if *reaped { Ok(()) } else { kill_group(pid, signal) }
     }
 
     fn observe_rss(&self, pid: Pid) -> u64 {
-        let mut peak = self.peak_rss.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut peak = lock(&self.peak_rss);
         *peak = (*peak).max(procfs::peak_rss(pid).unwrap_or(0));
         *peak
     }

@@ -81,8 +81,11 @@ pub struct Scenario {
     /// Expected outcome with the Go sidecar.
     pub go: ExpectedOutcome,
     /// The steps. The invariants are checked afterwards.
-    pub run: for<'a> fn(&'a mut TestEnv<'_>) -> BoxFuture<'a, Result<()>>,
+    pub run: Steps,
 }
+
+/// The steps of a scenario.
+pub type Steps = for<'a> fn(&'a mut TestEnv<'_>) -> BoxFuture<'a, Result<()>>;
 
 /// Expected outcome of a scenario with an attacher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,6 +196,25 @@ pub const UPGRADES: &[Scenario] = &[rolling_update::VERSION];
 // === impl Scenario ===
 
 impl Scenario {
+    /// A scenario with the default setup that both attachers pass.
+    const fn new(name: &'static str, about: &'static str, run: Steps) -> Self {
+        Self {
+            name,
+            about,
+            config: ScenarioConfig::DEFAULT,
+            go: ExpectedOutcome::Passes,
+            run,
+        }
+    }
+
+    const fn with_config(self, config: ScenarioConfig) -> Self {
+        Self { config, ..self }
+    }
+
+    const fn with_go(self, go: ExpectedOutcome) -> Self {
+        Self { go, ..self }
+    }
+
     /// The scenario of this name.
     pub fn named(name: &str) -> Option<&'static Self> {
         ALL.iter()
@@ -272,17 +294,28 @@ impl Scenario {
 
 impl ExpectedOutcome {
     /// The Go attacher publishes a second time from a cache that does not show its own success yet.
-    const MAY_PUBLISH_TWICE: Self = Self::Fails {
-        issue: KnownIssue(2),
-        expected_error: "ControllerPublishVolume was called",
-        always: false,
-    };
+    const MAY_PUBLISH_TWICE: Self = Self::may_fail(KnownIssue(2), "ControllerPublishVolume was called");
     /// The retry of a failed attach succeeds from a cache that does not show the error yet.
-    const MAY_KEEP_ATTACH_ERROR: Self = Self::Fails {
-        issue: KnownIssue(21),
-        expected_error: "it is attached and still has an attachError",
-        always: false,
-    };
+    const MAY_KEEP_ATTACH_ERROR: Self =
+        Self::may_fail(KnownIssue(21), "it is attached and still has an attachError");
+
+    /// Fails every time.
+    const fn fails(issue: KnownIssue, expected_error: &'static str) -> Self {
+        Self::Fails {
+            issue,
+            expected_error,
+            always: true,
+        }
+    }
+
+    /// Fails by a race.
+    const fn may_fail(issue: KnownIssue, expected_error: &'static str) -> Self {
+        Self::Fails {
+            issue,
+            expected_error,
+            always: false,
+        }
+    }
 }
 
 // === impl KnownIssue ===

@@ -24,7 +24,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use verdict::Requirement;
 
-pub use validator::Reader;
+pub use validator::Validator;
 
 use crate::process::Run;
 use cargo::named_program;

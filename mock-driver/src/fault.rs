@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 pub(crate) use self::call_info::{ArrayUsage, CallInfo, VolumeLocation};
 use self::conflict::check;
-pub(crate) use self::conflict::{DeviceFaultCheck, IsNamed};
+pub(crate) use self::conflict::{DeviceFaultCheck, NamesVolume};
 pub use self::conflict::{Needs, RuleConflict};
 pub(crate) use self::decision::Decision;
 pub use self::file::FaultFile;

@@ -11,7 +11,7 @@ use csi_e2e::toolchain::{Settings, Toolchain};
 use tracing_subscriber::EnvFilter;
 
 use crate::embedded::{self, Scale};
-use crate::{Implementation, Plan, Report, Row, Sizes, baseline, goal, plot};
+use crate::{Implementation, Plan, Report, Row, Sizes, baseline, goal};
 
 /// Measures attachers side by side on a real control plane.
 ///
@@ -30,7 +30,7 @@ struct Args {
     quick: bool,
     /// Measure the embedded cluster instead: its API server, and the whole path of --volumes pods (default 100000, 1000
     /// with --quick) on nodes with 20 each.
-    #[arg(long, conflicts_with_all = ["rows", "rounds", "samples", "rate", "implementations", "earlier", "csi_address", "json", "svg", "baseline"])]
+    #[arg(long, conflicts_with_all = ["rows", "rounds", "samples", "rate", "implementations", "earlier", "csi_address", "json", "baseline"])]
     embedded: bool,
     /// Number of VolumeAttachments in the burst.
     #[arg(long)]
@@ -57,9 +57,6 @@ struct Args {
     /// Write all figures to this JSON file, which can be a later run's baseline.
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Write a chart of each row as SVG to this directory.
-    #[arg(long)]
-    svg: Option<PathBuf>,
     /// Report regressions of the ratios to the Go attacher since this file was written with --json.
     #[arg(long)]
     baseline: Option<PathBuf>,
@@ -113,9 +110,6 @@ async fn measure(args: Args) -> Result<()> {
         let text = serde_json::to_string_pretty(&report).context("write the figures as JSON")?;
         std::fs::write(&path, text + "\n").with_context(|| format!("write {}", path.display()))?;
     }
-    if let Some(dir) = args.svg {
-        draw(&report, &dir)?;
-    }
     if !report.is_complete() {
         bail!("not everything could be measured");
     }
@@ -146,15 +140,4 @@ fn read(path: &Path) -> Result<Report> {
         .with_context(|| format!("read the baseline {} (--baseline)", path.display()))?;
     serde_json::from_str(&text)
         .with_context(|| format!("{} is no report of this bench (--baseline)", path.display()))
-}
-
-fn draw(report: &Report, dir: &Path) -> Result<()> {
-    std::fs::create_dir_all(dir).with_context(|| format!("make {} (--svg)", dir.display()))?;
-    for row in &report.rows {
-        if let Some(picture) = plot::svg(row) {
-            let path = dir.join(format!("{}.svg", row.row));
-            std::fs::write(&path, picture).with_context(|| format!("write {}", path.display()))?;
-        }
-    }
-    Ok(())
 }

@@ -18,7 +18,6 @@ mod limit;
 mod measure;
 mod objects;
 mod own_load;
-pub mod plot;
 mod proxy;
 mod quantity;
 pub mod report;

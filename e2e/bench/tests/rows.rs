@@ -1,42 +1,29 @@
 //! Smoke test of all rows: checks results that do not depend on the speed of the machine.
 
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use csi_bench::{Implementation, Plan, Quantity, Row, Sizes, Workers};
 use csi_e2e::driver::journal::{Journal, Line, PUBLISH, UNPUBLISH, name_of};
-use csi_e2e::process::{Run, reaper_main_if_requested};
-use csi_e2e::toolchain::{Settings, Toolchain};
-use libtest_mimic::{Arguments, Completion, Trial};
-use tokio::runtime::Runtime;
+use csi_e2e::process::Run;
+use csi_e2e::test_binary::{self, TestBinary};
 use verdict::Requirement::RealComponents;
 
-const NAME: &str = "rows_have_their_figures";
 const OURS: Implementation = Implementation::Ours(Workers::Number(4));
 /// Detaches of two seconds each, more than the attacher executes at once.
 const DETACHES: usize = 20;
 
 fn main() -> Result<ExitCode> {
-    reaper_main_if_requested();
-    let arguments = Arguments::from_args();
-    let runtime = Runtime::new()?;
-    let run = Run::start()?;
-    let trial = {
-        let (handle, run) = (runtime.handle().clone(), Arc::clone(&run));
-        Trial::ignorable_test(NAME, move || {
-            let skipped = verdict::ran(NAME, &[RealComponents], || {
-                handle.block_on(rows_have_their_figures(&run))
-            })?;
-            Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
-        })
-    };
-    let conclusion = libtest_mimic::run(&arguments, vec![trial]);
-    runtime.block_on(run.finish())?;
-    Ok(conclusion.exit_code())
+    test_binary::main(|binary| {
+        vec![binary.trial(
+            "rows_have_their_figures",
+            &[RealComponents],
+            rows_have_their_figures,
+        )]
+    })
 }
 
-async fn rows_have_their_figures(run: &Arc<Run>) -> Result<()> {
+async fn rows_have_their_figures(binary: &TestBinary) -> Result<()> {
     let plan = Plan {
         rows: vec![Row::LatencyFar, Row::Behind, Row::Burst, Row::Own],
         sizes: Sizes {
@@ -51,8 +38,7 @@ async fn rows_have_their_figures(run: &Arc<Run>) -> Result<()> {
         earlier: None,
         csi_address: None,
     };
-    let toolchain = Toolchain::new(run, Settings::of_test());
-    let report = csi_bench::run(run, &toolchain, &plan).await?;
+    let report = csi_bench::run(&binary.run, &binary.toolchain, &plan).await?;
     ensure!(report.is_complete(), "{}", report.markdown());
     let ours = |row: Row, quantity| {
         let row = report.row(&row.to_string()).context("a row is missing")?;
@@ -91,7 +77,7 @@ async fn rows_have_their_figures(run: &Arc<Run>) -> Result<()> {
         "{}",
         report.markdown()
     );
-    let begun = detaches_before_the_attach(run)?;
+    let begun = detaches_before_the_attach(&binary.run)?;
     ensure!(
         begun < DETACHES,
         "the attach waited until all {begun} detaches had begun"

@@ -1,9 +1,14 @@
 //! Leader election of one of several attachers.
 
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use attacher_contract::observation::Name;
+
 use super::milliseconds;
+use crate::mutex::lock;
 use crate::process::Spec;
 
 /// Lease duration of a replica. A leader that cannot renew its lease until the deadline exits, so the deadline is longer
@@ -20,6 +25,26 @@ pub struct Replica {
     pub name: String,
     /// Namespace of the lease.
     pub namespace: String,
+    /// Where its processes are recorded.
+    pub processes: Processes,
+}
+
+/// The replicas by the ids of their processes, ended ones too. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct Processes(Arc<Mutex<BTreeMap<i32, Name>>>);
+
+// === impl Processes ===
+
+impl Processes {
+    /// Records a process of the replica.
+    pub(crate) fn add(&self, pid: u32, replica: &str) {
+        lock(&self.0).insert(pid.cast_signed(), replica.into());
+    }
+
+    /// The name of the replica whose process this is or was.
+    pub(crate) fn name(&self, pid: i32) -> Option<Name> {
+        lock(&self.0).get(&pid).cloned()
+    }
 }
 
 // === impl Replica ===

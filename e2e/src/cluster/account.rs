@@ -10,12 +10,13 @@ use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, Patch, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::{Cluster, SETTLED, ignore_not_found, manifest};
 use crate::kubeconfig;
+use crate::objects;
 use crate::permissions::{self, Permission};
 use crate::wait::{self, Progress};
 
@@ -152,10 +153,7 @@ impl Cluster {
             });
         }
         let patch = Patch::Merge(json!({"rules": rules}));
-        roles
-            .patch(ATTACH_DETACH_ROLE, &PatchParams::default(), &patch)
-            .await
-            .context("change the attach/detach controller's role")?;
+        objects::patch(&roles, ATTACH_DETACH_ROLE, &patch).await?;
         let permission = Permission {
             verb: "patch".to_owned(),
             group: String::new(),
@@ -218,10 +216,7 @@ impl Cluster {
             },
             ..SubjectAccessReview::default()
         };
-        let reviewed = Api::<SubjectAccessReview>::all(self.client())
-            .create(&PostParams::default(), &review)
-            .await
-            .with_context(|| format!("ask whether {namespace}/{name} may {permission}"))?;
+        let reviewed = objects::create(&Api::<SubjectAccessReview>::all(self.client()), &review).await?;
         Ok(reviewed.status.is_some_and(|status| status.allowed))
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -23,6 +23,7 @@ use tracing_subscriber::EnvFilter;
 use super::ClusterSettings;
 use crate::control_plane::Component;
 use crate::kubeconfig;
+use crate::mutex::lock;
 use crate::process::Run;
 
 /// Lease duration of kube-controller-manager, after which the standby replaces a killed one.
@@ -290,9 +291,4 @@ fn file_log(path: &Path) -> Result<Dispatch> {
         .with_writer(Mutex::new(file))
         .finish();
     Ok(Dispatch::new(subscriber))
-}
-
-/// A panic while the lock is held leaves no partial values behind.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,50 +1,35 @@
 //! The API server as one attacher process sees it: a proxy that observes each write in the order of execution and may inject
 //! faults.
 
-mod answer;
-mod object;
 mod watch_events;
 
-use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use attacher_contract::Observation;
 use attacher_contract::observation::{Name, Write};
-use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::uri::PathAndQuery;
-use http::{HeaderName, Method, Request, Response};
+use http::{Method, Request, Response};
 use http_body_util::BodyExt as _;
-use http_body_util::combinators::UnsyncBoxBody;
-use hyper::body::{Bytes, Incoming};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use hyper::body::{Bytes, Frame, Incoming};
 use k8s_openapi::ClusterResourceScope;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::{Api, Client, Resource, ResourceExt};
-use serde_json::json;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tower::BoxError;
 
 use super::observer::Observer;
-use crate::{kubeconfig, observe};
-use answer::answer;
-pub(super) use object::Object;
+pub(super) use crate::api_proxy::Object;
+use crate::api_proxy::{Answer, ApiProxy, answer, forwarded, is_empty_patch, returned, written};
+use crate::mutex::lock;
+use crate::observe;
 use watch_events::without_bookmarks;
 
-/// Headers that belong to one connection or to the attacher's credentials.
-const OWN_HEADERS: [HeaderName; 5] = [HOST, AUTHORIZATION, CONNECTION, TRANSFER_ENCODING, CONTENT_LENGTH];
 /// Maximum bytes of watch events that are kept.
 const KEPT: usize = 1 << 20;
-
-type Body = UnsyncBoxBody<Bytes, BoxError>;
 
 /// A fault of the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,11 +70,6 @@ pub(super) struct Cluster {
     scripts: Mutex<Vec<ApiScript>>,
     /// The watch events that the attachers got, newest last.
     delivered: watch::Sender<Vec<u8>>,
-}
-
-/// A proxy for one attacher process. Dropping it breaks its connections.
-pub(super) struct ApiProxy {
-    _tasks: JoinSet<()>,
 }
 
 // === impl Cluster ===
@@ -228,14 +208,9 @@ impl Cluster {
         self.observe(&object).await.context("read what was changed")
     }
 
-    async fn respond(
-        self: Arc<Self>,
-        by: Name,
-        request: Request<Incoming>,
-    ) -> Result<Response<Body>, BoxError> {
+    async fn respond(self: Arc<Self>, by: Name, request: Request<Incoming>) -> Answer {
         let (parts, body) = request.into_parts();
         let body = body.collect().await?.to_bytes();
-        let path = parts.uri.path().to_owned();
         let is_watch = parts.uri.query().is_some_and(|query| query.contains("watch="));
         let target = parts.uri.path_and_query().map_or("", PathAndQuery::as_str);
         let fault = self.fault(&parts.method, target, &body);
@@ -245,46 +220,34 @@ impl Cluster {
             Some(ApiFault::Foreign(code)) => return Ok(answer(code, false)),
             Some(ApiFault::LostAnswer | ApiFault::NoBookmarks) | None => {}
         }
-        let mut headers = parts.headers;
-        for header in OWN_HEADERS {
-            headers.remove(header);
-        }
-        let is_write = [Method::PATCH, Method::PUT, Method::POST, Method::DELETE].contains(&parts.method);
-        let object = Object::of(&path, &body).filter(|_| is_write);
-        let mut forwarded = Request::new(kube::client::Body::from(body.to_vec()));
-        *forwarded.method_mut() = parts.method;
-        *forwarded.uri_mut() = parts.uri;
-        *forwarded.headers_mut() = headers;
+        let object = written(&parts, &body);
+        let request = forwarded(parts, &body);
         let response = match object {
-            None => self.client.send(forwarded).await?,
-            Some(object) => self.write(by, object, forwarded, &body).await?,
+            None => self.client.send(request).await?,
+            Some(object) => self.write(by, object, request, &body).await?,
         };
         if fault == Some(ApiFault::LostAnswer) {
             return Err("the connection breaks".into());
         }
-        let (mut parts, body) = response.into_parts();
-        for header in [CONNECTION, TRANSFER_ENCODING, CONTENT_LENGTH] {
-            parts.headers.remove(&header);
+        let response = returned(response);
+        if !is_watch {
+            return Ok(response);
         }
-        let body = match is_watch {
-            true if fault == Some(ApiFault::NoBookmarks) => without_bookmarks(body).boxed_unsync(),
-            true => body
-                .map_frame(move |frame| {
-                    if let Some(data) = frame.data_ref() {
-                        self.delivered.send_modify(|events| {
-                            events.extend_from_slice(data);
-                            if events.len() > KEPT {
-                                events.drain(..events.len() / 2);
-                            }
-                        });
+        if fault == Some(ApiFault::NoBookmarks) {
+            return Ok(response.map(|body| without_bookmarks(body).boxed_unsync()));
+        }
+        let deliver = move |frame: Frame<Bytes>| {
+            if let Some(data) = frame.data_ref() {
+                self.delivered.send_modify(|events| {
+                    events.extend_from_slice(data);
+                    if events.len() > KEPT {
+                        events.drain(..events.len() / 2);
                     }
-                    frame
-                })
-                .map_err(Into::into)
-                .boxed_unsync(),
-            false => body.map_err(Into::into).boxed_unsync(),
+                });
+            }
+            frame
         };
-        Ok(Response::from_parts(parts, body))
+        Ok(response.map(|body| body.map_frame(deliver).boxed_unsync()))
     }
 
     /// Executes a write, and observes it and its result.
@@ -297,7 +260,7 @@ impl Cluster {
     ) -> kube::Result<Response<kube::client::Body>> {
         let _write = self.write.lock().await;
         let is_lease = matches!(object, Object::Lease { .. });
-        let is_patch = request.method() == Method::PATCH;
+        let empty = is_empty_patch(request.method(), body);
         let before = self.state(&object).await?.map(|(version, _)| version);
         let response = self.client.send(request).await?;
         if !response.status().is_success() {
@@ -308,8 +271,6 @@ impl Cluster {
         if !is_lease && !is_other {
             // Before the state: a violation of it is the writer's.
             let after = self.state(&object).await?.map(|(version, _)| version);
-            let empty = is_patch
-                && serde_json::from_slice(body).is_ok_and(|body: serde_json::Value| body == json!({}));
             self.observer.observe(Observation::Write(Write {
                 by: Some(by),
                 object: text,
@@ -322,45 +283,12 @@ impl Cluster {
     }
 }
 
-// === impl ApiProxy ===
-
-impl ApiProxy {
-    /// Listens on a loopback port for the process `by`, and writes its kubeconfig into `dir`.
-    pub(super) async fn start(cluster: &Arc<Cluster>, by: &str, dir: &Path) -> Result<(Self, PathBuf)> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
-        let listener = listener.context("listen for the attacher")?;
-        let address = listener.local_addr().context("ask for the proxy's port")?;
-        let path = dir.join(format!("{by}.kubeconfig"));
-        kubeconfig::write(&path, json!({"server": format!("http://{address}")}), "conform")?;
-        let (cluster, by) = (cluster.clone(), Name::from(by));
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move {
-            let mut connections = JoinSet::new();
-            loop {
-                let Ok((stream, _)) = listener.accept().await else {
-                    return;
-                };
-                while connections.try_join_next().is_some() {}
-                // Without it, a small answer waits for the client's acknowledgement.
-                stream.set_nodelay(true).ok();
-                let (cluster, by) = (cluster.clone(), by.clone());
-                connections.spawn(async move {
-                    let service = service_fn(move |request| cluster.clone().respond(by.clone(), request));
-                    // An injected fault ends the connection.
-                    http1::Builder::new()
-                        .serve_connection(TokioIo::new(stream), service)
-                        .await
-                        .ok();
-                });
-            }
-        });
-        let proxy = Self { _tasks: tasks };
-        Ok((proxy, path))
-    }
-}
-
 // === functions ===
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// Listens for the process `by`, and writes its kubeconfig into `dir`.
+pub(super) async fn proxy(cluster: &Arc<Cluster>, by: &str, dir: &Path) -> Result<(ApiProxy, PathBuf)> {
+    let path = dir.join(format!("{by}.kubeconfig"));
+    let (cluster, by) = (cluster.clone(), Name::from(by));
+    let respond = move |request| cluster.clone().respond(by.clone(), request);
+    Ok((ApiProxy::start(&path, respond).await?, path))
 }

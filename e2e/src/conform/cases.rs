@@ -28,6 +28,8 @@ pub struct Case {
     /// Interval of the attacher's ListVolumes calls.
     pub(super) reconcile_sync: Duration,
     pub(super) shape: fn(&mut VolumeShape),
+    /// Whether the attacher runs from the start; otherwise the case starts it.
+    pub(super) runs: bool,
     pub(super) run: for<'a> fn(&'a mut CaseEnv) -> BoxFuture<'a, Result<()>>,
 }
 
@@ -73,6 +75,7 @@ macro_rules! cases {
                 capabilities: "",
                 reconcile_sync: Duration::from_secs(60),
                 shape: |_| {},
+                runs: true,
                 run: |env| Box::pin($run(env)),
             }
         },)+]
@@ -81,8 +84,8 @@ macro_rules! cases {
 
 /// All cases. Those that take longest come first.
 pub const CASES: &[Case] = cases! {
-    "leader-killed", "Of two replicas, the leader is killed; the other one attaches.", [OnlyTheLeader], process::leader_killed;
-    "leader-suspended", "Of two replicas, the leader sleeps until the other one leads.", [OnlyTheLeader], process::leader_suspended;
+    "leader-killed", "Of two replicas, the leader is killed; the other one attaches.", [OnlyTheLeader], process::leader_killed, runs: false;
+    "leader-suspended", "Of two replicas, the leader sleeps until the other one leads.", [OnlyTheLeader], process::leader_suspended, runs: false;
     "detach-not-found", "Unpublish answers NOT_FOUND, and the array has the volume.", [ErrorReported], detach::not_found;
     "detach-not-found-no-driver", "NOT_FOUND, and the CSINode has no entry of the driver (A1 i).", [ErrorReported], detach::not_found_no_driver;
     "detach-not-found-other-id", "NOT_FOUND for the recorded and the present node ID (A1 ii).", [ErrorReported], detach::not_found_other_id;
@@ -113,7 +116,7 @@ pub const CASES: &[Case] = cases! {
     "attach-fails-after-effect", "Publish answers INTERNAL after its effect; the VolumeAttachment is deleted.", [], attach::fails_after_effect::<13>;
     "attach-invalid-after-effect", "Publish answers INVALID_ARGUMENT after its effect; the VolumeAttachment is deleted.", [], attach::fails_after_effect::<3>;
     "attach-hangs-and-deleted", "Publish has its effect and no answer; the VolumeAttachment is deleted.", [], attach::hangs_and_deleted;
-    "attach-no-csinode-entry", "The CSINode has no entry of the driver, then it has.", [], attach::no_entry;
+    "attach-no-csinode-entry", "The CSINode has no entry of the driver, then it has.", [], attach::no_entry, runs: false;
     "attach-twice-only-once", "Others change the attached VolumeAttachment.", [], attach::changed_by_others;
     "detach-internal", "Unpublish answers INTERNAL, then OK.", [ErrorReported], detach::fails::<13>;
     "detach-aborted", "Unpublish answers ABORTED, then OK.", [ErrorReported], detach::fails::<10>;
@@ -137,7 +140,7 @@ pub const CASES: &[Case] = cases! {
     "volume-readers", "A ReadOnlyMany volume.", [], attach::attach_detach, shape: |shape| shape.access_modes = &["ReadOnlyMany"];
     "volume-old-modes", "A driver without SINGLE_NODE_MULTI_WRITER.", [], attach::attach_detach, capabilities: "-SINGLE_NODE_MULTI_WRITER";
     "volume-secret", "A volume with a publish Secret.", [], attach::attach_detach, shape: |shape| shape.secret = true;
-    "volume-secret-late", "The Secret is created after the VolumeAttachment.", [ErrorCleared], volume::secret_late, shape: |shape| shape.secret = true;
+    "volume-secret-late", "The Secret is created after the VolumeAttachment.", [ErrorCleared], volume::secret_late, shape: |shape| shape.secret = true, runs: false;
     "volume-foreign", "The PersistentVolume is another driver's.", [OwnVolumesOnly], volume::foreign, shape: |shape| shape.foreign = true;
     "driver-without-publish", "The driver has no publish calls at all.", [], process::driver_without_publish, capabilities: "-PUBLISH_UNPUBLISH_VOLUME";
     "driver-restarts", "The driver restarts between attach and detach.", [], process::driver_restarts;
@@ -164,7 +167,7 @@ pub const CASES: &[Case] = cases! {
     "api-removal-500", "The removal of the finalizer answers 500 once.", [], api_fault::at_removal::<500, true>;
     "api-removal-stray-404", "A proxy answers 404 to the removal of the finalizer once (A4).", [], api_fault::at_removal::<404, false>;
     "api-removal-404", "The removal of the finalizer answers 404 once, and the VolumeAttachment exists (A4).", [], api_fault::at_removal::<404, true>;
-    "api-watch-list-refused", "The API server refuses watches with initial events (WatchList).", [], api_fault::watch_list_refused;
-    "api-watch-list-unended", "Watches with initial events (WatchList) send no bookmark, not even after these.", [], api_fault::watch_list_unended;
+    "api-watch-list-refused", "The API server refuses watches with initial events (WatchList).", [], api_fault::watch_list_refused, runs: false;
+    "api-watch-list-unended", "Watches with initial events (WatchList) send no bookmark, not even after these.", [], api_fault::watch_list_unended, runs: false;
     "api-removal-lost", "The answer to the removal of the finalizer is lost.", [], api_fault::removal_answer_lost;
 };

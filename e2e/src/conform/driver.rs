@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use attacher_contract::Observation;
-use attacher_contract::observation::{Call, Name};
+use attacher_contract::observation::Call;
 use csi_mock_driver::array::{self, NodeId};
 use csi_mock_driver::driver::{Driver, Settings};
 use csi_mock_driver::service::services;
@@ -31,6 +31,8 @@ use tower::Service as _;
 
 use super::observer::Observer;
 pub(super) use super::observer::answers;
+use crate::attacher::Processes;
+use crate::mutex::lock;
 use crate::observe::grpc::{self, Known, RunningCall, read_response};
 pub(super) use script::{Reply, Script};
 
@@ -50,8 +52,7 @@ struct Shared {
     scripts: Mutex<Vec<Script>>,
     calls: AtomicU64,
     rounds: AtomicU64,
-    /// Names of attacher processes by process ID.
-    processes: Mutex<BTreeMap<i32, Name>>,
+    replicas: Processes,
     seen_processes: Mutex<BTreeSet<i32>>,
     listening: Mutex<JoinSet<()>>,
 }
@@ -90,7 +91,7 @@ impl ScriptedDriver {
                 scripts: Mutex::default(),
                 calls: AtomicU64::new(0),
                 rounds: AtomicU64::new(0),
-                processes: Mutex::default(),
+                replicas: Processes::default(),
                 seen_processes: Mutex::default(),
                 listening: Mutex::default(),
             }),
@@ -168,11 +169,9 @@ impl ScriptedDriver {
         Ok(())
     }
 
-    /// Names a process.
-    pub(super) fn name_process(&self, pid: u32, name: &str) {
-        if let Ok(pid) = i32::try_from(pid) {
-            lock(&self.shared.processes).insert(pid, name.into());
-        }
+    /// The processes of the replicas with leader election.
+    pub(super) fn replicas(&self) -> Processes {
+        self.shared.replicas.clone()
     }
 
     /// Whether an attacher process other than `but` has connected.
@@ -215,7 +214,7 @@ impl Shared {
             return Status::cancelled("the client left").into_http();
         };
         let message = body.to_bytes();
-        let by = process.and_then(|pid| lock(&self.processes).get(&pid).cloned());
+        let by = process.and_then(|pid| self.replicas.name(pid));
         let number = || self.calls.fetch_add(1, Ordering::Relaxed);
         let known = grpc::read(parts.uri.path(), &message, by, number);
         let request = Request::from_parts(parts, Body::new(Full::new(message)));
@@ -306,8 +305,4 @@ impl Shared {
         }
         Some(pid)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -16,11 +16,12 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
-use super::api::{ApiProxy, Cluster};
+use super::api::{Cluster, proxy};
 use super::cases::Case;
 use super::driver::ScriptedDriver;
 use super::observer::Observer;
 use super::{Program, VolumeShape};
+use crate::api_proxy::ApiProxy;
 use crate::attacher::{AttacherProcess, AttacherSpec, Kind, Replica};
 use crate::cluster::ignore_not_found;
 use crate::fixture::attacher_finalizer;
@@ -120,7 +121,7 @@ impl CaseEnv {
 
     async fn start_replica(&mut self, replica: Option<&str>) -> Result<()> {
         let by = replica.map_or_else(|| "attacher".to_owned(), |name| self.name(name));
-        let (proxy, kubeconfig) = ApiProxy::start(&self.cluster, &by, &self.dir).await?;
+        let (proxy, kubeconfig) = proxy(&self.cluster, &by, &self.dir).await?;
         self.proxies.push(proxy);
         let connected = self.driver.connections();
         let spec = AttacherSpec {
@@ -135,12 +136,12 @@ impl CaseEnv {
             flags: self.program.flags,
             own_flags: &[],
             replica: replica.map(|_| Replica {
-                name: by.clone(),
+                name: by,
                 namespace: "default".to_owned(),
+                processes: self.driver.replicas(),
             }),
         };
         let attacher = AttacherProcess::start(self.run.clone(), spec).await?;
-        self.driver.name_process(attacher.pid()?, &by);
         self.attachers.push(attacher);
         let connects = |_: &Contract| self.driver.connections() > connected;
         if !self.observer.wait(Duration::from_secs(20), connects).await {
@@ -167,9 +168,7 @@ impl CaseEnv {
     }
 
     pub(super) async fn revive_attacher(&mut self) -> Result<()> {
-        self.attachers[0].revive().await?;
-        self.driver.name_process(self.attachers[0].pid()?, "attacher");
-        Ok(())
+        self.attachers[0].revive().await
     }
 
     pub(super) fn name(&self, part: &str) -> String {
@@ -233,10 +232,20 @@ impl CaseEnv {
 
     /// Attaches the volume to node `a`; the case is about what follows.
     pub(super) async fn attached(&self) -> Result<()> {
-        self.attach("a").await?;
-        if !self.wait_attached("a").await {
+        if !self.attach_and_wait("a").await? {
             self.settled().await;
         }
+        Ok(())
+    }
+
+    pub(super) async fn attach_and_wait(&self, node: &str) -> Result<bool> {
+        self.attach(node).await?;
+        Ok(self.wait_attached(node).await)
+    }
+
+    pub(super) async fn detach_and_wait(&self, node: &str) -> Result<()> {
+        self.detach(node).await?;
+        self.wait_gone(node).await;
         Ok(())
     }
 

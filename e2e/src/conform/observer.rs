@@ -1,7 +1,7 @@
 //! The observations of one case, in the order in which they happen.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use attacher_contract::observation::Method;
@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
+use crate::mutex::lock;
 use crate::observe;
 
 /// The observer of a case. Clones share it.
@@ -64,7 +65,7 @@ impl Observer {
     }
 
     pub(super) fn contract(&self) -> MutexGuard<'_, Contract> {
-        self.contract.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.contract)
     }
 
     /// Waits until a condition holds for the observations. Returns whether it does in time.

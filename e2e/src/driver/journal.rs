@@ -30,6 +30,8 @@ pub type Line = csi_mock_driver::journal::Line<'static>;
 /// A call, combined from its lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
+    /// Id of the process that sent it, if known.
+    pub by: Option<i32>,
     /// Name of the RPC.
     pub method: String,
     /// Volume id of the request; empty if it has none.
@@ -109,7 +111,7 @@ impl Call {
         self.end.as_ref().is_some_and(|end| end.code == "OK")
     }
 
-    fn begun(method: &str, start: Timestamp, request: &Value) -> Self {
+    fn begun(by: Option<i32>, method: &str, start: Timestamp, request: &Value) -> Self {
         let text = |field: &str| {
             request
                 .get(field)
@@ -119,6 +121,7 @@ impl Call {
         };
         let secrets = request.get("secrets").and_then(Value::as_object);
         Self {
+            by,
             method: name_of(method).to_owned(),
             volume: text("volume_id"),
             node: text("node_id"),
@@ -273,12 +276,13 @@ pub fn calls(lines: &[Line], after_effect_rules: &BTreeSet<String>) -> Vec<Call>
             Line::Begin {
                 call,
                 method,
+                peer,
                 start,
                 request,
-                ..
             } => {
                 places.insert(*call, calls.len());
-                calls.push(Call::begun(method, *start, request));
+                let by = peer.and_then(|peer| peer.pid);
+                calls.push(Call::begun(by, method, *start, request));
             }
             Line::End {
                 call,

@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use attacher_contract::observation::Write;
 use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 
+use crate::attacher::Processes;
 use crate::driver::array::NodesByVolume;
 use crate::driver::journal::{Call, MountEvent};
 use crate::fixture::Access;
@@ -31,6 +34,12 @@ pub struct Observations {
     pub watch_events: Vec<WatchEvent>,
     /// Watch events of the driver's PersistentVolumes, in order.
     pub volume_events: Vec<WatchEvent<PersistentVolume>>,
+    /// Watch events of the attachers' Lease, in order.
+    pub lease_events: Vec<WatchEvent<Lease>>,
+    /// The attachers with leader election.
+    pub replicas: Processes,
+    /// Their writes of VolumeAttachments and PersistentVolumes, by the time at which they were sent.
+    pub writes: Vec<(Timestamp, Write)>,
     /// What the driver's own list contained both before and after the attachments were read.
     pub published: NodesByVolume,
     /// Volumes and the driver's ids of nodes that only one of the two lists contained.
@@ -110,7 +119,13 @@ impl Observations {
         let watched = self.watch_events.iter().map(|event| event.at);
         let watched = watched.chain(self.volume_events.iter().map(|event| event.at));
         let forced = self.force_detached.values().copied();
-        let first = calls.chain(mounts).chain(watched).chain(forced).min();
+        let writes = self.writes.iter().map(|(at, _)| *at);
+        let first = calls
+            .chain(mounts)
+            .chain(watched)
+            .chain(forced)
+            .chain(writes)
+            .min();
         first.unwrap_or(Timestamp::UNIX_EPOCH)
     }
 }

@@ -332,3 +332,67 @@ fn a_publish_needs_the_secret_that_the_volume_names() {
     observations.calls[0].secrets.insert("password".to_owned());
     assert_eq!(check_running(&observations), []);
 }
+
+#[test]
+fn a_replica_acts_only_while_it_holds_the_lease() {
+    let of_one = || {
+        let mut observations = attached_to_a();
+        observations.replicas.add(1, "one");
+        observations.calls[0].by = Some(1);
+        observations
+    };
+    let cases = [
+        ("it leads", vec![lease("one", 1)], true),
+        ("no watch shows a Lease", vec![], false),
+        ("it leads later", vec![lease("one", 3)], false),
+        ("it has led", vec![lease("one", -1), lease("two", 1)], false),
+        (
+            "it has released the Lease",
+            vec![lease("one", -1), lease("", 1)],
+            false,
+        ),
+        (
+            "the Lease has expired",
+            vec![lease("one", -9), lease("one", 4)],
+            false,
+        ),
+        (
+            "it renews the Lease",
+            vec![lease("one", -9), lease("one", 0)],
+            true,
+        ),
+        (
+            "it is renewed no more",
+            vec![lease("one", -9), lease("", 3)],
+            false,
+        ),
+    ];
+    for (case, events, is_leader) in cases {
+        let mut observations = of_one();
+        observations.lease_events = events;
+        let found = running(&observations);
+        assert_eq!(found.contains(&Clause::OnlyTheLeader), !is_leader, "{case}");
+        observations.calls[0].by = Some(2);
+        assert_eq!(
+            check_running(&observations),
+            [],
+            "{case}, and another process calls"
+        );
+        let write = attacher_contract::observation::Write {
+            by: Some("one".into()),
+            object: "VolumeAttachment va".to_owned(),
+            empty: false,
+            changed: true,
+        };
+        observations.writes = vec![(at(2), write)];
+        let found = running(&observations);
+        assert_eq!(
+            found.contains(&Clause::OnlyTheLeader),
+            !is_leader,
+            "{case}, and it writes"
+        );
+    }
+    let mut observations = of_one();
+    observations.gaps = vec![(at(2), "watch".to_owned())];
+    assert_eq!(check_running(&observations), [], "holders may have been missed");
+}

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -15,6 +15,7 @@ use serde_json::json;
 use super::gates;
 use super::init::{INIT, KUBELET, READY, ROOT_DIR};
 use super::network::{Addresses, Network, in_namespaces};
+use crate::mutex::lock;
 use crate::process::{Process, Run, Spec, leftovers, readable_within};
 use crate::toolchain::NodePrograms;
 use crate::wait::{self, Progress};
@@ -306,7 +307,7 @@ impl RealNode {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn write_configuration(&self) -> Result<()> {

@@ -1,13 +1,14 @@
 //! A run of the harness: its temporary directory, its marker and its reaper.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
 use super::procfs;
 use super::reaper::{MARKER, MarkedProcesses, Reaper};
+use crate::mutex::lock;
 
 /// Timeout of the exit of killed processes.
 const DYING: Duration = Duration::from_secs(5);
@@ -81,7 +82,7 @@ impl Run {
 
     /// Keeps the directory after the run, for its logs.
     pub fn keep_files(&self) -> Result<()> {
-        match &mut *self.reaper.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &mut *lock(&self.reaper) {
             Some(reaper) => reaper.keep_files(),
             None => bail!("the run is finished already"),
         }
@@ -99,7 +100,7 @@ impl Run {
     }
 
     fn close(&self) -> Result<()> {
-        let Some(reaper) = self.reaper.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+        let Some(reaper) = lock(&self.reaper).take() else {
             return Ok(());
         };
         let marked = MarkedProcesses::of(&self.dir);

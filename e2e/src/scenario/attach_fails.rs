@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 
+use super::Scenario;
 use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
-use super::{ExpectedOutcome, Scenario};
 use crate::driver::fault::{FaultRule, Method};
 use crate::fixture::Access;
 
@@ -12,25 +12,23 @@ const RESOURCE_EXHAUSTED: i32 = 8;
 const REASON: &str = "no free slot on this node";
 
 /// With the feature gate for error codes at its default.
-pub(super) const CODED: Scenario = Scenario {
-    name: "attach-fails",
-    about: "The driver's error and its code reach attachError and the pod's Events; the retry attaches.",
-    config: ScenarioConfig::ONE_NODE,
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(run(env, Some(RESOURCE_EXHAUSTED))),
-};
+pub(super) const CODED: Scenario = Scenario::new(
+    "attach-fails",
+    "The driver's error and its code reach attachError and the pod's Events; the retry attaches.",
+    |env| Box::pin(run(env, Some(RESOURCE_EXHAUSTED))),
+)
+.with_config(ScenarioConfig::ONE_NODE);
 
 /// For API servers without the field `errorCode`, which reject a status that has it.
-pub(super) const UNCODED: Scenario = Scenario {
-    name: "attach-fails-uncoded",
-    about: "With feature gate MutableCSINodeAllocatableCount off, attachError has no errorCode.",
-    config: ScenarioConfig {
-        flags: &["--feature-gates=MutableCSINodeAllocatableCount=false"],
-        ..ScenarioConfig::ONE_NODE
-    },
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(run(env, None)),
-};
+pub(super) const UNCODED: Scenario = Scenario::new(
+    "attach-fails-uncoded",
+    "With feature gate MutableCSINodeAllocatableCount off, attachError has no errorCode.",
+    |env| Box::pin(run(env, None)),
+)
+.with_config(ScenarioConfig {
+    flags: &["--feature-gates=MutableCSINodeAllocatableCount=false"],
+    ..ScenarioConfig::ONE_NODE
+});
 
 async fn run(env: &mut TestEnv<'_>, code: Option<i32>) -> Result<()> {
     let full = FaultRule::fail(

@@ -1,36 +1,35 @@
 //! The driver reports a maximum number of volumes per node, CSINode has it as `allocatable.count`, and the scheduler
 //! enforces it.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use k8s_openapi::api::storage::v1::{CSINode, VolumeNodeResources};
 use kube::Api;
-use kube::api::PostParams;
 
 use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, Scenario};
 use crate::driver::journal::PUBLISH;
 use crate::fixture::Access;
+use crate::objects;
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "attach-limit",
-    about: "A pod whose volume exceeds its node's attach limit is scheduled when another volume is detached.",
-    config: ScenarioConfig {
-        driver_flags: &["--attach-limit=1"],
-        ..ScenarioConfig::ONE_NODE
-    },
-    // The second attach may be refused until the first volume is detached.
-    go: ExpectedOutcome::MAY_KEEP_ATTACH_ERROR,
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "attach-limit",
+    "A pod whose volume exceeds its node's attach limit is scheduled when another volume is detached.",
+    |env| Box::pin(run(env)),
+)
+.with_config(ScenarioConfig {
+    driver_flags: &["--attach-limit=1"],
+    ..ScenarioConfig::ONE_NODE
+})
+// The second attach may be refused until the first volume is detached.
+.with_go(ExpectedOutcome::MAY_KEEP_ATTACH_ERROR);
 
 /// MutableCSINodeAllocatableCount (KEP-4876).
-pub(super) const RAISED: Scenario = Scenario {
-    name: "attach-limit-raised",
-    about: "A pod beyond its node's attach limit is scheduled when CSINode's allocatable count is raised.",
-    config: ScenarioConfig::ONE_NODE,
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(raised(env)),
-};
+pub(super) const RAISED: Scenario = Scenario::new(
+    "attach-limit-raised",
+    "A pod beyond its node's attach limit is scheduled when CSINode's allocatable count is raised.",
+    |env| Box::pin(raised(env)),
+)
+.with_config(ScenarioConfig::ONE_NODE);
 
 /// The scheduler's message about a node at its limit.
 const FULL: &str = "node(s) exceed max volume count";
@@ -75,9 +74,5 @@ async fn set_limit(env: &TestEnv<'_>, count: i32) -> Result<()> {
     for driver in &mut csi_node.spec.drivers {
         driver.allocatable = Some(VolumeNodeResources { count: Some(count) });
     }
-    csi_nodes
-        .replace(name, &PostParams::default(), &csi_node)
-        .await
-        .with_context(|| format!("set the attach limit of {name}"))?;
-    Ok(())
+    objects::replace(&csi_nodes, &csi_node).await.map(drop)
 }

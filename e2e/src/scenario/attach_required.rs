@@ -6,31 +6,31 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::storage::v1::CSIDriver;
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
+use super::Scenario;
 use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv, TestVolume};
-use super::{ExpectedOutcome, Scenario};
 use crate::cluster::ClusterSettings;
 use crate::control_plane::Component;
 use crate::driver::journal::UNPUBLISH;
 use crate::fixture::{Access, mk_csi_driver};
+use crate::objects;
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "attach-required-changes",
-    about: "Without attachRequired a pod runs without VolumeAttachment, and an attached volume is detached only after its pod; with it again, the volume of a running pod is attached.",
-    config: ScenarioConfig {
-        // The mock driver attaches by ControllerPublishVolume only.
-        node_drivers: false,
-        own_cluster: Some(ClusterSettings {
-            populator_period: Some(Duration::from_secs(1)),
-            ..ClusterSettings::DEFAULT
-        }),
-        ..ScenarioConfig::DEFAULT
-    },
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "attach-required-changes",
+    "Without attachRequired a pod runs without VolumeAttachment, and an attached volume is detached only after its pod; with it again, the volume of a running pod is attached.",
+    |env| Box::pin(run(env)),
+)
+.with_config(ScenarioConfig {
+    // The mock driver attaches by ControllerPublishVolume only.
+    node_drivers: false,
+    own_cluster: Some(ClusterSettings {
+        populator_period: Some(Duration::from_secs(1)),
+        ..ClusterSettings::DEFAULT
+    }),
+    ..ScenarioConfig::DEFAULT
+});
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let early = env.volume("early", Access::OneNode).await?;
@@ -91,14 +91,7 @@ async fn ensure_immutable(env: &TestEnv<'_>) -> Result<()> {
 async fn replace_csi_driver(env: &TestEnv<'_>, attach_required: bool) -> Result<()> {
     let drivers = Api::<CSIDriver>::all(env.client());
     let name = env.driver.name();
-    drivers
-        .delete(name, &DeleteParams::default())
-        .await
-        .context("delete the CSIDriver")?;
+    objects::delete(&drivers, name).await?;
     let registration = mk_csi_driver(env.prefix(), name, attach_required);
-    drivers
-        .create(&PostParams::default(), &registration)
-        .await
-        .context("create the CSIDriver again")?;
-    Ok(())
+    objects::create(&drivers, &registration).await.map(drop)
 }

@@ -5,22 +5,21 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use kube::ResourceExt;
 
+use super::Scenario;
 use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
-use super::{ExpectedOutcome, Scenario};
 use crate::driver::fault::{FaultRule, Method};
 use crate::driver::journal::UNPUBLISH;
 use crate::fixture::Access;
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "attach-times-out",
-    about: "A publish that times out may have succeeded: the volume is unpublished when its VolumeAttachment is deleted.",
-    config: ScenarioConfig {
-        timeout: Duration::from_secs(2),
-        ..ScenarioConfig::ONE_NODE
-    },
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "attach-times-out",
+    "A publish that times out may have succeeded: the volume is unpublished when its VolumeAttachment is deleted.",
+    |env| Box::pin(run(env)),
+)
+.with_config(ScenarioConfig {
+    timeout: Duration::from_secs(2),
+    ..ScenarioConfig::ONE_NODE
+});
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let lost = FaultRule::hang_after_effect("lost-answer", Method::ControllerPublishVolume);

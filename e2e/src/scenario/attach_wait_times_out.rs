@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv};
-use super::{ExpectedOutcome, Scenario, move_order};
+use super::{Scenario, move_order};
 use crate::cluster::ClusterSettings;
 use crate::driver::fault::{FaultRule, Method};
 use crate::fixture::Access;
@@ -14,19 +14,18 @@ use crate::fixture::Access;
 /// Longer than the real controller's constant `csiTimeout` of 2 minutes.
 const CSI_TIMEOUT: Duration = Duration::from_secs(150);
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "attach-wait-times-out",
-    about: "After the controller's wait for an attach timed out, it detaches the volume before it attaches it to another node.",
-    config: ScenarioConfig {
-        own_cluster: Some(ClusterSettings {
-            csi_timeout: Some(Duration::from_secs(5)),
-            ..ClusterSettings::DEFAULT
-        }),
-        ..ScenarioConfig::DEFAULT
-    },
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "attach-wait-times-out",
+    "After the controller's wait for an attach timed out, it detaches the volume before it attaches it to another node.",
+    |env| Box::pin(run(env)),
+)
+.with_config(ScenarioConfig {
+    own_cluster: Some(ClusterSettings {
+        csi_timeout: Some(Duration::from_secs(5)),
+        ..ClusterSettings::DEFAULT
+    }),
+    ..ScenarioConfig::DEFAULT
+});
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let volume = env.volume("data", Access::OneNode).await?;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use kube::ResourceExt;
 
+use super::Scenario;
 use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
-use super::{ExpectedOutcome, Scenario};
 use crate::driver::fault::{FaultRule, Method};
 use crate::fixture::Access;
 use crate::wait::Progress;
@@ -14,27 +14,25 @@ use crate::wait::Progress;
 /// Longer than the scenario: the attacher still waits for the response when it is killed.
 const TIMEOUT: Duration = Duration::from_secs(900);
 
-pub(super) const AFTER_PUBLISH: Scenario = Scenario {
-    name: "killed-after-publish",
-    about: "The attacher is killed between publish and status write: the next process finishes the attach.",
-    config: ScenarioConfig {
-        timeout: TIMEOUT,
-        ..ScenarioConfig::ONE_NODE
-    },
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(after_publish(env)),
-};
+pub(super) const AFTER_PUBLISH: Scenario = Scenario::new(
+    "killed-after-publish",
+    "The attacher is killed between publish and status write: the next process finishes the attach.",
+    |env| Box::pin(after_publish(env)),
+)
+.with_config(ScenarioConfig {
+    timeout: TIMEOUT,
+    ..ScenarioConfig::ONE_NODE
+});
 
-pub(super) const BEFORE_FINALIZER_REMOVAL: Scenario = Scenario {
-    name: "killed-before-release",
-    about: "The attacher is killed between unpublish and finalizer removal: the next process finishes the detach.",
-    config: ScenarioConfig {
-        timeout: TIMEOUT,
-        ..ScenarioConfig::ONE_NODE
-    },
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(before_finalizer_removal(env)),
-};
+pub(super) const BEFORE_FINALIZER_REMOVAL: Scenario = Scenario::new(
+    "killed-before-release",
+    "The attacher is killed between unpublish and finalizer removal: the next process finishes the detach.",
+    |env| Box::pin(before_finalizer_removal(env)),
+)
+.with_config(ScenarioConfig {
+    timeout: TIMEOUT,
+    ..ScenarioConfig::ONE_NODE
+});
 
 async fn after_publish(env: &mut TestEnv<'_>) -> Result<()> {
     let method = Method::ControllerPublishVolume;
@@ -66,9 +64,7 @@ async fn after_publish(env: &mut TestEnv<'_>) -> Result<()> {
 }
 
 async fn before_finalizer_removal(env: &mut TestEnv<'_>) -> Result<()> {
-    let volume = env.volume("data", Access::OneNode).await?;
-    env.pod("web", A, &[&volume]).await?;
-    env.wait_until_running("web", STEP_TIMEOUT).await?;
+    let volume = env.running_pod("web", A, "data").await?;
 
     let method = Method::ControllerUnpublishVolume;
     env.driver

@@ -4,33 +4,29 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use super::Scenario;
 use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
-use super::{ExpectedOutcome, Scenario};
 use crate::cluster::ClusterSettings;
 use crate::driver::journal::{PUBLISH, UNPUBLISH};
-use crate::fixture::Access;
 use crate::wait::Progress;
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "attachment-deleted",
-    about: "A volume whose VolumeAttachment is deleted manually is detached, and attached again for its pod.",
-    config: ScenarioConfig {
-        // The volume is detached while the pod uses it.
-        node_drivers: false,
-        own_cluster: Some(ClusterSettings {
-            reconcile_sync_period: Some(Duration::from_secs(2)),
-            ..ClusterSettings::DEFAULT
-        }),
-        ..ScenarioConfig::ONE_NODE
-    },
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "attachment-deleted",
+    "A volume whose VolumeAttachment is deleted manually is detached, and attached again for its pod.",
+    |env| Box::pin(run(env)),
+)
+.with_config(ScenarioConfig {
+    // The volume is detached while the pod uses it.
+    node_drivers: false,
+    own_cluster: Some(ClusterSettings {
+        reconcile_sync_period: Some(Duration::from_secs(2)),
+        ..ClusterSettings::DEFAULT
+    }),
+    ..ScenarioConfig::ONE_NODE
+});
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
-    let volume = env.volume("data", Access::OneNode).await?;
-    env.pod("web", A, &[&volume]).await?;
-    env.wait_until_running("web", STEP_TIMEOUT).await?;
+    let volume = env.running_pod("web", A, "data").await?;
     let name = env.attachment_name(&volume, A);
     let deleted = env.wait_until_attached(&name).await?.metadata.uid;
 

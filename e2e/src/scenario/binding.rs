@@ -5,49 +5,42 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::Api;
-use kube::api::PostParams;
 
+use super::Scenario;
 use super::test_env::{A, SECRET, STEP_TIMEOUT, ScenarioConfig, TestEnv, TestVolume};
-use super::{ExpectedOutcome, Scenario};
 use crate::fixture::{Access, VolumeSource, mk_claim, mk_persistent_volume, mk_pod};
+use crate::objects;
 use crate::wait::{self, Progress};
 
 /// Marks a volume whose claim the PV controller chose.
 const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 
 /// The attach/detach controller learns of the volume from the claim, long after the pod.
-pub(super) const CLAIM_BOUND_LATE: Scenario = Scenario {
-    name: "claim-bound-late",
-    about: "A pod that was on its node before its claim was bound gets its volume attached once the claim is bound.",
-    config: ScenarioConfig::ONE_NODE,
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(claim_bound_late(env)),
-};
+pub(super) const CLAIM_BOUND_LATE: Scenario = Scenario::new(
+    "claim-bound-late",
+    "A pod that was on its node before its claim was bound gets its volume attached once the claim is bound.",
+    |env| Box::pin(claim_bound_late(env)),
+)
+.with_config(ScenarioConfig::ONE_NODE);
 
 /// Two volumes name the same claim.
-pub(super) const VOLUME_UNBOUND: Scenario = Scenario {
-    name: "volume-unbound",
-    about: "A volume that names a claim bound to another volume becomes available, and is attached once a claim is bound to it.",
-    config: ScenarioConfig::ONE_NODE,
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(volume_unbound(env)),
-};
+pub(super) const VOLUME_UNBOUND: Scenario = Scenario::new(
+    "volume-unbound",
+    "A volume that names a claim bound to another volume becomes available, and is attached once a claim is bound to it.",
+    |env| Box::pin(volume_unbound(env)),
+)
+.with_config(ScenarioConfig::ONE_NODE);
 
 async fn claim_bound_late(env: &mut TestEnv<'_>) -> Result<()> {
     let pv = format!("{}-data", env.prefix());
     let claim = mk_claim(env.prefix(), "data", &pv, Access::OneNode);
-    env.claims()
-        .create(&PostParams::default(), &claim)
-        .await
-        .context("create the claim")?;
+    objects::create(&env.claims(), &claim).await?;
     // The scheduler would wait for the claim.
     let mut pod = mk_pod(env.prefix(), "web", env.node(A).name(), &["data".to_owned()]);
     pod.spec.get_or_insert_default().node_name = Some(env.node(A).name().to_owned());
     env.create_pod(&pod).await?;
     // The controller handles pods in order: once the later pod's volume is attached, it has handled the earlier pod.
-    let other = env.volume("other", Access::OneNode).await?;
-    env.pod("other", A, &[&other]).await?;
-    env.wait_until_running("other", STEP_TIMEOUT).await?;
+    let other = env.running_pod("other", A, "other").await?;
     env.ensure_not_running("web").await?;
 
     let namespace = env.prefix().to_owned();
@@ -84,10 +77,7 @@ async fn volume_unbound(env: &mut TestEnv<'_>) -> Result<()> {
     let mut pv = mk_persistent_volume(env.prefix(), &second.pv, &source, &claim);
     pv.metadata.annotations = Some([(BOUND_BY_CONTROLLER.to_owned(), "yes".to_owned())].into());
     let volumes = Api::<PersistentVolume>::all(env.client());
-    volumes
-        .create(&PostParams::default(), &pv)
-        .await
-        .context("create the volume")?;
+    objects::create(&volumes, &pv).await?;
     wait::for_object(
         &volumes,
         &second.pv,
@@ -109,10 +99,7 @@ async fn volume_unbound(env: &mut TestEnv<'_>) -> Result<()> {
     );
 
     let claim = mk_claim(env.prefix(), &second.claim, &second.pv, Access::OneNode);
-    env.claims()
-        .create(&PostParams::default(), &claim)
-        .await
-        .context("create the other claim")?;
+    objects::create(&env.claims(), &claim).await?;
     env.pod("web", A, &[&first, &second]).await?;
     env.wait_until_running("web", STEP_TIMEOUT).await?;
     env.wait_for_volumes_attached(A, &[&first, &second]).await

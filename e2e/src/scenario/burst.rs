@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
+use super::Scenario;
 use super::test_env::{ScenarioConfig, TestEnv};
-use super::{ExpectedOutcome, Scenario};
 
 const VOLUMES: usize = 500;
 const NODES: usize = 5;
@@ -15,17 +15,16 @@ const PODS: usize = VOLUMES / VOLUMES_A_POD;
 /// The control plane does most of the work, on the remaining cores.
 const LONG: Duration = Duration::from_secs(300);
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "burst",
-    about: "500 volumes on 5 nodes are attached and detached concurrently; none is lost or leaked.",
-    config: ScenarioConfig {
-        nodes: NODES,
-        within: Duration::from_secs(900),
-        ..ScenarioConfig::DEFAULT
-    },
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "burst",
+    "500 volumes on 5 nodes are attached and detached concurrently; none is lost or leaked.",
+    |env| Box::pin(run(env)),
+)
+.with_config(ScenarioConfig {
+    nodes: NODES,
+    within: Duration::from_secs(900),
+    ..ScenarioConfig::DEFAULT
+});
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let volumes = env.many_volumes(VOLUMES).await?;

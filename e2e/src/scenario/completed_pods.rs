@@ -1,38 +1,35 @@
 //! The volumes of completed pods are detached although the Pod objects remain.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::Patch;
 use serde_json::json;
 
-use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv};
-use super::{ExpectedOutcome, Scenario, move_order};
+use super::test_env::{A, B, STEP_TIMEOUT, TestEnv};
+use super::{Scenario, move_order};
 use crate::driver::journal::UNPUBLISH;
 use crate::fixture::Access;
+use crate::objects;
 
 /// Annotation by which a kubelet with `--keep-terminated-pod-volumes` kept the volumes of such pods attached. Kubernetes
 /// removed the flag, and the attach/detach controller ignores the annotation (1.34 at the latest).
 const KEEP_TERMINATED_POD_VOLUMES: &str = "volumes.kubernetes.io/keep-terminated-pod-volumes";
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "completed-pods",
-    about: "Volumes of pods that succeeded or failed are detached while the pods exist, except those that another pod uses.",
-    config: ScenarioConfig::DEFAULT,
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "completed-pods",
+    "Volumes of pods that succeeded or failed are detached while the pods exist, except those that another pod uses.",
+    |env| Box::pin(run(env)),
+);
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let annotations = json!({"metadata": {"annotations": {KEEP_TERMINATED_POD_VOLUMES: "true"}}});
-    Api::<Node>::all(env.client())
-        .patch(
-            env.node(A).name(),
-            &PatchParams::default(),
-            &Patch::Merge(annotations),
-        )
-        .await
-        .context("annotate the node")?;
+    objects::patch(
+        &Api::<Node>::all(env.client()),
+        env.node(A).name(),
+        &Patch::Merge(annotations),
+    )
+    .await?;
     let shared = env.volume("shared", Access::OneNode).await?;
     let first = env.volume("first", Access::OneNode).await?;
     let second = env.volume("second", Access::OneNode).await?;

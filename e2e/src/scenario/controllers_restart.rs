@@ -38,14 +38,14 @@ const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(180);
 const HELD: Duration = Duration::from_secs(360);
 
 /// The same process starts again.
-pub(super) const RESTART: Scenario = Scenario {
-    name: "controllers-restart",
-    about: "A restarted attach/detach controller finishes attaches and detaches, keeps volumes attached, and attaches no volume twice.",
-    config: CONFIG,
-    // The call of the attach times out, and its retry succeeds.
-    go: ExpectedOutcome::MAY_KEEP_ATTACH_ERROR,
-    run: |env| Box::pin(run(env, Component::ControllerManager)),
-};
+pub(super) const RESTART: Scenario = Scenario::new(
+    "controllers-restart",
+    "A restarted attach/detach controller finishes attaches and detaches, keeps volumes attached, and attaches no volume twice.",
+    |env| Box::pin(run(env, Component::ControllerManager)),
+)
+.with_config(CONFIG)
+// The call of the attach times out, and its retry succeeds.
+.with_go(ExpectedOutcome::MAY_KEEP_ATTACH_ERROR);
 
 /// Another replica becomes leader.
 pub(super) const FAIL_OVER: Scenario = Scenario {
@@ -57,16 +57,16 @@ pub(super) const FAIL_OVER: Scenario = Scenario {
 };
 
 /// The same process starts again before the calls end.
-pub(super) const DURING_CALLS: Scenario = Scenario {
-    name: "restart-during-calls",
-    about: "A restarted attach/detach controller finishes a running attach and detach without repeating the CSI calls.",
-    config: ScenarioConfig {
-        timeout: HELD,
-        ..CONFIG
-    },
-    go: ExpectedOutcome::MAY_PUBLISH_TWICE,
-    run: |env| Box::pin(during_calls(env, Component::ControllerManager)),
-};
+pub(super) const DURING_CALLS: Scenario = Scenario::new(
+    "restart-during-calls",
+    "A restarted attach/detach controller finishes a running attach and detach without repeating the CSI calls.",
+    |env| Box::pin(during_calls(env, Component::ControllerManager)),
+)
+.with_config(ScenarioConfig {
+    timeout: HELD,
+    ..CONFIG
+})
+.with_go(ExpectedOutcome::MAY_PUBLISH_TWICE);
 
 /// Another replica becomes leader before the calls end.
 pub(super) const FAIL_OVER_DURING_CALLS: Scenario = Scenario {

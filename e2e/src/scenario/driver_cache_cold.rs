@@ -3,26 +3,21 @@
 use anyhow::{Result, ensure};
 use kube::ResourceExt;
 
-use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv};
-use super::{ExpectedOutcome, Scenario};
+use super::Scenario;
+use super::test_env::{A, B, STEP_TIMEOUT, TestEnv};
 use crate::driver::fault::{FaultRule, Method};
 use crate::driver::journal::{Call, UNPUBLISH};
-use crate::fixture::Access;
 use crate::wait::Progress;
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "driver-cache-cold",
-    about: "While the CSINode lacks the driver and its answer is NOT_FOUND, a volume stays attached and the second node waits.",
-    config: ScenarioConfig::DEFAULT,
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "driver-cache-cold",
+    "While the CSINode lacks the driver and its answer is NOT_FOUND, a volume stays attached and the second node waits.",
+    |env| Box::pin(run(env)),
+);
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     // The array allows two nodes at the same time, so only the attacher prevents it.
-    let volume = env.volume("data", Access::OneNode).await?;
-    env.pod("first", A, &[&volume]).await?;
-    env.wait_until_running("first", STEP_TIMEOUT).await?;
+    let volume = env.running_pod("first", A, "data").await?;
     let node_id = env.node(A).node_id().to_owned();
     let cold = FaultRule::fail(
         "cold",

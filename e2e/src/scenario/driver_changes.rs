@@ -10,21 +10,17 @@ use super::{ExpectedOutcome, KnownIssue, Scenario};
 use crate::fixture::Access;
 use crate::wait::Progress;
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "driver-changes",
-    about: "A driver that restarts without PUBLISH_UNPUBLISH_VOLUME loses no finalizer and detaches nothing; restarted with it again, every volume is guarded.",
-    config: ScenarioConfig {
-        reconcile_sync: Duration::from_secs(1),
-        node_drivers: false,
-        ..ScenarioConfig::DEFAULT
-    },
-    go: ExpectedOutcome::Fails {
-        issue: KnownIssue(16),
-        expected_error: "the detach error to name the lost calls",
-        always: true,
-    },
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "driver-changes",
+    "A driver that restarts without PUBLISH_UNPUBLISH_VOLUME loses no finalizer and detaches nothing; restarted with it again, every volume is guarded.",
+    |env| Box::pin(run(env)),
+)
+.with_config(ScenarioConfig {
+    reconcile_sync: Duration::from_secs(1),
+    node_drivers: false,
+    ..ScenarioConfig::DEFAULT
+})
+.with_go(ExpectedOutcome::fails(KnownIssue(16), "the detach error to name the lost calls"));
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let early = env.volume("early", Access::OneNode).await?;

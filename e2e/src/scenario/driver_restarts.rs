@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
+use super::Scenario;
 use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv, TestVolume};
-use super::{ExpectedOutcome, Scenario};
 use crate::driver::fault::{FaultRule, Method};
 use crate::driver::journal::{PUBLISH, UNPUBLISH};
 use crate::wait::Progress;
@@ -15,17 +15,16 @@ const VOLUMES: usize = 20;
 /// Number of finished calls at the kill, so that calls are running then.
 const ENDED: usize = 5;
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "driver-restarts",
-    about: "Attaches and detaches that a driver crash interrupts finish after its restart; our attacher does not exit.",
-    config: ScenarioConfig {
-        latency: Duration::from_millis(100),
-        ..ScenarioConfig::DEFAULT
-    },
-    // The Go attacher exits when the connection is lost; the scenario restarts it.
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(run(env)),
-};
+// The Go attacher exits when the connection is lost; the scenario restarts it.
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "driver-restarts",
+    "Attaches and detaches that a driver crash interrupts finish after its restart; our attacher does not exit.",
+    |env| Box::pin(run(env)),
+)
+.with_config(ScenarioConfig {
+    latency: Duration::from_millis(100),
+    ..ScenarioConfig::DEFAULT
+});
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let volumes = env.many_volumes(VOLUMES).await?;

@@ -3,22 +3,21 @@
 use anyhow::{Result, ensure};
 use kube::ResourceExt;
 
+use super::Scenario;
 use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv};
-use super::{ExpectedOutcome, Scenario};
 use crate::driver::journal::{PUBLISH, UNPUBLISH};
 use crate::fixture::Access;
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "driver-without-attach",
-    about: "A driver without a controller service gets no controller call; its pods run and terminate.",
-    config: ScenarioConfig {
-        capabilities: "-CONTROLLER_SERVICE,-PUBLISH_UNPUBLISH_VOLUME",
-        node_drivers: false,
-        ..ScenarioConfig::DEFAULT
-    },
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "driver-without-attach",
+    "A driver without a controller service gets no controller call; its pods run and terminate.",
+    |env| Box::pin(run(env)),
+)
+.with_config(ScenarioConfig {
+    capabilities: "-CONTROLLER_SERVICE,-PUBLISH_UNPUBLISH_VOLUME",
+    node_drivers: false,
+    ..ScenarioConfig::DEFAULT
+});
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let volume = env.volume("data", Access::ManyNodes).await?;

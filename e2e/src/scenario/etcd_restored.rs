@@ -6,25 +6,24 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 
+use super::Scenario;
 use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv};
-use super::{ExpectedOutcome, Scenario};
 use crate::cluster::ClusterSettings;
 use crate::driver::journal::{PUBLISH, UNPUBLISH};
 use crate::fixture::Access;
 use crate::invariant::observations::WatchEvent;
 use crate::wait::{self, Progress};
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "etcd-restored",
-    about: "After a restore of etcd, a volume detached since the snapshot is attached again, one attached since is detached with its next pod, and the attacher leaves other volumes alone.",
-    config: ScenarioConfig {
-        reconcile_sync: Duration::from_secs(1),
-        own_cluster: Some(ClusterSettings::DEFAULT),
-        ..ScenarioConfig::DEFAULT
-    },
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "etcd-restored",
+    "After a restore of etcd, a volume detached since the snapshot is attached again, one attached since is detached with its next pod, and the attacher leaves other volumes alone.",
+    |env| Box::pin(run(env)),
+)
+.with_config(ScenarioConfig {
+    reconcile_sync: Duration::from_secs(1),
+    own_cluster: Some(ClusterSettings::DEFAULT),
+    ..ScenarioConfig::DEFAULT
+});
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let kept = env.volume("kept", Access::OneNode).await?;

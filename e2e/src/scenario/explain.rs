@@ -12,24 +12,23 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use self::explain_cli::{CLUSTER, Expected, ExplainCli, Reader};
+use self::explain_cli::{Account, CLUSTER, Expected, ExplainCli};
 pub(super) use self::lost_objects::SCENARIO as LOSSES;
 pub(super) use self::warnings::{SHARED_NODE_ID, UNATTACHED};
-use super::test_env::{A, B, SECRET, STEP_TIMEOUT, ScenarioConfig, TestEnv, TestVolume};
-use super::{ExpectedOutcome, Scenario};
+use super::Scenario;
+use super::test_env::{A, B, SECRET, STEP_TIMEOUT, TestEnv, TestVolume};
 use crate::driver::fault::{FaultRule, Method};
 use crate::fixture::{Access, SCENARIO_LABEL, attacher_finalizer, leader_lease_name};
+use crate::objects;
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "explain",
-    about: "kubectl csi-attach explain names the component that must act next and the reason, or reports that no volume is stuck.",
-    config: ScenarioConfig::DEFAULT,
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "explain",
+    "kubectl csi-attach explain names the component that must act next and the reason, or reports that no volume is stuck.",
+    |env| Box::pin(run(env)),
+);
 
 /// A finalizer that no attacher knows.
 const FOREIGN: &str = "example.com/hold";
@@ -71,14 +70,10 @@ async fn no_attacher(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
         .await?;
     let released = json!({"spec": {"holderIdentity": ""}});
     let leases = Api::<k8s_openapi::api::coordination::v1::Lease>::namespaced(env.client(), env.prefix());
-    leases
-        .patch(&name, &PatchParams::default(), &Patch::Merge(released))
-        .await
-        .context("give the lease back")?;
+    objects::patch(&leases, &name, &Patch::Merge(released)).await?;
     cli.wait(env, &attachment, Expected::stuck("no-leader", "attacher"))
         .await?;
-    leases.delete(&name, &DeleteParams::default()).await?;
-    Ok(())
+    objects::delete(&leases, &name).await
 }
 
 /// The driver fails calls in two ways, and then succeeds.
@@ -163,14 +158,14 @@ async fn before_the_call(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> 
 
     let secrets = Api::<Secret>::namespaced(env.client(), env.prefix());
     let mut secret = secrets.get(SECRET).await?;
-    secrets.delete(SECRET, &DeleteParams::default()).await?;
+    objects::delete(&secrets, SECRET).await?;
     register(serde_json::to_value(registered)?).await?;
     let unreadable = Expected::stuck("secret-unreadable", "administrator");
     cli.wait(env, "pod/third", unreadable.saying("get secret publish-secret"))
         .await?;
     secret.metadata.resource_version = None;
     secret.metadata.uid = None;
-    secrets.create(&PostParams::default(), &secret).await?;
+    objects::create(&secrets, &secret).await?;
     env.wait_until_running("third", STEP_TIMEOUT).await
 }
 
@@ -199,7 +194,7 @@ async fn without_volume(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
 async fn without_permissions(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
     let volume = env.volume_named("third")?;
     let attachment = format!("va/{}", env.attachment_name(&volume, A));
-    let output = cli.run_json(Reader::Unprivileged, env, &attachment).await?;
+    let output = cli.run_json(Account::Unprivileged, env, &attachment).await?;
     let gaps = output.json["gaps"].to_string();
     for part in [
         "leases in all namespaces: forbidden",
@@ -212,7 +207,7 @@ async fn without_permissions(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<
         output.code == 0,
         "a volume that is attached according to the readable objects must not be stuck: {output:?}"
     );
-    let refused = cli.run_json(Reader::Unprivileged, env, "pod/third").await?;
+    let refused = cli.run_json(Account::Unprivileged, env, "pod/third").await?;
     ensure!(
         refused.code == 2 && refused.stderr.contains("forbidden"),
         "a pod that may not be read cannot be explained: {refused:?}"
@@ -222,7 +217,7 @@ async fn without_permissions(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<
 
 async fn without_object(env: &mut TestEnv<'_>, cli: &ExplainCli) -> Result<()> {
     for nowhere in ["pod/nowhere", "node/nowhere"] {
-        let absent = cli.run_json(Reader::Explain, env, nowhere).await?;
+        let absent = cli.run_json(Account::Explain, env, nowhere).await?;
         ensure!(
             absent.code == 2 && absent.stderr.contains("there is no such object"),
             "an absent object must end with code 2: {absent:?}"

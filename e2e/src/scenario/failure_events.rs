@@ -15,17 +15,13 @@ const REASON: &str = "the array is being painted";
 /// Number of failed attempts before the driver recovers.
 const FAILURES: i32 = 5;
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "failure-events",
-    about: "Repeated failures become one Event with a count on VolumeAttachment and PersistentVolume; so does the recovery.",
-    config: ScenarioConfig::ONE_NODE,
-    go: ExpectedOutcome::Fails {
-        issue: KnownIssue(18),
-        expected_error: "Event AttachFailed about",
-        always: true,
-    },
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "failure-events",
+    "Repeated failures become one Event with a count on VolumeAttachment and PersistentVolume; so does the recovery.",
+    |env| Box::pin(run(env)),
+)
+.with_config(ScenarioConfig::ONE_NODE)
+.with_go(ExpectedOutcome::fails(KnownIssue(18), "Event AttachFailed about"));
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let broken = FaultRule::fail("paint", Method::ControllerPublishVolume, "INTERNAL", REASON);

@@ -20,8 +20,8 @@ use kube::runtime::watcher;
 use tokio::sync::watch;
 
 use self::worker::Worker;
+use super::Scenario;
 use super::test_env::{ScenarioConfig, TestEnv};
-use super::{ExpectedOutcome, Scenario};
 use crate::attacher::AttacherProcess;
 use crate::driver::Driver;
 use crate::driver::array::NodesByVolume;
@@ -49,19 +49,18 @@ const AFTER_EFFECT_RULE: &str = "flaky-10pct-unheard";
 /// Minimum share of calls with a fault; a tenth is expected.
 const LEAST_FAULTS: f64 = 0.06;
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "flaky",
-    about: "With one driver call in ten failing and processes killed, array and VolumeAttachments agree at the end and nothing leaks.",
-    config: ScenarioConfig {
-        nodes: NODES,
-        latency: Duration::from_millis(5),
-        within: WHOLE,
-        node_drivers: false,
-        ..ScenarioConfig::DEFAULT
-    },
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "flaky",
+    "With one driver call in ten failing and processes killed, array and VolumeAttachments agree at the end and nothing leaks.",
+    |env| Box::pin(run(env)),
+)
+.with_config(ScenarioConfig {
+    nodes: NODES,
+    latency: Duration::from_millis(5),
+    within: WHOLE,
+    node_drivers: false,
+    ..ScenarioConfig::DEFAULT
+});
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let randomness = env.ctx().randomness();

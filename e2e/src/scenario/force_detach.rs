@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv};
-use super::{ExpectedOutcome, Scenario, move_order};
+use super::{Scenario, move_order};
 use crate::cluster::ClusterSettings;
 use crate::control_plane::Component;
 use crate::driver::journal::UNPUBLISH;
@@ -24,44 +24,41 @@ const SETTINGS: ClusterSettings = ClusterSettings {
 };
 
 /// The default.
-pub(super) const ENABLED: Scenario = Scenario {
-    name: "force-detach",
-    about: "After maxWaitForUnmount a mounted volume is detached from an unhealthy node and not from a healthy one.",
-    config: ScenarioConfig {
-        nodes: 3,
-        own_cluster: Some(SETTINGS),
-        ..ScenarioConfig::DEFAULT
-    },
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(enabled(env)),
-};
+pub(super) const ENABLED: Scenario = Scenario::new(
+    "force-detach",
+    "After maxWaitForUnmount a mounted volume is detached from an unhealthy node and not from a healthy one.",
+    |env| Box::pin(enabled(env)),
+)
+.with_config(ScenarioConfig {
+    nodes: 3,
+    own_cluster: Some(SETTINGS),
+    ..ScenarioConfig::DEFAULT
+});
 
 /// With `--disable-force-detach-on-timeout`.
-pub(super) const DISABLED: Scenario = Scenario {
-    name: "force-detach-disabled",
-    about: "With --disable-force-detach-on-timeout only the out-of-service taint detaches a mounted volume.",
-    config: ScenarioConfig {
-        own_cluster: Some(ClusterSettings {
-            disable_force_detach_on_timeout: true,
-            ..SETTINGS
-        }),
-        ..ScenarioConfig::DEFAULT
-    },
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(disabled(env)),
-};
+pub(super) const DISABLED: Scenario = Scenario::new(
+    "force-detach-disabled",
+    "With --disable-force-detach-on-timeout only the out-of-service taint detaches a mounted volume.",
+    |env| Box::pin(disabled(env)),
+)
+.with_config(ScenarioConfig {
+    own_cluster: Some(ClusterSettings {
+        disable_force_detach_on_timeout: true,
+        ..SETTINGS
+    }),
+    ..ScenarioConfig::DEFAULT
+});
 
 /// The Node object is deleted with the machine.
-pub(super) const NODE_DELETED: Scenario = Scenario {
-    name: "node-deleted-in-use",
-    about: "A volume in use on a node that is deleted is detached after maxWaitForUnmount, and only then attached to another.",
-    config: ScenarioConfig {
-        own_cluster: Some(SETTINGS),
-        ..ScenarioConfig::DEFAULT
-    },
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(node_deleted(env)),
-};
+pub(super) const NODE_DELETED: Scenario = Scenario::new(
+    "node-deleted-in-use",
+    "A volume in use on a node that is deleted is detached after maxWaitForUnmount, and only then attached to another.",
+    |env| Box::pin(node_deleted(env)),
+)
+.with_config(ScenarioConfig {
+    own_cluster: Some(SETTINGS),
+    ..ScenarioConfig::DEFAULT
+});
 
 async fn enabled(env: &mut TestEnv<'_>) -> Result<()> {
     let healthy = env.volume("healthy", Access::OneNode).await?;
@@ -94,9 +91,7 @@ async fn enabled(env: &mut TestEnv<'_>) -> Result<()> {
 }
 
 async fn disabled(env: &mut TestEnv<'_>) -> Result<()> {
-    let volume = env.volume("data", Access::OneNode).await?;
-    env.pod("before", A, &[&volume]).await?;
-    env.wait_until_running("before", STEP_TIMEOUT).await?;
+    let volume = env.running_pod("before", A, "data").await?;
     env.lose_node(A).await?;
     env.report_not_ready(A, "container runtime is down").await?;
     env.remove_pod("before").await?;
@@ -111,9 +106,7 @@ async fn disabled(env: &mut TestEnv<'_>) -> Result<()> {
 }
 
 async fn node_deleted(env: &mut TestEnv<'_>) -> Result<()> {
-    let volume = env.volume("data", Access::OneNode).await?;
-    env.pod("before", A, &[&volume]).await?;
-    env.wait_until_running("before", STEP_TIMEOUT).await?;
+    let volume = env.running_pod("before", A, "data").await?;
     env.lose_node(A).await?;
     env.allow_force_detach(&volume, A);
     env.delete_node(A).await?;

@@ -9,20 +9,16 @@ use super::test_env::{A, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, KnownIssue, Scenario};
 use crate::driver::journal::{PUBLISH, UNPUBLISH};
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "foreign-volume",
-    about: "A volume of another driver is rejected without a driver call, even if this driver has the same volume handle.",
-    config: ScenarioConfig {
-        node_drivers: false,
-        ..ScenarioConfig::ONE_NODE
-    },
-    go: ExpectedOutcome::Fails {
-        issue: KnownIssue(9),
-        expected_error: "the driver was called for a volume of another driver",
-        always: true,
-    },
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "foreign-volume",
+    "A volume of another driver is rejected without a driver call, even if this driver has the same volume handle.",
+    |env| Box::pin(run(env)),
+)
+.with_config(ScenarioConfig {
+    node_drivers: false,
+    ..ScenarioConfig::ONE_NODE
+})
+.with_go(ExpectedOutcome::fails(KnownIssue(9), "the driver was called for a volume of another driver"));
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     // Handles are unique within a driver only.

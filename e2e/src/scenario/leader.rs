@@ -3,102 +3,90 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use futures::TryStreamExt;
 use jiff::SignedDuration;
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::runtime::watcher;
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 
 use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, KnownIssue, Scenario};
-use crate::attacher::{Kind, LEASE_DURATION};
+use crate::attacher::{AttacherProcess, Kind, LEASE_DURATION};
 use crate::driver::fault::{FaultRule, Method};
 use crate::driver::journal::Call;
-use crate::fixture::{Access, leader_lease_name};
-use crate::wait::{self, Progress};
+use crate::fixture::Access;
+use crate::invariant::observations::WatchEvent;
 
-const CONFIG: ScenarioConfig = ScenarioConfig::DEFAULT;
+pub(super) const STOPS: Scenario = Scenario::new(
+    "leader-stops",
+    "The leader gets SIGTERM and releases the lease; the standby continues attaching.",
+    |env| Box::pin(stops(env)),
+);
 
-pub(super) const STOPS: Scenario = Scenario {
-    name: "leader-stops",
-    about: "The leader gets SIGTERM and releases the lease; the standby continues attaching.",
-    config: CONFIG,
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(stops(env)),
-};
+pub(super) const CUT_OFF: Scenario = Scenario::new(
+    "leader-cut-off",
+    "The leader gets SIGTERM and a running call outlasts the grace period: the standby waits until the lease expires.",
+    |env| Box::pin(cut_off(env)),
+)
+.with_config(ScenarioConfig {
+    timeout: Duration::from_secs(60),
+    own_flags: &["--shutdown-grace=500ms"],
+    ..ScenarioConfig::DEFAULT
+});
 
-pub(super) const CUT_OFF: Scenario = Scenario {
-    name: "leader-cut-off",
-    about: "The leader gets SIGTERM and a running call outlasts the grace period: the standby waits until the lease expires.",
-    config: ScenarioConfig {
-        timeout: Duration::from_secs(60),
-        own_flags: &["--shutdown-grace=500ms"],
-        ..CONFIG
-    },
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(cut_off(env)),
-};
+pub(super) const KILLED: Scenario = Scenario::new(
+    "leader-killed",
+    "The leader is killed: the standby takes over when the lease has expired.",
+    |env| Box::pin(killed(env)),
+);
 
-pub(super) const KILLED: Scenario = Scenario {
-    name: "leader-killed",
-    about: "The leader is killed: the standby takes over when the lease has expired.",
-    config: CONFIG,
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(killed(env)),
-};
+// The Go attacher exits when the connection is lost; the scenario restarts it.
+pub(super) const LOSES_DRIVER: Scenario = Scenario::new(
+    "leader-loses-driver",
+    "The leader loses the connection to its driver and the standby takes over; our attacher does not exit.",
+    |env| Box::pin(loses_driver(env)),
+);
 
-pub(super) const LOSES_DRIVER: Scenario = Scenario {
-    name: "leader-loses-driver",
-    about: "The leader loses the connection to its driver and the standby takes over; our attacher does not exit.",
-    config: CONFIG,
-    // The Go attacher exits when the connection is lost; the scenario restarts it.
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(loses_driver(env)),
-};
+pub(super) const SUSPENDED: Scenario = Scenario::new(
+    "leader-suspended",
+    "A leader suspended until another replica leads makes no write and no call when it resumes.",
+    |env| Box::pin(suspended(env)),
+)
+// A resumed Go leader processes its queue until its next renewal fails, and repeats the unpublishes of its successor.
+.with_go(ExpectedOutcome::may_fail(
+    KnownIssue(24),
+    "a replica called the driver or wrote when the suspended leader resumed",
+));
 
-pub(super) const SUSPENDED: Scenario = Scenario {
-    name: "leader-suspended",
-    about: "A leader suspended until another replica leads makes no write and no call when it resumes.",
-    config: CONFIG,
-    // A resumed Go leader processes its queue until its next renewal fails, and repeats the unpublishes of its successor.
-    go: ExpectedOutcome::Fails {
-        issue: KnownIssue(24),
-        expected_error: "a replica called the driver or wrote when the suspended leader resumed",
-        always: false,
-    },
-    run: |env| Box::pin(suspended(env)),
-};
-
-async fn stops(env: &mut TestEnv<'_>) -> Result<()> {
+/// Two replicas; `one` is the leader.
+async fn leader_and_standby(env: &mut TestEnv<'_>) -> Result<(History, AttacherProcess, AttacherProcess)> {
     let kind = env.attacher.kind();
     let mut history = History::begin(env).await?;
-    let mut first = env.replica(kind, "one").await?;
+    let first = env.replica(kind, "one").await?;
     history.wait_for_holder("one").await?;
-    let mut second = env.replica(kind, "two").await?;
-    attach(env, "before", A).await?;
+    let second = env.replica(kind, "two").await?;
+    Ok((history, first, second))
+}
+
+async fn stops(env: &mut TestEnv<'_>) -> Result<()> {
+    let (mut history, mut first, mut second) = leader_and_standby(env).await?;
+    env.running_pod("before", A, "before").await?;
 
     first.stop().await?;
     history.wait_for_holder("two").await?;
     let holders = history.holders();
     // The Go attacher does not release the Lease, so the other replica waits for its expiry.
     ensure!(
-        kind == Kind::Go || holders == ["one", "", "two"],
+        env.attacher.kind() == Kind::Go || holders == ["one", "", "two"],
         "the leader did not release the lease after SIGTERM, or its successor did not take it: {holders:?}"
     );
-    attach(env, "after", B).await?;
+    env.running_pod("after", B, "after").await?;
     history.ensure_one_at_a_time(2)?;
     second.stop().await?;
     env.attacher.revive().await
 }
 
 async fn cut_off(env: &mut TestEnv<'_>) -> Result<()> {
-    let kind = env.attacher.kind();
-    let mut history = History::begin(env).await?;
-    let mut first = env.replica(kind, "one").await?;
-    history.wait_for_holder("one").await?;
-    let mut second = env.replica(kind, "two").await?;
+    let (mut history, mut first, mut second) = leader_and_standby(env).await?;
 
     let hangs = FaultRule::hang_after_effect("hangs", Method::ControllerPublishVolume);
     env.driver.set_faults(&[hangs]).await?;
@@ -120,12 +108,8 @@ async fn cut_off(env: &mut TestEnv<'_>) -> Result<()> {
 }
 
 async fn killed(env: &mut TestEnv<'_>) -> Result<()> {
-    let kind = env.attacher.kind();
-    let mut history = History::begin(env).await?;
-    let mut first = env.replica(kind, "one").await?;
-    history.wait_for_holder("one").await?;
-    let mut second = env.replica(kind, "two").await?;
-    attach(env, "before", A).await?;
+    let (mut history, mut first, mut second) = leader_and_standby(env).await?;
+    env.running_pod("before", A, "before").await?;
 
     first.crash().await?;
     let volume = env.volume("after", Access::OneNode).await?;
@@ -144,7 +128,7 @@ async fn loses_driver(env: &mut TestEnv<'_>) -> Result<()> {
     let mut first = env.replica_over(&socket_proxy, kind, "one").await?;
     history.wait_for_holder("one").await?;
     let mut second = env.replica(kind, "two").await?;
-    attach(env, "before", A).await?;
+    env.running_pod("before", A, "before").await?;
 
     drop(socket_proxy);
     let volume = env.volume("during", Access::OneNode).await?;
@@ -162,19 +146,15 @@ async fn loses_driver(env: &mut TestEnv<'_>) -> Result<()> {
     let _socket_proxy = env.socket_proxy()?;
     second.stop().await?;
     history.wait_for_holder("one").await?;
-    attach(env, "after", B).await?;
+    env.running_pod("after", B, "after").await?;
     history.ensure_one_at_a_time(3)?;
     first.stop().await?;
     env.attacher.revive().await
 }
 
 async fn suspended(env: &mut TestEnv<'_>) -> Result<()> {
-    let kind = env.attacher.kind();
-    let mut history = History::begin(env).await?;
-    let mut first = env.replica(kind, "one").await?;
-    history.wait_for_holder("one").await?;
-    let mut second = env.replica(kind, "two").await?;
-    attach(env, "before", A).await?;
+    let (mut history, mut first, mut second) = leader_and_standby(env).await?;
+    env.running_pod("before", A, "before").await?;
 
     first.suspend()?;
     // Changes that it receives after it is resumed and must leave to the leader.
@@ -201,12 +181,6 @@ async fn suspended(env: &mut TestEnv<'_>) -> Result<()> {
     env.attacher.revive().await
 }
 
-pub(crate) async fn attach(env: &mut TestEnv<'_>, name: &str, node: usize) -> Result<()> {
-    let volume = env.volume(name, Access::OneNode).await?;
-    env.pod(name, node, &[&volume]).await?;
-    env.wait_until_running(name, STEP_TIMEOUT).await
-}
-
 /// All publishes and unpublishes so far, and the version of each attachment.
 async fn activity(env: &TestEnv<'_>) -> Result<(Vec<Call>, Vec<(String, Option<String>)>)> {
     let calls = env.driver.calls()?.into_iter();
@@ -218,63 +192,33 @@ async fn activity(env: &TestEnv<'_>) -> Result<(Vec<Call>, Vec<(String, Option<S
 }
 
 /// All states of the test environment's Lease.
-pub struct History {
-    states: watch::Receiver<Vec<Lease>>,
-    api: Api<Lease>,
-    name: String,
-    _watching: JoinSet<()>,
-}
+pub struct History(watch::Receiver<Vec<WatchEvent<Lease>>>);
 
 // === impl History ===
 
 impl History {
-    /// Stops the test environment's own attacher, which runs without leader election, and starts to record the Lease.
+    /// Stops the test environment's own attacher, which runs without leader election.
     pub async fn begin(env: &mut TestEnv<'_>) -> Result<Self> {
         env.attacher.crash().await?;
-        let name = leader_lease_name(env.driver.name());
-        let api = Api::<Lease>::namespaced(env.client(), env.prefix());
-        let (states_tx, states) = watch::channel(Vec::new());
-        let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
-        let events = watcher(api.clone(), config);
-        let mut watching = JoinSet::new();
-        watching.spawn(async move {
-            let mut events = std::pin::pin!(events);
-            loop {
-                match events.try_next().await {
-                    Ok(Some(watcher::Event::Apply(lease) | watcher::Event::InitApply(lease))) => {
-                        states_tx.send_modify(|states| states.push(lease));
-                    }
-                    Ok(Some(watcher::Event::Init | watcher::Event::InitDone | watcher::Event::Delete(_)))
-                    | Err(_) => {}
-                    Ok(None) => return,
-                }
-            }
-        });
-        Ok(Self {
-            states,
-            api,
-            name,
-            _watching: watching,
-        })
+        Ok(Self(env.recorder().leases()))
     }
 
     /// Waits until this replica holds the lease.
     pub async fn wait_for_holder(&mut self, holder: &str) -> Result<()> {
-        let what = format!("{holder} to hold the lease");
-        wait::for_object(&self.api, &self.name, STEP_TIMEOUT, &what, |lease| {
-            let held_by = lease.map(holder_of).unwrap_or_default();
-            Progress::of(held_by == holder, || format!("{held_by:?} holds it"))
-        })
-        .await?;
-        // Wait until the history includes it.
-        let seen = |states: &Vec<Lease>| states.last().is_some_and(|lease| holder_of(lease) == holder);
-        tokio::time::timeout(STEP_TIMEOUT, self.states.wait_for(seen)).await??;
+        let holds =
+            |events: &Vec<WatchEvent<Lease>>| events.last().is_some_and(|seen| holder_of(seen) == holder);
+        let held = tokio::time::timeout(STEP_TIMEOUT, self.0.wait_for(holds)).await;
+        let held = held.map(|held| held.map(drop));
+        held.with_context(|| {
+            let holders = self.holders();
+            format!("waited {STEP_TIMEOUT:?} for {holder} to hold the lease: its holders were {holders:?}")
+        })??;
         Ok(())
     }
 
     /// The holders of the lease, in order; a released lease has an empty one.
     fn holders(&self) -> Vec<String> {
-        let mut holders: Vec<_> = self.states.borrow().iter().map(holder_of).collect();
+        let mut holders: Vec<_> = self.0.borrow().iter().map(holder_of).collect();
         holders.dedup();
         holders
     }
@@ -287,21 +231,21 @@ impl History {
 
     /// Whether a holder released it.
     fn was_released(&self) -> bool {
-        let states = self.states.borrow();
-        states.iter().any(|lease| holder_of(lease).is_empty())
+        self.0.borrow().iter().any(|seen| holder_of(seen).is_empty())
     }
 
     /// Fails if the Lease was acquired before it expired, or leaseTransitions did not increase.
     pub fn ensure_one_at_a_time(&self, terms: i32) -> Result<()> {
-        let states = self.states.borrow();
+        let states = self.0.borrow();
         for (earlier, later) in states.iter().zip(states.iter().skip(1)) {
             let (before, holder) = (holder_of(earlier), holder_of(later));
             if before.is_empty() || holder.is_empty() || holder == before {
                 continue;
             }
             // A replica measures the time from its observation of a renewal, which is later than `renewTime`.
-            let renewed = earlier.spec.as_ref().and_then(|spec| spec.renew_time.as_ref());
-            let acquired = later.spec.as_ref().and_then(|spec| spec.acquire_time.as_ref());
+            let (earlier, later) = (earlier.object.spec.as_ref(), later.object.spec.as_ref());
+            let renewed = earlier.and_then(|spec| spec.renew_time.as_ref());
+            let acquired = later.and_then(|spec| spec.acquire_time.as_ref());
             let (renewed, acquired) = renewed
                 .zip(acquired)
                 .context("the Lease lacks renewTime or acquireTime")?;
@@ -312,7 +256,7 @@ impl History {
             );
         }
         let last = states.last().context("there never was a lease")?;
-        let transitions = last.spec.as_ref().and_then(|spec| spec.lease_transitions);
+        let transitions = last.object.spec.as_ref().and_then(|spec| spec.lease_transitions);
         ensure!(
             transitions == Some(terms - 1),
             "{terms} replicas led one after the other, and the lease counts {transitions:?} transitions"
@@ -321,8 +265,8 @@ impl History {
     }
 }
 
-fn holder_of(lease: &Lease) -> String {
-    let spec = lease.spec.as_ref();
+fn holder_of(seen: &WatchEvent<Lease>) -> String {
+    let spec = seen.object.spec.as_ref();
     spec.and_then(|spec| spec.holder_identity.clone())
         .unwrap_or_default()
 }

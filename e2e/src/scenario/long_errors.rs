@@ -17,17 +17,16 @@ const REASON: &str = "the shelf says: ";
 /// Calls after which the status must have the error of the first.
 const CALLS: usize = 4;
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "long-errors",
-    about: "An error longer than the API server accepts is truncated in attachError and detachError.",
-    config: ScenarioConfig::ONE_NODE,
-    go: ExpectedOutcome::Fails {
-        issue: KnownIssue(5),
-        expected_error: "calls failed and the attachment has no attachError",
-        always: true,
-    },
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "long-errors",
+    "An error longer than the API server accepts is truncated in attachError and detachError.",
+    |env| Box::pin(run(env)),
+)
+.with_config(ScenarioConfig::ONE_NODE)
+.with_go(ExpectedOutcome::fails(
+    KnownIssue(5),
+    "calls failed and the attachment has no attachError",
+));
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let volume = env.volume("data", Access::OneNode).await?;

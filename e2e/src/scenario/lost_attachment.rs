@@ -14,21 +14,17 @@ const VOLUMES: usize = 4;
 /// Number of further lists after the repair, which must cause no other call.
 const MORE_LISTS: usize = 3;
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "lost-attachment",
-    about: "A volume unpublished out of band is republished by one call; other volumes get none.",
-    config: ScenarioConfig {
-        reconcile_sync: Duration::from_secs(1),
-        ..ScenarioConfig::ONE_NODE
-    },
-    // The Go attacher may publish a second time from a stale cache.
-    go: ExpectedOutcome::Fails {
-        issue: KnownIssue(11),
-        expected_error: "publish calls",
-        always: false,
-    },
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "lost-attachment",
+    "A volume unpublished out of band is republished by one call; other volumes get none.",
+    |env| Box::pin(run(env)),
+)
+.with_config(ScenarioConfig {
+    reconcile_sync: Duration::from_secs(1),
+    ..ScenarioConfig::ONE_NODE
+})
+// The Go attacher may publish a second time from a stale cache.
+.with_go(ExpectedOutcome::may_fail(KnownIssue(11), "publish calls"));
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let volumes = env.many_volumes(VOLUMES).await?;

@@ -3,22 +3,21 @@
 use anyhow::{Result, ensure};
 use kube::ResourceExt;
 
+use super::Scenario;
 use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv, TestVolume};
-use super::{ExpectedOutcome, Scenario};
 use crate::driver::journal::PUBLISH;
 use crate::fixture::{Access, EBS_DRIVER, EBS_PLUGIN, PROVISIONED_BY};
 use crate::wait::Progress;
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "migrated-volume",
-    about: "Volumes of a removed in-tree plugin are attached by the CSI driver that replaced it; our finalizer stays only on the volume with the annotation migrated-to.",
-    config: ScenarioConfig {
-        driver: Some(EBS_DRIVER),
-        ..ScenarioConfig::ONE_NODE
-    },
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "migrated-volume",
+    "Volumes of a removed in-tree plugin are attached by the CSI driver that replaced it; our finalizer stays only on the volume with the annotation migrated-to.",
+    |env| Box::pin(run(env)),
+)
+.with_config(ScenarioConfig {
+    driver: Some(EBS_DRIVER),
+    ..ScenarioConfig::ONE_NODE
+});
 
 /// The PersistentVolume controller annotates only volumes that the plugin has provisioned, according to their annotation.
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {

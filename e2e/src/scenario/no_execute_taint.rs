@@ -2,21 +2,19 @@
 
 use anyhow::Result;
 
-use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv};
-use super::{ExpectedOutcome, Scenario, move_order};
+use super::test_env::{A, B, STEP_TIMEOUT, TestEnv};
+use super::{Scenario, move_order};
 use crate::fixture::Access;
 
 /// Key of the taint.
 const MAINTENANCE: &str = "example.com/maintenance";
 const EVICTED: &str = "Marking for deletion Pod";
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "no-execute-taint",
-    about: "A NoExecute taint evicts pods at once, after tolerationSeconds, or never; the volume of an evicted pod moves.",
-    config: ScenarioConfig::DEFAULT,
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "no-execute-taint",
+    "A NoExecute taint evicts pods at once, after tolerationSeconds, or never; the volume of an evicted pod moves.",
+    |env| Box::pin(run(env)),
+);
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let volume = env.volume("data", Access::OneNode).await?;

@@ -2,23 +2,18 @@
 
 use anyhow::{Result, ensure};
 
-use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv};
-use super::{ExpectedOutcome, Scenario, move_order};
+use super::test_env::{A, B, STEP_TIMEOUT, TestEnv};
+use super::{Scenario, move_order};
 use crate::driver::journal::UNPUBLISH;
-use crate::fixture::Access;
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "node-lost",
-    about: "A volume mounted on a dead node is force-detached before it is attached to another node.",
-    config: ScenarioConfig::DEFAULT,
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "node-lost",
+    "A volume mounted on a dead node is force-detached before it is attached to another node.",
+    |env| Box::pin(run(env)),
+);
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
-    let volume = env.volume("data", Access::OneNode).await?;
-    env.pod("before", A, &[&volume]).await?;
-    env.wait_until_running("before", STEP_TIMEOUT).await?;
+    let volume = env.running_pod("before", A, "data").await?;
 
     env.lose_node(A).await?;
     env.pod("after", B, &[&volume]).await?;

@@ -3,23 +3,19 @@
 
 use anyhow::{Result, ensure};
 
-use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
-use super::{ExpectedOutcome, Scenario};
+use super::Scenario;
+use super::test_env::{A, ScenarioConfig, TestEnv};
 use crate::driver::journal::UNPUBLISH;
-use crate::fixture::Access;
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "node-recreated",
-    about: "A Node that is deleted and created again while a pod uses a volume lists it in volumesAttached again; the volume stays attached.",
-    config: ScenarioConfig::ONE_NODE,
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "node-recreated",
+    "A Node that is deleted and created again while a pod uses a volume lists it in volumesAttached again; the volume stays attached.",
+    |env| Box::pin(run(env)),
+)
+.with_config(ScenarioConfig::ONE_NODE);
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
-    let volume = env.volume("data", Access::OneNode).await?;
-    env.pod("web", A, &[&volume]).await?;
-    env.wait_until_running("web", STEP_TIMEOUT).await?;
+    let volume = env.running_pod("web", A, "data").await?;
     env.wait_for_volumes_attached(A, &[&volume]).await?;
     let statuses = env.follow_volumes_attached(A).await?;
     let attachment = env.attachment_name(&volume, A);

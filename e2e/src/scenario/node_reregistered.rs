@@ -11,38 +11,28 @@ use crate::driver::journal::{Call, PUBLISH, UNPUBLISH};
 use crate::fixture::Access;
 
 /// While the volume is attached.
-pub(super) const ATTACHED: Scenario = Scenario {
-    name: "node-reregistered",
-    about: "A volume is detached from the node id it was attached to, and from the node's present id.",
-    config: ScenarioConfig::ONE_NODE,
-    go: ExpectedOutcome::Fails {
-        issue: KnownIssue(12),
-        expected_error: "the detach went to",
-        always: true,
-    },
-    run: |env| Box::pin(attached(env)),
-};
+pub(super) const ATTACHED: Scenario = Scenario::new(
+    "node-reregistered",
+    "A volume is detached from the node id it was attached to, and from the node's present id.",
+    |env| Box::pin(attached(env)),
+)
+.with_config(ScenarioConfig::ONE_NODE)
+.with_go(ExpectedOutcome::fails(KnownIssue(12), "the detach went to"));
 
 /// While the result of the attach is unknown.
-pub(super) const HALF_ATTACHED: Scenario = Scenario {
-    name: "node-reregistered-half",
-    about: "A publish to the node's previous id that may have succeeded is unpublished before the volume is published to the new id.",
-    config: ScenarioConfig {
-        timeout: Duration::from_secs(2),
-        ..ScenarioConfig::ONE_NODE
-    },
-    go: ExpectedOutcome::Fails {
-        issue: KnownIssue(12),
-        expected_error: "the volume is still published to the node's old id",
-        always: true,
-    },
-    run: |env| Box::pin(half_attached(env)),
-};
+pub(super) const HALF_ATTACHED: Scenario = Scenario::new(
+    "node-reregistered-half",
+    "A publish to the node's previous id that may have succeeded is unpublished before the volume is published to the new id.",
+    |env| Box::pin(half_attached(env)),
+)
+.with_config(ScenarioConfig {
+    timeout: Duration::from_secs(2),
+    ..ScenarioConfig::ONE_NODE
+})
+.with_go(ExpectedOutcome::fails(KnownIssue(12), "the volume is still published to the node's old id"));
 
 async fn attached(env: &mut TestEnv<'_>) -> Result<()> {
-    let volume = env.volume("data", Access::OneNode).await?;
-    env.pod("web", A, &[&volume]).await?;
-    env.wait_until_running("web", STEP_TIMEOUT).await?;
+    let volume = env.running_pod("web", A, "data").await?;
     let old = env.node(A).node_id().to_owned();
     let new = env.reregister(A).await?;
 

@@ -8,42 +8,41 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::Patch;
 use kube::runtime::watcher;
 use serde_json::{Value, json};
 
+use super::Scenario;
 use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
-use super::{ExpectedOutcome, Scenario};
 use crate::cluster::ClusterSettings;
 use crate::fixture::{Access, HOSTNAME_LABEL, SCENARIO_LABEL, mk_pod};
+use crate::objects;
 use crate::wait::{self, Progress};
 
 /// Annotation by which the attach/detach controller manages a node.
 const CONTROLLER_MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "node-unmanaged",
-    about: "A pod on a node that is not controller-managed gets no VolumeAttachment, and pods on other nodes do.",
-    config: ScenarioConfig::ONE_NODE,
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "node-unmanaged",
+    "A pod on a node that is not controller-managed gets no VolumeAttachment, and pods on other nodes do.",
+    |env| Box::pin(run(env)),
+)
+.with_config(ScenarioConfig::ONE_NODE);
 
 /// The node gets the annotation when its pod is there already. No event of the pod follows, so its volume enters the desired
 /// state of world with the populator's `findAndAddActivePods`.
-pub(super) const MANAGED_LATER: Scenario = Scenario {
-    name: "node-managed-later",
-    about: "A pod on a node that becomes controller-managed later gets a VolumeAttachment then.",
-    config: ScenarioConfig {
-        own_cluster: Some(ClusterSettings {
-            populator_period: Some(Duration::from_secs(1)),
-            ..ClusterSettings::DEFAULT
-        }),
-        ..ScenarioConfig::ONE_NODE
-    },
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(managed_later(env)),
-};
+pub(super) const MANAGED_LATER: Scenario = Scenario::new(
+    "node-managed-later",
+    "A pod on a node that becomes controller-managed later gets a VolumeAttachment then.",
+    |env| Box::pin(managed_later(env)),
+)
+.with_config(ScenarioConfig {
+    own_cluster: Some(ClusterSettings {
+        populator_period: Some(Duration::from_secs(1)),
+        ..ClusterSettings::DEFAULT
+    }),
+    ..ScenarioConfig::ONE_NODE
+});
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let name = pod_on_unmanaged_node(env).await?;
@@ -54,10 +53,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
 async fn managed_later(env: &mut TestEnv<'_>) -> Result<()> {
     let name = pod_on_unmanaged_node(env).await?;
     let managed = json!({"metadata": {"annotations": {CONTROLLER_MANAGED: "true"}}});
-    Api::<Node>::all(env.client())
-        .patch(&name, &PatchParams::default(), &Patch::Merge(managed))
-        .await
-        .context("annotate the node")?;
+    objects::patch(&Api::<Node>::all(env.client()), &name, &Patch::Merge(managed)).await?;
     // The driver is not installed on it.
     let attachments = Api::<VolumeAttachment>::all(env.client());
     let count_on_node = |seen: &wait::Seen<VolumeAttachment>| {
@@ -86,10 +82,12 @@ async fn managed_later(env: &mut TestEnv<'_>) -> Result<()> {
     env.remove_pod("own").await?;
     // After a failed attach a volume counts as mounted until an update of the Node, which lists no volume in use.
     let heartbeat = json!({"status": {"conditions": [ready_condition()]}});
-    Api::<Node>::all(env.client())
-        .patch_status(&name, &PatchParams::default(), &Patch::Strategic(heartbeat))
-        .await
-        .context("update the node's status")?;
+    objects::patch_status(
+        &Api::<Node>::all(env.client()),
+        &name,
+        &Patch::Strategic(heartbeat),
+    )
+    .await?;
     let what = "the VolumeAttachment to go";
     wait::for_objects(&attachments, config(), STEP_TIMEOUT, what, |seen| {
         Progress::of(count_on_node(seen) == 0, || "it is still there".to_owned())
@@ -105,15 +103,11 @@ async fn pod_on_unmanaged_node(env: &mut TestEnv<'_>) -> Result<String> {
     let managed = env.volume("managed", Access::OneNode).await?;
     let name = format!("{}-unmanaged", env.prefix());
     let nodes = Api::<Node>::all(env.client());
-    let create = PostParams::default();
-    nodes
-        .create(&create, &unmanaged_node(env.prefix(), &name)?)
-        .await
-        .context("create the node")?;
+    objects::create(&nodes, &unmanaged_node(env.prefix(), &name)?).await?;
 
     let pods = Api::<Pod>::namespaced(env.client(), env.prefix());
     let pod = mk_pod(env.prefix(), "own", &name, std::slice::from_ref(&own.claim));
-    pods.create(&create, &pod).await.context("create the pod")?;
+    objects::create(&pods, &pod).await?;
     wait::for_object(&pods, "own", STEP_TIMEOUT, "the pod to be scheduled", |pod| {
         let node = pod
             .and_then(|pod| pod.spec.as_ref())
@@ -135,11 +129,7 @@ async fn pod_on_unmanaged_node(env: &mut TestEnv<'_>) -> Result<String> {
 }
 
 async fn delete_node(env: &TestEnv<'_>, name: &str) -> Result<()> {
-    Api::<Node>::all(env.client())
-        .delete(name, &DeleteParams::default())
-        .await
-        .context("delete the node")?;
-    Ok(())
+    objects::delete(&Api::<Node>::all(env.client()), name).await
 }
 
 /// A Ready node as a kubelet registers it, without the annotation.

@@ -8,20 +8,17 @@ use kube::ResourceExt;
 use super::test_env::{A, SECRET_KEY, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, Scenario};
 use crate::driver::journal::{PUBLISH, UNPUBLISH};
-use crate::fixture::Access;
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "pod-attaches",
-    about: "A pod's volume is published once, its VolumeAttachment has node id and attachmentMetadata, and nothing remains after the pod's deletion.",
-    config: ScenarioConfig::ONE_NODE,
-    go: ExpectedOutcome::MAY_PUBLISH_TWICE,
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "pod-attaches",
+    "A pod's volume is published once, its VolumeAttachment has node id and attachmentMetadata, and nothing remains after the pod's deletion.",
+    |env| Box::pin(run(env)),
+)
+.with_config(ScenarioConfig::ONE_NODE)
+.with_go(ExpectedOutcome::MAY_PUBLISH_TWICE);
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
-    let volume = env.volume("data", Access::OneNode).await?;
-    env.pod("web", A, &[&volume]).await?;
-    env.wait_until_running("web", STEP_TIMEOUT).await?;
+    let volume = env.running_pod("web", A, "data").await?;
 
     let attachment = env.wait_until_attachment_exists(&volume, A).await?;
     let node_id = env.node(A).node_id();

@@ -3,22 +3,17 @@
 
 use anyhow::{Result, ensure};
 
-use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv};
-use super::{ExpectedOutcome, Scenario, move_order};
-use crate::fixture::Access;
+use super::test_env::{A, B, STEP_TIMEOUT, TestEnv};
+use super::{Scenario, move_order};
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "pod-moves",
-    about: "A volume moves with its pod to another node: unmount, detach, attach, mount, in this order.",
-    config: ScenarioConfig::DEFAULT,
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "pod-moves",
+    "A volume moves with its pod to another node: unmount, detach, attach, mount, in this order.",
+    |env| Box::pin(run(env)),
+);
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
-    let volume = env.volume("data", Access::OneNode).await?;
-    env.pod("before", A, &[&volume]).await?;
-    env.wait_until_running("before", STEP_TIMEOUT).await?;
+    let volume = env.running_pod("before", A, "data").await?;
 
     // Both at once: the new pod is created before the old one is deleted.
     env.delete_pod("before").await?;

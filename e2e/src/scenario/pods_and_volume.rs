@@ -19,67 +19,63 @@ const REASON: &str = "the port is locked";
 /// none and waits for that one, for up to the real controller's `csiTimeout` of two minutes.
 const LOST_ATTACH: Duration = Duration::from_secs(180);
 
-pub(super) const SHARE: Scenario = Scenario {
-    name: "pods-share-volume",
-    about: "Two pods on one node share a volume: it stays attached until both are gone.",
-    config: ScenarioConfig::ONE_NODE,
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(share(env)),
-};
+pub(super) const SHARE: Scenario = Scenario::new(
+    "pods-share-volume",
+    "Two pods on one node share a volume: it stays attached until both are gone.",
+    |env| Box::pin(share(env)),
+)
+.with_config(ScenarioConfig::ONE_NODE);
 
-pub(super) const RETURNS: Scenario = Scenario {
-    name: "pod-returns",
-    about: "A pod that returns to its node while the detach fails gets its volume again.",
-    config: ScenarioConfig {
-        own_cluster: Some(ClusterSettings {
-            csi_timeout: Some(Duration::from_secs(15)),
-            ..ClusterSettings::DEFAULT
-        }),
-        ..ScenarioConfig::ONE_NODE
-    },
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(returns(env)),
-};
+pub(super) const RETURNS: Scenario = Scenario::new(
+    "pod-returns",
+    "A pod that returns to its node while the detach fails gets its volume again.",
+    |env| Box::pin(returns(env)),
+)
+.with_config(ScenarioConfig {
+    own_cluster: Some(ClusterSettings {
+        csi_timeout: Some(Duration::from_secs(15)),
+        ..ClusterSettings::DEFAULT
+    }),
+    ..ScenarioConfig::ONE_NODE
+});
 
-pub(super) const RETURNS_MOUNTED: Scenario = Scenario {
-    name: "pod-returns-mounted",
-    about: "A pod that returns to its node before the volume is unmounted keeps the VolumeAttachment: nothing is detached or attached.",
-    config: ScenarioConfig {
-        own_cluster: Some(ClusterSettings {
-            // The node stays healthy while its kubelet is down.
-            node_monitor_grace_period: Some(Duration::from_secs(30 * 60)),
-            verbose_log: true,
-            ..ClusterSettings::DEFAULT
-        }),
-        ..ScenarioConfig::ONE_NODE
-    },
-    go: ExpectedOutcome::MAY_PUBLISH_TWICE,
-    run: |env| Box::pin(returns_mounted(env)),
-};
+pub(super) const RETURNS_MOUNTED: Scenario = Scenario::new(
+    "pod-returns-mounted",
+    "A pod that returns to its node before the volume is unmounted keeps the VolumeAttachment: nothing is detached or attached.",
+    |env| Box::pin(returns_mounted(env)),
+)
+.with_config(ScenarioConfig {
+    own_cluster: Some(ClusterSettings {
+        // The node stays healthy while its kubelet is down.
+        node_monitor_grace_period: Some(Duration::from_secs(30 * 60)),
+        verbose_log: true,
+        ..ClusterSettings::DEFAULT
+    }),
+    ..ScenarioConfig::ONE_NODE
+})
+.with_go(ExpectedOutcome::MAY_PUBLISH_TWICE);
 
-pub(super) const DELETED_EARLY: Scenario = Scenario {
-    name: "pod-deleted-early",
-    about: "A volume whose pod is deleted during the attach is detached when the attach has finished.",
-    config: ScenarioConfig {
-        // The response is held until the pod is gone.
-        timeout: Duration::from_secs(120),
-        ..ScenarioConfig::ONE_NODE
-    },
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(deleted_early(env)),
-};
+pub(super) const DELETED_EARLY: Scenario = Scenario::new(
+    "pod-deleted-early",
+    "A volume whose pod is deleted during the attach is detached when the attach has finished.",
+    |env| Box::pin(deleted_early(env)),
+)
+.with_config(ScenarioConfig {
+    // The response is held until the pod is gone.
+    timeout: Duration::from_secs(120),
+    ..ScenarioConfig::ONE_NODE
+});
 
-pub(super) const MANY_NODES: Scenario = Scenario {
-    name: "pods-on-many-nodes",
-    about: "A ReadWriteMany volume is attached to two nodes concurrently and detached from each independently.",
-    // Emulated devices have a filesystem on one node at a time only.
-    config: ScenarioConfig {
-        node_drivers: false,
-        ..ScenarioConfig::DEFAULT
-    },
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(many_nodes(env, Access::ManyNodes)),
-};
+pub(super) const MANY_NODES: Scenario = Scenario::new(
+    "pods-on-many-nodes",
+    "A ReadWriteMany volume is attached to two nodes concurrently and detached from each independently.",
+    |env| Box::pin(many_nodes(env, Access::ManyNodes)),
+)
+// Emulated devices have a filesystem on one node at a time only.
+.with_config(ScenarioConfig {
+    node_drivers: false,
+    ..ScenarioConfig::DEFAULT
+});
 
 pub(super) const READERS: Scenario = Scenario {
     name: "readers-on-many-nodes",
@@ -88,13 +84,12 @@ pub(super) const READERS: Scenario = Scenario {
     ..MANY_NODES
 };
 
-pub(super) const ONE_POD: Scenario = Scenario {
-    name: "read-write-once-pod",
-    about: "The scheduler does not schedule a second pod with a ReadWriteOncePod volume until the first is deleted.",
-    config: ScenarioConfig::ONE_NODE,
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(one_pod(env)),
-};
+pub(super) const ONE_POD: Scenario = Scenario::new(
+    "read-write-once-pod",
+    "The scheduler does not schedule a second pod with a ReadWriteOncePod volume until the first is deleted.",
+    |env| Box::pin(one_pod(env)),
+)
+.with_config(ScenarioConfig::ONE_NODE);
 
 async fn share(env: &mut TestEnv<'_>) -> Result<()> {
     let volume = env.volume("data", Access::OneNode).await?;
@@ -121,9 +116,7 @@ async fn delete_barrier(env: &TestEnv<'_>, barrier: &TestVolume) -> Result<()> {
 }
 
 async fn returns(env: &mut TestEnv<'_>) -> Result<()> {
-    let volume = env.volume("data", Access::OneNode).await?;
-    env.pod("first", A, &[&volume]).await?;
-    env.wait_until_running("first", STEP_TIMEOUT).await?;
+    let volume = env.running_pod("first", A, "data").await?;
     let locked = FaultRule::fail("locked", Method::ControllerUnpublishVolume, "INTERNAL", REASON);
     env.driver.set_faults(&[locked]).await?;
     env.delete_pod("first").await?;
@@ -134,9 +127,7 @@ async fn returns(env: &mut TestEnv<'_>) -> Result<()> {
 }
 
 async fn returns_mounted(env: &mut TestEnv<'_>) -> Result<()> {
-    let volume = env.volume("data", Access::OneNode).await?;
-    env.pod("first", A, &[&volume]).await?;
-    env.wait_until_running("first", STEP_TIMEOUT).await?;
+    let volume = env.running_pod("first", A, "data").await?;
     env.wait_for_total_volumes(1, 1).await?;
     let attachment = env.attachment_name(&volume, A);
     let before = env.wait_until_attached(&attachment).await?.metadata.uid;
@@ -169,9 +160,7 @@ async fn returns_mounted(env: &mut TestEnv<'_>) -> Result<()> {
 
 async fn deleted_early(env: &mut TestEnv<'_>) -> Result<()> {
     let volume = env.volume("data", Access::OneNode).await?;
-    let barrier = env.volume("barrier", Access::OneNode).await?;
-    env.pod("barrier", A, &[&barrier]).await?;
-    env.wait_until_running("barrier", STEP_TIMEOUT).await?;
+    let barrier = env.running_pod("barrier", A, "barrier").await?;
     let held = FaultRule::hold_response("held", Method::ControllerPublishVolume);
     env.driver.set_faults(&[held.for_volume(&volume.handle)]).await?;
     env.pod("web", A, &[&volume]).await?;

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{Patch, PatchParams};
+use kube::api::Patch;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
@@ -18,47 +18,46 @@ use super::{ExpectedOutcome, Scenario};
 use crate::cluster::ClusterSettings;
 use crate::driver::journal::{Call, PUBLISH, UNPUBLISH};
 use crate::fixture::{Access, mk_claim_of_class, mk_pod};
+use crate::objects;
 use crate::wait::{self, Progress};
 
 /// The first of these scenarios waits for builds of the Go sidecars, which take minutes on two busy cores.
 const WITHIN: Duration = Duration::from_secs(20 * 60);
 
-pub(super) const PROVISIONED: Scenario = Scenario {
-    name: "volumes-provisioned",
-    about: "Volumes are provisioned at once, for their first pod and for a pod's ephemeral claim; a volume that is deleted with its claim is unpublished first, and one with reclaimPolicy Retain stays.",
-    config: ScenarioConfig {
-        within: WITHIN,
-        ..ScenarioConfig::DEFAULT
-    },
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(provisioned(env)),
-};
+pub(super) const PROVISIONED: Scenario = Scenario::new(
+    "volumes-provisioned",
+    "Volumes are provisioned at once, for their first pod and for a pod's ephemeral claim; a volume that is deleted with its claim is unpublished first, and one with reclaimPolicy Retain stays.",
+    |env| Box::pin(provisioned(env)),
+)
+.with_config(ScenarioConfig {
+    within: WITHIN,
+    ..ScenarioConfig::DEFAULT
+});
 
-pub(super) const EXPANDED: Scenario = Scenario {
-    name: "volume-expanded",
-    about: "A volume is expanded while a pod uses it, without another publish, and attached elsewhere afterwards.",
-    config: ScenarioConfig {
-        within: WITHIN,
-        // The simulated kubelet does not expand volumes.
-        capabilities: "-NODE_EXPAND_VOLUME",
-        ..ScenarioConfig::DEFAULT
-    },
-    go: ExpectedOutcome::MAY_PUBLISH_TWICE,
-    run: |env| Box::pin(expanded(env)),
-};
+pub(super) const EXPANDED: Scenario = Scenario::new(
+    "volume-expanded",
+    "A volume is expanded while a pod uses it, without another publish, and attached elsewhere afterwards.",
+    |env| Box::pin(expanded(env)),
+)
+.with_config(ScenarioConfig {
+    within: WITHIN,
+    // The simulated kubelet does not expand volumes.
+    capabilities: "-NODE_EXPAND_VOLUME",
+    ..ScenarioConfig::DEFAULT
+})
+.with_go(ExpectedOutcome::MAY_PUBLISH_TWICE);
 
-pub(super) const RESTORED: Scenario = Scenario {
-    name: "snapshot-restored",
-    about: "A snapshot of an attached volume is taken and restored to another volume, which is attached to another node meanwhile.",
-    config: ScenarioConfig {
-        within: WITHIN,
-        // VolumeSnapshots' definitions are objects of the whole cluster.
-        own_cluster: Some(ClusterSettings::DEFAULT),
-        ..ScenarioConfig::DEFAULT
-    },
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(restored(env)),
-};
+pub(super) const RESTORED: Scenario = Scenario::new(
+    "snapshot-restored",
+    "A snapshot of an attached volume is taken and restored to another volume, which is attached to another node meanwhile.",
+    |env| Box::pin(restored(env)),
+)
+.with_config(ScenarioConfig {
+    within: WITHIN,
+    // VolumeSnapshots' definitions are objects of the whole cluster.
+    own_cluster: Some(ClusterSettings::DEFAULT),
+    ..ScenarioConfig::DEFAULT
+});
 
 async fn provisioned(env: &mut TestEnv<'_>) -> Result<()> {
     env.start_provisioner().await?;
@@ -128,10 +127,7 @@ async fn expanded(env: &mut TestEnv<'_>) -> Result<()> {
 
     let wanted = BTreeMap::from([("storage", EXPANDED_CAPACITY)]);
     let patch = Patch::Merge(json!({"spec": {"resources": {"requests": wanted}}}));
-    env.claims()
-        .patch("data", &PatchParams::default(), &patch)
-        .await
-        .context("request more of the claim")?;
+    objects::patch(&env.claims(), "data", &patch).await?;
     wait::for_object(
         &env.claims(),
         "data",

@@ -5,10 +5,10 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
 
+use super::Scenario;
 use super::leader::History;
 use super::test_context::Build;
 use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv, TestVolume};
-use super::{ExpectedOutcome, Scenario};
 use crate::attacher::Kind;
 use crate::driver::fault::{FaultRule, Method};
 use crate::driver::journal::{Call, PUBLISH, UNPUBLISH};
@@ -28,30 +28,28 @@ const CONFIG: ScenarioConfig = ScenarioConfig {
     ..ScenarioConfig::DEFAULT
 };
 
-pub(super) const KIND: Scenario = Scenario {
-    name: "leader-changes-kind",
-    about: "A rolling update between the two attachers and back, replica by replica, while pods are created and deleted.",
-    config: ScenarioConfig {
-        both_kinds: true,
-        ..CONFIG
-    },
-    go: ExpectedOutcome::Passes,
-    run: |env| {
+pub(super) const KIND: Scenario = Scenario::new(
+    "leader-changes-kind",
+    "A rolling update between the two attachers and back, replica by replica, while pods are created and deleted.",
+    |env| {
         let other = match env.attacher.kind() {
             Kind::Ours => Kind::Go,
             Kind::Go => Kind::Ours,
         };
         Box::pin(run(env, Build::Current(other)))
     },
-};
+)
+.with_config(ScenarioConfig {
+    both_kinds: true,
+    ..CONFIG
+});
 
-pub(super) const VERSION: Scenario = Scenario {
-    name: "leader-changes-version",
-    about: "A rolling update from an earlier build of our attacher and back, replica by replica, while pods are created and deleted.",
-    config: CONFIG,
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(run(env, Build::Previous)),
-};
+pub(super) const VERSION: Scenario = Scenario::new(
+    "leader-changes-version",
+    "A rolling update from an earlier build of our attacher and back, replica by replica, while pods are created and deleted.",
+    |env| Box::pin(run(env, Build::Previous)),
+)
+.with_config(CONFIG);
 
 async fn run(env: &mut TestEnv<'_>, other: Build) -> Result<()> {
     let kind = env.attacher.kind();

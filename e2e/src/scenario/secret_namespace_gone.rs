@@ -5,29 +5,25 @@
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::Api;
-use kube::api::{DeleteParams, PostParams};
 
 use super::test_env::{A, ACCOUNT, SECRET, SECRET_KEY, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, KnownIssue, Scenario};
 use crate::driver::journal::{PUBLISH, UNPUBLISH};
 use crate::fixture::SCENARIO_LABEL;
+use crate::objects;
 use crate::permissions::SECRET_NAMESPACE_GONE;
 use crate::wait;
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: SECRET_NAMESPACE_GONE,
-    about: "A volume is detached without its publish secret when the namespace of the secret was deleted.",
-    config: ScenarioConfig {
-        node_drivers: false,
-        ..ScenarioConfig::ONE_NODE
-    },
-    go: ExpectedOutcome::Fails {
-        issue: KnownIssue(10),
-        expected_error: "is forbidden",
-        always: true,
-    },
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    SECRET_NAMESPACE_GONE,
+    "A volume is detached without its publish secret when the namespace of the secret was deleted.",
+    |env| Box::pin(run(env)),
+)
+.with_config(ScenarioConfig {
+    node_drivers: false,
+    ..ScenarioConfig::ONE_NODE
+})
+.with_go(ExpectedOutcome::fails(KnownIssue(10), "is forbidden"));
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let vault = format!("{}-vault", env.prefix());
@@ -37,7 +33,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     env.wait_until_attached(&pv).await?;
 
     let namespaces = Api::<Namespace>::all(env.client());
-    namespaces.delete(&vault, &DeleteParams::default()).await?;
+    objects::delete(&namespaces, &vault).await?;
     wait::for_absence(&namespaces, &vault, STEP_TIMEOUT, "the secret's namespace to go").await?;
     let cluster = env.ctx().cluster();
     cluster
@@ -87,9 +83,6 @@ async fn open_vault(env: &TestEnv<'_>, vault: &str) -> Result<()> {
         ..Secret::default()
     };
     secret.metadata.name = Some(SECRET.to_owned());
-    Api::<Secret>::namespaced(env.client(), vault)
-        .create(&PostParams::default(), &secret)
-        .await
-        .context("put the secret into the vault")?;
+    objects::create(&Api::<Secret>::namespaced(env.client(), vault), &secret).await?;
     cluster.wait_until_secrets_are(true, prefix, ACCOUNT, vault).await
 }

@@ -16,21 +16,20 @@ const WORKERS: usize = 10;
 /// Volumes that are detached: more than that.
 const LEAVING: usize = WORKERS + 4;
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "slow-detaches",
-    about: "An attach is sent to the driver while every detach worker waits for a response.",
-    config: ScenarioConfig {
-        // Longer than the scenario, so that the detaches end only when the driver responds.
-        timeout: Duration::from_secs(600),
-        ..ScenarioConfig::ONE_NODE
-    },
-    go: ExpectedOutcome::Fails {
-        issue: KnownIssue(20),
-        expected_error: "before the attach began, a detach had to end",
-        always: true,
-    },
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "slow-detaches",
+    "An attach is sent to the driver while every detach worker waits for a response.",
+    |env| Box::pin(run(env)),
+)
+.with_config(ScenarioConfig {
+    // Longer than the scenario, so that the detaches end only when the driver responds.
+    timeout: Duration::from_secs(600),
+    ..ScenarioConfig::ONE_NODE
+})
+.with_go(ExpectedOutcome::fails(
+    KnownIssue(20),
+    "before the attach began, a detach had to end",
+));
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let leaving = env.many_volumes(LEAVING).await?;

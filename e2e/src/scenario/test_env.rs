@@ -3,9 +3,9 @@
 //! Invariants: every name in a test environment begins with its prefix, and every object has the scenario label, so that test
 //! environments do not conflict. After the teardown, no object and no process is left, also if the scenario failed.
 
-mod api_proxy;
 mod attachments;
 mod controller_metrics;
+mod load_balancer;
 mod node_failure;
 mod node_status;
 mod nodes;
@@ -23,12 +23,13 @@ use anyhow::{Context, Result};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolume, Secret};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
-use kube::api::{ListParams, PostParams};
+use kube::api::ListParams;
 use kube::{Api, Client};
 use tokio::sync::OwnedMutexGuard;
 use tokio::task::JoinSet;
 
 pub use node_status::VolumesAttached;
+use replicas::Replicas;
 use sidecars::SIDECAR_ACCOUNT;
 pub use teardown::force_cleanup;
 pub use volumes::TestVolume;
@@ -40,8 +41,9 @@ use crate::driver::{Driver, DriverSpec};
 use crate::fixture::{self, SCENARIO_LABEL, mk_csi_driver, mk_secret};
 use crate::invariant::Observations;
 use crate::invariant::observations::{VolumeSpec, compare_lists};
-use crate::invariant::va_recorder::VaRecorder;
+use crate::invariant::watch_recorder::WatchRecorder;
 use crate::node::Node;
+use crate::objects;
 use crate::observe;
 use crate::process::Process;
 use crate::wait::{self, Progress};
@@ -111,7 +113,8 @@ pub struct TestEnv<'ctx> {
     secret: String,
     nodes: Vec<Node>,
     volumes: BTreeMap<String, TestVolume>,
-    recorder: VaRecorder,
+    recorder: WatchRecorder,
+    replicas: Replicas,
     /// Sidecars besides the attacher.
     sidecars: Vec<Process>,
     provisioners: JoinSet<()>,
@@ -187,15 +190,16 @@ impl<'ctx> TestEnv<'ctx> {
             .context("get the attacher's credentials")?;
 
         let secret = secret_value();
-        let create = PostParams::default();
-        Api::<Secret>::namespaced(client.clone(), prefix)
-            .create(&create, &mk_secret(prefix, SECRET, SECRET_KEY, &secret))
-            .await
-            .context("make the publish secret")?;
-        Api::<CSIDriver>::all(client.clone())
-            .create(&create, &mk_csi_driver(prefix, &driver_name, true))
-            .await
-            .context("register the driver")?;
+        objects::create(
+            &Api::<Secret>::namespaced(client.clone(), prefix),
+            &mk_secret(prefix, SECRET, SECRET_KEY, &secret),
+        )
+        .await?;
+        objects::create(
+            &Api::<CSIDriver>::all(client.clone()),
+            &mk_csi_driver(prefix, &driver_name, true),
+        )
+        .await?;
 
         let spec = DriverSpec {
             name: driver_name.clone(),
@@ -205,7 +209,7 @@ impl<'ctx> TestEnv<'ctx> {
             flags: config.driver_flags.iter().map(|&flag| flag.to_owned()).collect(),
         };
         let driver = Driver::start(ctx.run().clone(), ctx.driver(), &dir, spec).await?;
-        let recorder = VaRecorder::start(client, &driver_name).await?;
+        let recorder = WatchRecorder::start(client, &driver_name, prefix).await?;
         let attacher = AttacherSpec {
             kind,
             binary: ctx.attacher(kind).await?.to_owned(),
@@ -231,6 +235,7 @@ impl<'ctx> TestEnv<'ctx> {
             nodes: Vec::new(),
             volumes: BTreeMap::new(),
             recorder,
+            replicas: Replicas::default(),
             sidecars: Vec::new(),
             provisioners: JoinSet::new(),
             force_detached: BTreeMap::new(),
@@ -265,8 +270,8 @@ impl<'ctx> TestEnv<'ctx> {
         &self.dir
     }
 
-    /// All states of the driver's attachments so far.
-    pub fn recorder(&self) -> &VaRecorder {
+    /// All states so far of the driver's attachments and volumes, and of the attachers' Lease.
+    pub fn recorder(&self) -> &WatchRecorder {
         &self.recorder
     }
 
@@ -321,8 +326,9 @@ impl<'ctx> TestEnv<'ctx> {
     /// The observations so far, for the invariants.
     pub async fn observations(&self) -> Result<Observations> {
         // Read before the journals, so that the journals have the calls of all recorded states.
-        let (mut watch_events, mut volume_events) =
-            (self.recorder.watch_events(), self.recorder.volume_events());
+        let mut watch_events = self.recorder.watch_events();
+        let mut volume_events = self.recorder.volume_events();
+        let lease_events = self.recorder.leases().borrow().clone();
         let is_lost = |uid: Option<&String>| uid.is_some_and(|uid| self.lost_objects.contains(uid));
         watch_events.retain(|event| !is_lost(event.object.metadata.uid.as_ref()));
         volume_events.retain(|event| !is_lost(event.object.metadata.uid.as_ref()));
@@ -361,6 +367,9 @@ impl<'ctx> TestEnv<'ctx> {
             mounts: self.mount_events()?,
             watch_events,
             volume_events,
+            lease_events,
+            replicas: self.replicas.processes.clone(),
+            writes: self.replicas.writes(),
             published,
             changing,
             attachments,

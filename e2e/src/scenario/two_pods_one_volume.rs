@@ -2,22 +2,17 @@
 
 use anyhow::{Result, ensure};
 
-use super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv};
-use super::{ExpectedOutcome, Scenario, move_order};
-use crate::fixture::Access;
+use super::test_env::{A, B, STEP_TIMEOUT, TestEnv};
+use super::{Scenario, move_order};
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "two-pods-one-volume",
-    about: "The second pod's Event names the first pod; the pod gets the volume when the first pod is gone.",
-    config: ScenarioConfig::DEFAULT,
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "two-pods-one-volume",
+    "The second pod's Event names the first pod; the pod gets the volume when the first pod is gone.",
+    |env| Box::pin(run(env)),
+);
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
-    let volume = env.volume("data", Access::OneNode).await?;
-    env.pod("holder", A, &[&volume]).await?;
-    env.wait_until_running("holder", STEP_TIMEOUT).await?;
+    let volume = env.running_pod("holder", A, "data").await?;
 
     env.pod("waiter", B, &[&volume]).await?;
     let message = env

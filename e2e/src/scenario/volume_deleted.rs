@@ -3,26 +3,22 @@
 use anyhow::{Result, ensure};
 use kube::ResourceExt;
 
+use super::Scenario;
 use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv};
-use super::{ExpectedOutcome, Scenario};
 use crate::driver::fault::{FaultRule, Method};
-use crate::fixture::Access;
 use crate::wait::Progress;
 
 const REASON: &str = "the array is busy";
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "volume-deleted",
-    about: "The attacher's finalizer keeps a deleted PersistentVolume until its volume is detached.",
-    config: ScenarioConfig::ONE_NODE,
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "volume-deleted",
+    "The attacher's finalizer keeps a deleted PersistentVolume until its volume is detached.",
+    |env| Box::pin(run(env)),
+)
+.with_config(ScenarioConfig::ONE_NODE);
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
-    let volume = env.volume("data", Access::OneNode).await?;
-    env.pod("web", A, &[&volume]).await?;
-    env.wait_until_running("web", STEP_TIMEOUT).await?;
+    let volume = env.running_pod("web", A, "data").await?;
     env.delete_persistent_volume(&volume).await?;
 
     // The detach fails until the faults are cleared, so that the finalizers can be checked meanwhile.

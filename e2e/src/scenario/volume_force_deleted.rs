@@ -3,28 +3,25 @@
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use super::test_env::{A, SECRET_KEY, STEP_TIMEOUT, ScenarioConfig, TestEnv};
 use super::{ExpectedOutcome, KnownIssue, Scenario};
 use crate::driver::journal::UNPUBLISH;
+use crate::objects;
 use crate::wait;
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "volume-force-deleted",
-    about: "A volume whose PersistentVolume was force-deleted is detached from the record, by an attacher that never saw the PersistentVolume.",
-    config: ScenarioConfig {
-        node_drivers: false,
-        ..ScenarioConfig::ONE_NODE
-    },
-    go: ExpectedOutcome::Fails {
-        issue: KnownIssue(10),
-        expected_error: "failed: persistentvolume",
-        always: true,
-    },
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "volume-force-deleted",
+    "A volume whose PersistentVolume was force-deleted is detached from the record, by an attacher that never saw the PersistentVolume.",
+    |env| Box::pin(run(env)),
+)
+.with_config(ScenarioConfig {
+    node_drivers: false,
+    ..ScenarioConfig::ONE_NODE
+})
+.with_go(ExpectedOutcome::fails(KnownIssue(10), "failed: persistentvolume"));
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     let namespace = env.prefix().to_owned();
@@ -33,7 +30,7 @@ async fn run(env: &mut TestEnv<'_>) -> Result<()> {
     env.wait_until_attached(&pv).await?;
 
     let volumes = Api::<PersistentVolume>::all(env.client());
-    volumes.delete(&pv, &DeleteParams::default()).await?;
+    objects::delete(&volumes, &pv).await?;
     let strip = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     let stripped = volumes.patch(&pv, &PatchParams::default(), &strip).await;
     let stripped = stripped.context("strip the volume of its finalizers")?;

@@ -5,38 +5,36 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
-use kube::api::{DeleteParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
+use super::Scenario;
 use super::test_env::{A, SECRET, SECRET_KEY, STEP_TIMEOUT, ScenarioConfig, TestEnv};
-use super::{ExpectedOutcome, Scenario};
 use crate::driver::journal::{Line, PUBLISH, UNPUBLISH};
+use crate::objects;
 
 /// A driver with SINGLE_NODE_MULTI_WRITER and PUBLISH_READONLY.
-pub(super) const ALL: Scenario = Scenario {
-    name: "volume-shapes",
-    about: "Block and mount volumes, access modes, readonly, secrets, contexts and inline volumes reach the driver as specified.",
-    config: ScenarioConfig {
-        node_drivers: false,
-        ..ScenarioConfig::ONE_NODE
-    },
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(run(env, Driver::Complete)),
-};
+pub(super) const ALL: Scenario = Scenario::new(
+    "volume-shapes",
+    "Block and mount volumes, access modes, readonly, secrets, contexts and inline volumes reach the driver as specified.",
+    |env| Box::pin(run(env, Driver::Complete)),
+)
+.with_config(ScenarioConfig {
+    node_drivers: false,
+    ..ScenarioConfig::ONE_NODE
+});
 
 /// A driver with neither capability.
-pub(super) const PLAIN: Scenario = Scenario {
-    name: "volume-shapes-plain",
-    about: "A driver without SINGLE_NODE_MULTI_WRITER and PUBLISH_READONLY gets only access modes and flags that it supports.",
-    config: ScenarioConfig {
-        capabilities: "-SINGLE_NODE_MULTI_WRITER,-PUBLISH_READONLY",
-        node_drivers: false,
-        ..ScenarioConfig::ONE_NODE
-    },
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(run(env, Driver::Plain)),
-};
+pub(super) const PLAIN: Scenario = Scenario::new(
+    "volume-shapes-plain",
+    "A driver without SINGLE_NODE_MULTI_WRITER and PUBLISH_READONLY gets only access modes and flags that it supports.",
+    |env| Box::pin(run(env, Driver::Plain)),
+)
+.with_config(ScenarioConfig {
+    capabilities: "-SINGLE_NODE_MULTI_WRITER,-PUBLISH_READONLY",
+    node_drivers: false,
+    ..ScenarioConfig::ONE_NODE
+});
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Driver {
@@ -207,10 +205,7 @@ async fn run(env: &mut TestEnv<'_>, driver: Driver) -> Result<()> {
             "metadata": {"name": name},
             "spec": {"attacher": env.driver.name(), "nodeName": env.node(A).name(), "source": source},
         }))?;
-        attachments
-            .create(&PostParams::default(), &attachment)
-            .await
-            .with_context(|| format!("make the attachment {name}"))?;
+        objects::create(&attachments, &attachment).await?;
         made.push((shape, name, handle));
     }
     for (shape, name, handle) in &made {
@@ -218,7 +213,7 @@ async fn run(env: &mut TestEnv<'_>, driver: Driver) -> Result<()> {
         verified.with_context(|| format!("a volume of the shape {}", shape.name))?;
     }
     for (_, name, _) in &made {
-        attachments.delete(name, &DeleteParams::default()).await?;
+        objects::delete(&attachments, name).await?;
     }
     env.wait_until_all_detached(STEP_TIMEOUT).await?;
     for (shape, _, handle) in &made {

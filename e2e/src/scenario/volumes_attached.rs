@@ -4,8 +4,8 @@
 
 use anyhow::{Context, Result, ensure};
 
+use super::Scenario;
 use super::test_env::{A, STEP_TIMEOUT, ScenarioConfig, TestEnv, TestVolume, VolumesAttached};
-use super::{ExpectedOutcome, Scenario};
 use crate::cluster::ClusterSettings;
 use crate::control_plane::Component;
 use crate::driver::fault::{FaultRule, Method};
@@ -14,21 +14,18 @@ use crate::fixture::Access;
 
 const REASON: &str = "the port is locked";
 
-pub(super) const SCENARIO: Scenario = Scenario {
-    name: "volumes-attached",
-    about: "A volume is removed from volumesAttached before its VolumeAttachment is deleted, and is not added again after a failed detach.",
-    config: ScenarioConfig {
-        own_cluster: Some(ClusterSettings::DEFAULT),
-        ..ScenarioConfig::ONE_NODE
-    },
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(run(env)),
-};
+pub(super) const SCENARIO: Scenario = Scenario::new(
+    "volumes-attached",
+    "A volume is removed from volumesAttached before its VolumeAttachment is deleted, and is not added again after a failed detach.",
+    |env| Box::pin(run(env)),
+)
+.with_config(ScenarioConfig {
+    own_cluster: Some(ClusterSettings::DEFAULT),
+    ..ScenarioConfig::ONE_NODE
+});
 
 async fn run(env: &mut TestEnv<'_>) -> Result<()> {
-    let volume = env.volume("data", Access::OneNode).await?;
-    env.pod("web", A, &[&volume]).await?;
-    env.wait_until_running("web", STEP_TIMEOUT).await?;
+    let volume = env.running_pod("web", A, "data").await?;
     env.wait_for_volumes_attached(A, &[&volume]).await?;
 
     let statuses = env.follow_volumes_attached(A).await?;
@@ -90,16 +87,15 @@ fn ensure_removed_before_deletion(
 }
 
 /// Without the permission to patch node statuses.
-pub(super) const PATCH_FAILS: Scenario = Scenario {
-    name: "node-status-patch-fails",
-    about: "A volume is not detached while the attach/detach controller cannot remove it from volumesAttached, and a pod that returns uses it.",
-    config: ScenarioConfig {
-        own_cluster: Some(ClusterSettings::DEFAULT),
-        ..ScenarioConfig::ONE_NODE
-    },
-    go: ExpectedOutcome::Passes,
-    run: |env| Box::pin(patch_fails(env)),
-};
+pub(super) const PATCH_FAILS: Scenario = Scenario::new(
+    "node-status-patch-fails",
+    "A volume is not detached while the attach/detach controller cannot remove it from volumesAttached, and a pod that returns uses it.",
+    |env| Box::pin(patch_fails(env)),
+)
+.with_config(ScenarioConfig {
+    own_cluster: Some(ClusterSettings::DEFAULT),
+    ..ScenarioConfig::ONE_NODE
+});
 
 async fn patch_fails(env: &mut TestEnv<'_>) -> Result<()> {
     let volume = env.volume("data", Access::OneNode).await?;

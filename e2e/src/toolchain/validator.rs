@@ -1,4 +1,4 @@
-//! The Go programs of `e2e/validators`, which validate `deploy/`: kustomize, Prometheus' parser, and readers of the
+//! The Go programs of `e2e/validators`, which validate `deploy/`: kustomize, Prometheus' parser, and validators of the
 //! definitions and flags that Kubernetes' storage tests and the other sidecars accept; and kubectl and Helm for the commands
 //! of the documents.
 
@@ -31,7 +31,7 @@ const PROMQL: GoProgram = GoProgram {
 const TESTDRIVER: GoProgram = GoProgram {
     package: "./testdriver",
     name: "testdriver",
-    what: "the reader of Kubernetes' storage tests",
+    what: "the validator of Kubernetes' storage tests",
     expectation: "a few seconds",
     ..KUSTOMIZE
 };
@@ -39,7 +39,7 @@ const TESTDRIVER: GoProgram = GoProgram {
 const SIDECAR: GoProgram = GoProgram {
     package: "./sidecar",
     name: "sidecar",
-    what: "the reader of sidecars' flags",
+    what: "the validator of sidecars' flags",
     ..TESTDRIVER
 };
 
@@ -60,7 +60,7 @@ const HELM: GoProgram = GoProgram {
 
 /// A program that writes what it read as JSON.
 #[derive(Clone, Copy, Debug)]
-pub enum Reader {
+pub enum Validator {
     /// The queries of PromQL expressions, a JSON list.
     Promql,
     /// The fields of a test driver definition for Kubernetes' storage suite, of the version of a Go module.
@@ -89,15 +89,20 @@ impl Toolchain {
         self.go_program(&HELM).await
     }
 
-    /// What a reader finds.
+    /// What a validator finds.
     ///
     /// # Errors
-    /// The reader's error.
-    pub async fn read<T: DeserializeOwned>(&self, reader: Reader, args: &[&str], stdin: &str) -> Result<T> {
-        let program = match reader {
-            Reader::Promql => &PROMQL,
-            Reader::StorageSuite => &TESTDRIVER,
-            Reader::SidecarFlags => &SIDECAR,
+    /// The validator's error.
+    pub async fn read<T: DeserializeOwned>(
+        &self,
+        validator: Validator,
+        args: &[&str],
+        stdin: &str,
+    ) -> Result<T> {
+        let program = match validator {
+            Validator::Promql => &PROMQL,
+            Validator::StorageSuite => &TESTDRIVER,
+            Validator::SidecarFlags => &SIDECAR,
         };
         let output = self.run_validator(program, args, stdin).await?;
         serde_json::from_str(&output).with_context(|| format!("parse the output of {}", program.what))

@@ -18,15 +18,11 @@ mod versions;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use csi_e2e::control_plane::{Component, ControlPlane, Options};
-use csi_e2e::process::{Run, reaper_main_if_requested};
-use csi_e2e::toolchain::{Settings, Toolchain};
+use csi_e2e::test_binary::{self, TestBinary, setting};
 use embedded_cluster::apiserver::{self, ApiServer};
-use libtest_mimic::{Arguments, Completion, Trial};
-use tokio::runtime::Runtime;
 use verdict::Requirement::RealComponents;
 
 use report::Report;
@@ -39,26 +35,10 @@ const REQUESTS: u64 = 2_000;
 const DIFFERENCES_LIMIT: usize = 20;
 
 fn main() -> Result<ExitCode> {
-    reaper_main_if_requested();
-    let arguments = Arguments::from_args();
-    let run = Run::start()?;
-    let runtime = Arc::new(Runtime::new()?);
-    let toolchain = Toolchain::new(&run, Settings::of_test());
-    let trial = {
-        let (run, runtime) = (Arc::clone(&run), Arc::clone(&runtime));
-        Trial::ignorable_test(NAME, move || {
-            let skipped = verdict::ran(NAME, &[RealComponents], || {
-                runtime.block_on(api_servers_respond_equally(&run, &toolchain))
-            })?;
-            Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
-        })
-    };
-    let conclusion = libtest_mimic::run(&arguments, vec![trial]);
-    runtime.block_on(run.finish())?;
-    Ok(conclusion.exit_code())
+    test_binary::main(|binary| vec![binary.trial(NAME, &[RealComponents], api_servers_respond_equally)])
 }
 
-async fn api_servers_respond_equally(run: &Arc<Run>, toolchain: &Toolchain) -> Result<()> {
+async fn api_servers_respond_equally(binary: &TestBinary) -> Result<()> {
     let requests = setting("DIFFERENTIAL_REQUESTS")?.unwrap_or(REQUESTS);
     let seed = setting("DIFFERENTIAL_SEED")?.unwrap_or(0);
     // By default kube-apiserver compacts etcd every five minutes, and responds to requests for older versions with 410 Gone.
@@ -72,7 +52,7 @@ async fn api_servers_respond_equally(run: &Arc<Run>, toolchain: &Toolchain) -> R
         extra_flags: BTreeMap::from([(Component::ApiServer, flags)]),
         ..Options::default()
     };
-    let plane = ControlPlane::start(run, toolchain, &options).await?;
+    let plane = ControlPlane::start(&binary.run, &binary.toolchain, &options).await?;
     plane.while_alive(schemas_are_equal(&plane)).await?;
     let report = plane.while_alive(compare(&plane, requests, seed)).await?;
     let tables = tables::differences(csi_e2e::kubeconfig::client(plane.kubeconfig()).await?);
@@ -135,18 +115,4 @@ async fn compare(plane: &ControlPlane, requests: u64, first_seed: u64) -> Result
         seed += 1;
     }
     Ok(report)
-}
-
-/// A number from the environment.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the test harness has no flags for tests"
-)]
-fn setting(variable: &str) -> Result<Option<u64>> {
-    let Ok(text) = std::env::var(variable) else {
-        return Ok(None);
-    };
-    let number = text.parse();
-    ensure!(number.is_ok(), "{variable} must be a number, but is {text:?}");
-    Ok(number.ok())
 }

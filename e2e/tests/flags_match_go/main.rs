@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context as _, Error, Result, ensure};
 use csi_e2e::toolchain::{Peer, without_run};
-use libtest_mimic::{Arguments, Completion, Trial};
+use libtest_mimic::Arguments;
 use verdict::Requirement::RealComponents;
 
 /// Flags of the Go sidecar with another default, and the reason.
@@ -115,10 +115,8 @@ fn main() -> ExitCode {
     let trial = |name: &str, test: fn(&Binaries) -> Result<()>| {
         let binaries = binaries.as_ref().map(Binaries::clone);
         let binaries = binaries.map_err(|error| format!("{error:#}"));
-        let trial = name.to_owned();
-        Trial::ignorable_test(name, move || {
-            let skipped = verdict::ran(&trial, &[RealComponents], || test(&binaries.map_err(Error::msg)?))?;
-            Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
+        verdict::trial(name, &[RealComponents], move || {
+            test(&binaries.map_err(Error::msg)?)
         })
     };
     let trials = vec![

@@ -4,20 +4,15 @@
 //!
 //! grpcio comes from PyPI. `CSI_E2E_PYTHON` names an interpreter that has it, instead of `python3`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use csi_e2e::process::{
-    Process, Run, Spec, reaper_main_if_requested, stdout_of, stop_in_reverse, wait_until_listening,
-};
-use csi_e2e::toolchain::{Peer, Settings, Toolchain};
-use libtest_mimic::{Arguments, Completion, Trial};
+use csi_e2e::process::{Process, Spec, stdout_of, stop_in_reverse, wait_until_listening};
+use csi_e2e::test_binary::{self, TestBinary};
+use csi_e2e::toolchain::Peer;
 use tokio::process::Command;
-use tokio::runtime::Runtime;
-use verdict::Requirement;
 use verdict::Requirement::{Grpcio, RealComponents};
 
 /// Maximum time for a driver to listen, and to exit.
@@ -29,13 +24,6 @@ const DRIVER: &str = "clients.csi.local";
 /// Calls GetPluginInfo or GetInfo on each given socket.
 const GRPCIO_CLIENT: &str = include_str!("client.py");
 
-/// Shared state of the tests.
-struct Harness {
-    runtime: Runtime,
-    toolchain: Toolchain,
-    run: Arc<Run>,
-}
-
 /// A driver that registers itself, and a fault proxy in front of it.
 struct Drivers {
     processes: Vec<Process>,
@@ -44,55 +32,20 @@ struct Drivers {
 }
 
 fn main() -> Result<ExitCode> {
-    reaper_main_if_requested();
-    let arguments = Arguments::from_args();
-    let run = Run::start()?;
-    let settings = Settings::of_test();
-    let python = settings.python.clone().unwrap_or_else(|| "python3".into());
-    let harness = Arc::new(Harness {
-        runtime: Runtime::new()?,
-        toolchain: Toolchain::new(&run, settings),
-        run,
-    });
-    let trials = vec![
-        trial(
-            &harness,
-            "grpc_go_reaches_every_socket",
-            RealComponents,
-            async |harness| grpc_go(harness).await,
-        ),
-        trial(
-            &harness,
-            "proxy_passes_calls_of_grpc_go_unchanged",
-            RealComponents,
-            async |harness| grpc_go_on_both_sides(harness).await,
-        ),
-        trial(
-            &harness,
-            "grpcio_reaches_every_socket",
-            Grpcio,
-            async move |harness| grpcio(harness, &python).await,
-        ),
-    ];
-    let conclusion = libtest_mimic::run(&arguments, trials);
-    harness.runtime.block_on(harness.run.finish())?;
-    Ok(conclusion.exit_code())
-}
-
-fn trial(
-    harness: &Arc<Harness>,
-    name: &'static str,
-    requirement: Requirement,
-    test: impl AsyncFnOnce(&Harness) -> Result<()> + Send + 'static,
-) -> Trial {
-    let harness = Arc::clone(harness);
-    Trial::ignorable_test(name, move || {
-        let skipped = verdict::ran(name, &[requirement], || harness.runtime.block_on(test(&harness)))?;
-        Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
+    test_binary::main(|binary| {
+        vec![
+            binary.trial("grpc_go_reaches_every_socket", &[RealComponents], grpc_go),
+            binary.trial(
+                "proxy_passes_calls_of_grpc_go_unchanged",
+                &[RealComponents],
+                grpc_go_on_both_sides,
+            ),
+            binary.trial("grpcio_reaches_every_socket", &[Grpcio], grpcio),
+        ]
     })
 }
 
-async fn grpc_go(harness: &Harness) -> Result<()> {
+async fn grpc_go(harness: &TestBinary) -> Result<()> {
     let drivers = Drivers::start(harness, "go").await?;
     ensure!(
         !drivers.is_ready().await?,
@@ -120,7 +73,7 @@ async fn grpc_go(harness: &Harness) -> Result<()> {
 
 /// Metadata, trailers, status details, compression, streams, unknown methods, deadlines and cancellations with grpc-go on
 /// both sides: the same with and without the fault proxy in between.
-async fn grpc_go_on_both_sides(harness: &Harness) -> Result<()> {
+async fn grpc_go_on_both_sides(harness: &TestBinary) -> Result<()> {
     let peer = harness.toolchain.peer(Peer::GrpcProxied).await?;
     let binary = harness.toolchain.csi_mock_driver().await?;
     let dir = harness.run.subdir("proxied")?;
@@ -149,11 +102,13 @@ async fn grpc_go_on_both_sides(harness: &Harness) -> Result<()> {
     Ok(())
 }
 
-async fn grpcio(harness: &Harness, python: &Path) -> Result<()> {
+async fn grpcio(harness: &TestBinary) -> Result<()> {
+    let python = harness.toolchain.settings().python.clone();
+    let python = python.unwrap_or_else(|| "python3".into());
     let drivers = Drivers::start(harness, "grpcio").await?;
     for (service, socket) in drivers.sockets() {
         let printed = output(
-            Command::new(python)
+            Command::new(&python)
                 .args(["-c", GRPCIO_CLIENT, service])
                 .arg(&socket),
         )
@@ -177,7 +132,7 @@ async fn output(command: &mut Command) -> Result<String> {
 // === impl Drivers ===
 
 impl Drivers {
-    async fn start(harness: &Harness, name: &str) -> Result<Self> {
+    async fn start(harness: &TestBinary, name: &str) -> Result<Self> {
         let mut drivers = Self {
             processes: Vec::new(),
             binary: harness.toolchain.csi_mock_driver().await?,

@@ -7,61 +7,31 @@ use anyhow::{Context, Result, bail, ensure};
 use csi_e2e::cluster::Cluster;
 use csi_e2e::control_plane::Component;
 use csi_e2e::kubeconfig;
+use csi_e2e::objects;
 use csi_e2e::wait::{self, Progress};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
-use kube::api::{ListParams, PostParams};
+use kube::api::ListParams;
 use kube::{Api, Client};
-use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{Harness, trial};
+use crate::Harness;
 
 /// Timeout; only reached on failure.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
-    vec![
-        trial(
-            harness,
-            "cluster::attacher_has_only_its_documented_permissions",
-            attacher_has_only_its_permissions,
-        ),
-        trial(
-            harness,
-            "cluster::publish_secrets_are_readable_only_with_opt_in",
-            publish_secrets_need_opt_in,
-        ),
-        trial(
-            harness,
-            "cluster::accounts_are_independent",
-            accounts_are_independent,
-        ),
-        trial(
-            harness,
-            "cluster::unknown_fields_are_refused",
-            unknown_fields_are_refused,
-        ),
-        trial(harness, "cluster::requests_are_counted", requests_are_counted),
-        trial(
-            harness,
-            "cluster::dump_shows_objects_without_secrets",
-            dump_shows_objects_without_secrets,
-        ),
-        trial(
-            harness,
-            "cluster::killed_component_is_reported",
-            killed_component_is_reported,
-        ),
-        trial(
-            harness,
-            "cluster::components_restart_with_their_data",
-            components_restart_with_their_data,
-        ),
-    ]
+trials! { "cluster":
+    attacher_has_only_its_documented_permissions,
+    publish_secrets_are_readable_only_with_opt_in,
+    accounts_are_independent,
+    unknown_fields_are_refused,
+    requests_are_counted,
+    dump_shows_objects_without_secrets,
+    killed_component_is_reported,
+    components_restart_with_their_data,
 }
 
 /// All permissions of an attacher, and requests that must be forbidden.
@@ -132,7 +102,7 @@ const PERMISSIONS: &[(bool, &str, &str, &[&str])] = &[
     ),
 ];
 
-async fn attacher_has_only_its_permissions(harness: Arc<Harness>) -> Result<()> {
+async fn attacher_has_only_its_documented_permissions(harness: Arc<Harness>) -> Result<()> {
     let (cluster, _shared) = (harness.cluster().await?, harness.control_plane_lock.read().await);
     let client = attacher(&harness, cluster, "permissions", false).await?;
     for (allowed, group, resource, verbs) in PERMISSIONS {
@@ -156,7 +126,7 @@ async fn attacher_has_only_its_permissions(harness: Arc<Harness>) -> Result<()> 
     expect_forbidden(Api::<Pod>::all(client).list(&ListParams::default()).await)
 }
 
-async fn publish_secrets_need_opt_in(harness: Arc<Harness>) -> Result<()> {
+async fn publish_secrets_are_readable_only_with_opt_in(harness: Arc<Harness>) -> Result<()> {
     let (cluster, _shared) = (harness.cluster().await?, harness.control_plane_lock.read().await);
     let client = attacher(&harness, cluster, "opt-in", true).await?;
     for (allowed, namespace, verb) in [
@@ -219,7 +189,7 @@ async fn requests_are_counted(harness: Arc<Harness>) -> Result<()> {
     for number in 0..7 {
         let mut secret = Secret::default();
         secret.metadata.name = Some(format!("secret-{number}"));
-        secrets.create(&PostParams::default(), &secret).await?;
+        objects::create(&secrets, &secret).await?;
     }
     // Only this test posts secrets: other tests use apply, and no controller creates any.
     let counted = cluster
@@ -346,9 +316,7 @@ async fn may(client: &Client, namespace: &str, group: &str, resource: &str, verb
         },
         ..SelfSubjectAccessReview::default()
     };
-    let response = Api::<SelfSubjectAccessReview>::all(client.clone())
-        .create(&PostParams::default(), &review)
-        .await?;
+    let response = objects::create(&Api::<SelfSubjectAccessReview>::all(client.clone()), &review).await?;
     Ok(response.status.context("a review must have a status")?.allowed)
 }
 

@@ -8,9 +8,8 @@ use attacher_contract::{CLAUSES, Clause};
 use csi_e2e::cluster::{Backend, Cluster, ClusterSettings};
 use csi_e2e::conform::{self, CASES, Outcome, Program};
 use csi_e2e::toolchain::workspace_root;
-use libtest_mimic::Trial;
 
-use crate::{Harness, trial};
+use crate::Harness;
 
 /// The cases of csi-attacher that are run here: those that take a few seconds.
 const SUBSET: &str = "volume-";
@@ -19,24 +18,10 @@ const FAILING_PUBLISH: &str = "attach-internal";
 /// Flags of an attacher that does not retry.
 const NEVER_RETRIES: &[&str] = &["--retry-interval-start=1h", "--retry-interval-max=1h"];
 
-pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
-    vec![
-        trial(
-            harness,
-            "conform::document_has_the_clauses_and_cases_of_the_code",
-            document_is_current,
-        ),
-        trial(
-            harness,
-            "conform::csi_attacher_keeps_what_the_document_says",
-            csi_attacher_keeps_the_contract,
-        ),
-        trial(
-            harness,
-            "conform::an_attacher_that_never_retries_is_found",
-            never_retrying_is_found,
-        ),
-    ]
+trials! { "conform":
+    document_has_the_clauses_and_cases_of_the_code,
+    csi_attacher_keeps_what_the_document_says,
+    an_attacher_that_never_retries_is_found,
 }
 
 async fn run(harness: &Harness, flags: &'static [&'static str], filter: &str) -> Result<Vec<Outcome>> {
@@ -52,7 +37,7 @@ async fn run(harness: &Harness, flags: &'static [&'static str], filter: &str) ->
     Ok(outcomes)
 }
 
-async fn never_retrying_is_found(harness: Arc<Harness>) -> Result<()> {
+async fn an_attacher_that_never_retries_is_found(harness: Arc<Harness>) -> Result<()> {
     for (flags, expected) in [(&[][..], false), (NEVER_RETRIES, true)] {
         let outcomes = run(&harness, flags, FAILING_PUBLISH).await?;
         ensure!(!outcomes.is_empty(), "no case has the name {FAILING_PUBLISH}");
@@ -65,7 +50,7 @@ async fn never_retrying_is_found(harness: Arc<Harness>) -> Result<()> {
     Ok(())
 }
 
-async fn csi_attacher_keeps_the_contract(harness: Arc<Harness>) -> Result<()> {
+async fn csi_attacher_keeps_what_the_document_says(harness: Arc<Harness>) -> Result<()> {
     let outcomes = run(&harness, &[], SUBSET).await?;
     ensure!(outcomes.len() > 5, "only {} cases were run", outcomes.len());
     for outcome in &outcomes {
@@ -83,7 +68,7 @@ async fn csi_attacher_keeps_the_contract(harness: Arc<Harness>) -> Result<()> {
 }
 
 /// The rows of both tables have the clauses, sources and numbers of cases of the code, and the cases that they name exist.
-async fn document_is_current(_harness: Arc<Harness>) -> Result<()> {
+async fn document_has_the_clauses_and_cases_of_the_code(_harness: Arc<Harness>) -> Result<()> {
     let kept = CASES.iter().map(|case| Outcome {
         case,
         result: Ok(Vec::new()),

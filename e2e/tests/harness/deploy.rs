@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use csi_e2e::cluster::{Cluster, manifest};
+use csi_e2e::objects;
 use csi_e2e::permissions::{Permission, granted};
 use csi_e2e::wait::{self, Progress};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -29,60 +30,30 @@ use k8s_openapi::api::core::v1::{Container, PodTemplateSpec};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::Role;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::api::{DynamicObject, PostParams};
+use kube::api::DynamicObject;
 use kube::{Api, ResourceExt};
-use libtest_mimic::Trial;
 use serde::de::DeserializeOwned;
 
+use crate::Harness;
 use crate::deploy::shape::Shape;
-use crate::{Harness, trial};
 
 /// The Pod Security Admission label.
 const POD_SECURITY: &str = "pod-security.kubernetes.io/enforce";
 /// Timeout; only reached on failure.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
-    let mut trials = vec![
-        trial(
-            harness,
-            "deploy::the_harness_reads_the_base_as_kustomize_does",
-            the_harness_reads_the_base,
-        ),
-        trial(
-            harness,
-            "deploy::every_kustomization_is_accepted_and_its_pods_are_created",
-            every_kustomization_is_accepted,
-        ),
-        trial(harness, "deploy::selectors_match_pods", selectors_match_pods),
-        trial(
-            harness,
-            "deploy::components_follow_the_namespace_of_an_overlay",
-            components_follow_the_namespace,
-        ),
-        trial(
-            harness,
-            "deploy::permissions_of_the_go_sidecar_suffice_for_ours",
-            permissions_of_the_go_sidecar_are_enough,
-        ),
-    ];
-    trials.extend(authenticated_metrics::trials(harness));
-    trials.extend(certificate::trials(harness));
-    trials.extend(charts::trials(harness));
-    trials.extend(driver::trials(harness));
-    trials.extend(finalizers_only::trials(harness));
-    trials.extend(program::trials(harness));
-    trials.extend(security::trials(harness));
-    trials.extend(sidecars::trials(harness));
-    trials.extend(testdriver::trials(harness));
-    trials.extend(image::trials(harness));
-    trials.extend(monitoring::trials(harness));
-    trials.extend(on_kubelets::trials(harness));
-    trials
+trials! { "deploy":
+    the_harness_reads_the_base_as_kustomize_does,
+    every_kustomization_is_accepted_and_its_pods_are_created,
+    selectors_match_pods,
+    components_follow_the_namespace_of_an_overlay,
+    permissions_of_the_go_sidecar_suffice_for_ours,
+    ; authenticated_metrics, certificate, charts, driver, finalizers_only, program, security, sidecars,
+    testdriver, image, monitoring, on_kubelets
 }
 
 /// Scenarios run with the manifests as the harness reads them.
-async fn the_harness_reads_the_base(harness: Arc<Harness>) -> Result<()> {
+async fn the_harness_reads_the_base_as_kustomize_does(harness: Arc<Harness>) -> Result<()> {
     let shape = Shape::base_with(&["publish-secrets"])?;
     let built = manifest::parse(&shape.build(&harness).await?)?;
     let read = [manifest::base()?, manifest::publish_secrets()?].concat();
@@ -106,7 +77,7 @@ async fn the_harness_reads_the_base(harness: Arc<Harness>) -> Result<()> {
 
 /// Checks each kustomization, and applies it in a namespace that enforces the `restricted` profile, unless it
 /// declares another one: the real controllers create the pods, or admission rejects them.
-async fn every_kustomization_is_accepted(harness: Arc<Harness>) -> Result<()> {
+async fn every_kustomization_is_accepted_and_its_pods_are_created(harness: Arc<Harness>) -> Result<()> {
     let (cluster, _shared) = (harness.cluster().await?, harness.control_plane_lock.read().await);
     kinds::install(cluster).await?;
     for shape in Shape::all()? {
@@ -246,7 +217,7 @@ async fn renews_its_lease(
             },
             ..SubjectAccessReview::default()
         };
-        let reviewed = reviews.create(&PostParams::default(), &review).await?;
+        let reviewed = objects::create(&reviews, &review).await?;
         Ok(reviewed.status.is_some_and(|status| status.allowed))
     };
     let own = lease.as_deref().unwrap_or("external-attacher-leader-any");
@@ -264,7 +235,7 @@ async fn renews_its_lease(
 }
 
 /// As in the README: an overlay on any of the mock driver's, with components, that sets a namespace.
-async fn components_follow_the_namespace(harness: Arc<Harness>) -> Result<()> {
+async fn components_follow_the_namespace_of_an_overlay(harness: Arc<Harness>) -> Result<()> {
     let components = shape::folders("components")?;
     let overlays = shape::folders("overlays")?;
     let of_the_driver: Vec<_> = overlays
@@ -316,7 +287,7 @@ async fn follow_the_namespace(harness: &Harness, shape: &Shape) -> Result<()> {
 }
 
 /// Replacing the image needs no other change. Events are optional.
-async fn permissions_of_the_go_sidecar_are_enough(harness: Arc<Harness>) -> Result<()> {
+async fn permissions_of_the_go_sidecar_suffice_for_ours(harness: Arc<Harness>) -> Result<()> {
     let theirs = manifest::parse(&Shape::overlay("existing-driver").build(&harness).await?)?;
     let (theirs, ours) = (granted(&theirs)?, granted(&manifest::base()?)?);
     let missing: Vec<_> = ours

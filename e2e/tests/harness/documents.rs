@@ -9,39 +9,16 @@ use csi_e2e::attacher::Kind;
 use csi_e2e::document;
 use csi_e2e::scenario::{self, ExpectedOutcome, KnownIssue};
 use csi_e2e::toolchain::workspace_root;
-use libtest_mimic::Trial;
 
-use crate::{Harness, trial};
+use crate::Harness;
 
-pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
-    vec![
-        trial(harness, "documents::links_have_targets", links_have_targets),
-        trial(
-            harness,
-            "documents::commands_name_existing_files",
-            commands_name_files,
-        ),
-        trial(
-            harness,
-            "documents::known_issues_of_scenarios_are_described",
-            known_issues_are_described,
-        ),
-        trial(
-            harness,
-            "documents::scenarios_of_the_architecture_exist",
-            scenarios_exist,
-        ),
-        trial(
-            harness,
-            "documents::readme_lists_all_scenarios",
-            readme_lists_all_scenarios,
-        ),
-        trial(
-            harness,
-            "documents::figures_of_the_readme_are_those_of_the_benchmark",
-            figures_are_measured,
-        ),
-    ]
+trials! { "documents":
+    links_have_targets,
+    commands_name_existing_files,
+    known_issues_of_scenarios_are_described,
+    scenarios_of_the_architecture_exist,
+    readme_lists_all_scenarios,
+    figures_of_the_readme_are_those_of_the_benchmark,
 }
 
 /// Checks links within the repository, including anchors.
@@ -103,7 +80,7 @@ const FUNCTIONS: &str = "
 
 /// The table of components in docs/architecture.md names scenarios in its last column; those on real kubelets are
 /// functions, so their names have underscores. With the list after it, it names all [`FUNCTIONS`].
-async fn scenarios_exist(_harness: Arc<Harness>) -> Result<()> {
+async fn scenarios_of_the_architecture_exist(_harness: Arc<Harness>) -> Result<()> {
     let text = read(&workspace_root().join("docs/architecture.md"))?;
     let (_, table) = text
         .split_once("## Scenarios by component")
@@ -142,7 +119,7 @@ async fn scenarios_exist(_harness: Arc<Harness>) -> Result<()> {
 }
 
 /// The README's table about the Go sidecar has rows of docs/benchmark.md, unchanged.
-async fn figures_are_measured(_harness: Arc<Harness>) -> Result<()> {
+async fn figures_of_the_readme_are_those_of_the_benchmark(_harness: Arc<Harness>) -> Result<()> {
     let (readme, measured) = (
         read(&workspace_root().join("README.md"))?,
         read(&workspace_root().join("docs/benchmark.md"))?,
@@ -175,7 +152,7 @@ async fn readme_lists_all_scenarios(_harness: Arc<Harness>) -> Result<()> {
 }
 
 /// Paths below `deploy/`, relative to the repository's root.
-async fn commands_name_files(_harness: Arc<Harness>) -> Result<()> {
+async fn commands_name_existing_files(_harness: Arc<Harness>) -> Result<()> {
     let mut named = 0;
     for document in documents()? {
         let blocks = document::blocks(&document)?;
@@ -198,7 +175,7 @@ async fn commands_name_files(_harness: Arc<Harness>) -> Result<()> {
 }
 
 /// Scenarios name a known issue of the Go sidecar by its number.
-async fn known_issues_are_described(_harness: Arc<Harness>) -> Result<()> {
+async fn known_issues_of_scenarios_are_described(_harness: Arc<Harness>) -> Result<()> {
     let anchors = anchors(&read(&workspace_root().join("docs/go-sidecar.md"))?);
     let mut named = 0;
     for scenario in scenario::ALL {

@@ -7,25 +7,20 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use csi_e2e::process::stdout_of;
 use csi_e2e::toolchain::workspace_root;
-use libtest_mimic::Trial;
 use tokio::process::Command;
 
-use crate::{Harness, trial};
+use crate::Harness;
 
 /// The code under test, which the README does not contain.
 const SUBJECT: &str = include_str!("guide_subject.go");
 /// Includes the compilation of Go's standard library if it is not cached.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
-    vec![trial(
-        harness,
-        "guide::the_go_test_of_the_readme_passes_with_the_driver",
-        the_go_test_passes,
-    )]
+trials! { "guide":
+    the_go_test_of_the_readme_passes_with_the_driver,
 }
 
-async fn the_go_test_passes(harness: Arc<Harness>) -> Result<()> {
+async fn the_go_test_of_the_readme_passes_with_the_driver(harness: Arc<Harness>) -> Result<()> {
     let go = harness.toolchain.settings().go()?;
     let readme = std::fs::read_to_string(workspace_root().join("mock-driver/README.md"))?;
     let blocks: Vec<_> = readme.split("\n```go\n").skip(1).collect();

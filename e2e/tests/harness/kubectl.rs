@@ -7,21 +7,18 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use csi_e2e::cluster::{Backend, Cluster, ClusterSettings};
 use csi_e2e::document::Shell;
-use libtest_mimic::Trial;
 
-use crate::{Harness, trial};
+use crate::Harness;
 
 const COMMANDS: &str = include_str!("kubectl.sh");
 
-pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
-    vec![trial(
-        harness,
-        "kubectl::prints_the_same_on_the_embedded_cluster_and_on_the_control_plane",
-        prints_the_same_on_both_backends,
-    )]
+trials! { "kubectl":
+    prints_the_same_on_the_embedded_cluster_and_on_the_control_plane,
 }
 
-async fn prints_the_same_on_both_backends(harness: Arc<Harness>) -> Result<()> {
+async fn prints_the_same_on_the_embedded_cluster_and_on_the_control_plane(
+    harness: Arc<Harness>,
+) -> Result<()> {
     let _shared = harness.control_plane_lock.read().await;
     let backend = Backend::Embedded(ClusterSettings::DEFAULT);
     let cluster = Cluster::start(&harness.run, &harness.toolchain, backend).await?;

@@ -9,11 +9,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use csi_e2e::process::{Run, stdout_of_blocking};
 use csi_e2e::wait::{self, Progress};
-use libtest_mimic::Trial;
 use tokio::sync::Mutex;
 use verdict::Requirement;
 
-use crate::{Harness, trial};
+use crate::Harness;
 
 /// Timeout; only reached on failure.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -26,35 +25,28 @@ struct Device {
     diskseq: String,
 }
 
-pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
-    vec![
-        trial(harness, "loop_devices::detaches_device_of_deleted_file", |_| {
-            detaches_device_of_deleted_file(false)
-        }),
-        trial(
-            harness,
-            "loop_devices::detaches_device_of_deleted_file_in_another_mount_namespace",
-            |_| detaches_device_of_deleted_file(true),
-        ),
-        trial(
-            harness,
-            "loop_devices::keeps_device_that_reuses_a_recorded_name",
-            |_| keeps_device_that_reuses_a_recorded_name(),
-        ),
-    ]
+trials! { "loop_devices":
+    detaches_device_of_deleted_file,
+    detaches_device_of_deleted_file_in_another_mount_namespace,
+    keeps_device_that_reuses_a_recorded_name,
 }
 
-async fn detaches_device_of_deleted_file(other_namespace: bool) -> Result<()> {
+async fn detaches_device_of_deleted_file(_: Arc<Harness>) -> Result<()> {
+    detaches_device(Device::attach).await
+}
+
+async fn detaches_device_of_deleted_file_in_another_mount_namespace(_: Arc<Harness>) -> Result<()> {
+    detaches_device(Device::attach_in_other_namespace).await
+}
+
+async fn detaches_device(attach: fn(&Path) -> Result<Device>) -> Result<()> {
     for requirement in [Requirement::LoopDevices, Requirement::Program("unshare")] {
         requirement.check()?;
     }
     let _only = ONE_AT_A_TIME.lock().await;
     let run = Run::start()?;
     let file = backing_file(run.dir())?;
-    let device = match other_namespace {
-        true => Device::attach_in_other_namespace(&file)?,
-        false => Device::attach(&file)?,
-    };
+    let device = attach(&file)?;
     recorded(&run, &device).await?;
     fs::remove_file(&file).context("delete the backing file")?;
     run.finish().await?;
@@ -64,7 +56,7 @@ async fn detaches_device_of_deleted_file(other_namespace: bool) -> Result<()> {
         .context("the device outlives the run")
 }
 
-async fn keeps_device_that_reuses_a_recorded_name() -> Result<()> {
+async fn keeps_device_that_reuses_a_recorded_name(_: Arc<Harness>) -> Result<()> {
     for requirement in [Requirement::LoopDevices, Requirement::Program("unshare")] {
         requirement.check()?;
     }

@@ -1,6 +1,18 @@
 //! Tests of the harness: build errors, process cleanup, the control plane's authorization, manifests and
 //! documents, and metrics compared with the Go sidecar's.
 
+/// Defines the function `trials`, which returns a trial of each function, and those of submodules.
+macro_rules! trials {
+    {$area:literal: $($test:ident),+ $(,)? $(; $($module:ident),+)?} => {
+        pub(crate) fn trials(harness: &std::sync::Arc<$crate::Harness>) -> Vec<libtest_mimic::Trial> {
+            std::iter::empty()
+                $(.chain([$crate::trial(harness, concat!($area, "::", stringify!($test)), $test)]))+
+                $($(.chain($module::trials(harness)))+)?
+                .collect()
+        }
+    };
+}
+
 mod cluster;
 mod conform;
 mod deploy;
@@ -21,7 +33,7 @@ use csi_e2e::cluster::{Backend, Cluster};
 use csi_e2e::control_plane::Options;
 use csi_e2e::process::{Run, reaper_main_if_requested};
 use csi_e2e::toolchain::{Settings, Toolchain};
-use libtest_mimic::{Arguments, Completion, Trial};
+use libtest_mimic::{Arguments, Trial};
 use tokio::runtime::Runtime;
 use tokio::sync::{OnceCell, RwLock};
 
@@ -93,10 +105,8 @@ fn trial<F>(harness: &Arc<Harness>, name: &str, test: fn(Arc<Harness>) -> F) -> 
 where
     F: Future<Output = Result<()>> + 'static,
 {
-    let (harness, trial) = (Arc::clone(harness), name.to_owned());
-    Trial::ignorable_test(name, move || {
-        let shared = Arc::clone(&harness);
-        let skipped = verdict::ran(&trial, &[], || harness.runtime.block_on(test(shared)))?;
-        Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
+    let harness = Arc::clone(harness);
+    verdict::trial(name, &[], move || {
+        harness.runtime.block_on(test(Arc::clone(&harness)))
     })
 }

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use csi_e2e::driver::fault::{FaultRule, Method};
 use csi_e2e::driver::{Driver, DriverSpec};
 use csi_e2e::fixture::{self, Access};
+use csi_e2e::objects;
 use csi_e2e::process::{Process, Spec, free_address};
 use csi_e2e::toolchain::Peer;
 use csi_e2e::wait::{self, Progress};
@@ -17,13 +18,12 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use kube::api::PostParams;
 use kube::{Api, Client};
-use libtest_mimic::Trial;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::{Harness, trial};
+use crate::Harness;
 
 /// Timeout for a process to start, or for the API server to be ready.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -49,15 +49,9 @@ struct Family {
     bounds: BTreeSet<String>,
 }
 
-pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
-    vec![
-        trial(harness, "metrics::match_the_go_sidecars", match_the_go_sidecars),
-        trial(
-            harness,
-            "metrics::report_attaches_and_running_calls",
-            report_attaches_and_running_calls,
-        ),
-    ]
+trials! { "metrics":
+    match_the_go_sidecars,
+    report_attaches_and_running_calls,
 }
 
 async fn match_the_go_sidecars(harness: Arc<Harness>) -> Result<()> {
@@ -201,13 +195,12 @@ async fn report_attaches_and_running_calls(harness: Arc<Harness>) -> Result<()> 
 
 /// Creates the node and this many PersistentVolumes; returns the volumes' names and handles.
 async fn mk_volumes(client: Client, driver: &Driver, count: usize) -> Result<Vec<(String, String)>> {
-    let create = PostParams::default();
     let nodes: Api<CSINode> = Api::all(client.clone());
     let node = json!({
         "metadata": {"name": "metrics-node"},
         "spec": {"drivers": [{"name": driver.name(), "nodeID": driver.node_id(0)?}]},
     });
-    nodes.create(&create, &serde_json::from_value(node)?).await?;
+    objects::create(&nodes, &serde_json::from_value(node)?).await?;
     let volumes: Api<PersistentVolume> = Api::all(client);
     let mut handles = Vec::new();
     for number in 0..count {
@@ -221,7 +214,7 @@ async fn mk_volumes(client: Client, driver: &Driver, count: usize) -> Result<Vec
                 "csi": {"driver": driver.name(), "volumeHandle": handle},
             },
         });
-        volumes.create(&create, &serde_json::from_value(volume)?).await?;
+        objects::create(&volumes, &serde_json::from_value(volume)?).await?;
         handles.push((name, handle));
     }
     Ok(handles)

@@ -11,12 +11,11 @@ use anyhow::{Context, Result, ensure};
 use csi_e2e::process::{Process, Run, Spec, Usage};
 use csi_e2e::toolchain::{Settings, Toolchain};
 use csi_e2e::wait::{self, Progress};
-use libtest_mimic::Trial;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use verdict::Requirement;
 
-use crate::{Harness, trial};
+use crate::Harness;
 
 /// Timeout; only reached on failure.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -26,55 +25,17 @@ const VICTIM: &str = "--be-the-victim";
 /// A script whose child leaves the process group, and then prints its id.
 const RUNAWAY: &str = "setsid sh -c 'echo $$; exec sleep 1000' & wait";
 
-pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
-    vec![
-        trial(
-            harness,
-            "process::stop_waits_for_a_process_that_handles_sigterm",
-            stop_waits_for_a_process,
-        ),
-        trial(
-            harness,
-            "process::stop_kills_a_process_that_ignores_sigterm",
-            stop_kills_a_process,
-        ),
-        trial(
-            harness,
-            "process::kill_ends_the_whole_group",
-            kill_ends_the_whole_group,
-        ),
-        trial(
-            harness,
-            "process::group_is_killed_when_its_leader_exits",
-            group_is_killed_when_its_leader_exits,
-        ),
-        trial(
-            harness,
-            "process::dropped_process_is_killed",
-            dropped_process_is_killed,
-        ),
-        trial(
-            harness,
-            "process::unexpected_exit_is_reported_with_the_last_log_lines",
-            unexpected_exit_is_reported,
-        ),
-        trial(harness, "process::usage_is_measured", usage_is_measured),
-        trial(
-            harness,
-            "process::finish_names_and_kills_leaked_processes",
-            finish_names_and_kills_leaked_processes,
-        ),
-        trial(
-            harness,
-            "process::files_are_kept_if_keep_files_is_set",
-            files_are_kept,
-        ),
-        trial(
-            harness,
-            "process::no_process_or_file_survives_a_killed_harness",
-            nothing_survives_a_killed_harness,
-        ),
-    ]
+trials! { "process":
+    stop_waits_for_a_process_that_handles_sigterm,
+    stop_kills_a_process_that_ignores_sigterm,
+    kill_ends_the_whole_group,
+    group_is_killed_when_its_leader_exits,
+    dropped_process_is_killed,
+    unexpected_exit_is_reported_with_the_last_log_lines,
+    usage_is_measured,
+    finish_names_and_kills_leaked_processes,
+    files_are_kept_if_keep_files_is_set,
+    no_process_or_file_survives_a_killed_harness,
 }
 
 /// Runs a harness with children, one of which has left its process group, until the harness is killed.
@@ -92,7 +53,7 @@ pub(crate) fn victim_main_if_requested() -> Result<()> {
     }
 }
 
-async fn stop_waits_for_a_process(harness: Arc<Harness>) -> Result<()> {
+async fn stop_waits_for_a_process_that_handles_sigterm(harness: Arc<Harness>) -> Result<()> {
     let script = "trap 'exit 3' TERM; echo up; while :; do sleep 1000 & wait $!; done";
     let process = Process::spawn(&harness.run, sh("handles-term", script))?;
     words(process.stdout(), 1).await?;
@@ -104,7 +65,7 @@ async fn stop_waits_for_a_process(harness: Arc<Harness>) -> Result<()> {
         .context("a signal to an ended process must do nothing")
 }
 
-async fn stop_kills_a_process(harness: Arc<Harness>) -> Result<()> {
+async fn stop_kills_a_process_that_ignores_sigterm(harness: Arc<Harness>) -> Result<()> {
     let script = "trap '' TERM; echo up; while :; do sleep 1000; done";
     let process = Process::spawn(&harness.run, sh("ignores-term", script))?;
     words(process.stdout(), 1).await?;
@@ -145,7 +106,7 @@ async fn dropped_process_is_killed(harness: Arc<Harness>) -> Result<()> {
     ends(&child).context("the child of the dropped process")
 }
 
-async fn unexpected_exit_is_reported(harness: Arc<Harness>) -> Result<()> {
+async fn unexpected_exit_is_reported_with_the_last_log_lines(harness: Arc<Harness>) -> Result<()> {
     let process = Process::spawn(
         &harness.run,
         sh("fails", "echo first >&2; echo the reason >&2; exit 7"),
@@ -201,7 +162,7 @@ async fn finish_names_and_kills_leaked_processes(_: Arc<Harness>) -> Result<()> 
     Ok(())
 }
 
-async fn files_are_kept(_: Arc<Harness>) -> Result<()> {
+async fn files_are_kept_if_keep_files_is_set(_: Arc<Harness>) -> Result<()> {
     let run = Run::start()?;
     let settings = Settings {
         keep_files: true,
@@ -213,7 +174,7 @@ async fn files_are_kept(_: Arc<Harness>) -> Result<()> {
     std::fs::remove_dir_all(run.dir()).context("remove the kept files")
 }
 
-async fn nothing_survives_a_killed_harness(harness: Arc<Harness>) -> Result<()> {
+async fn no_process_or_file_survives_a_killed_harness(harness: Arc<Harness>) -> Result<()> {
     Requirement::Program("setsid").check()?;
     let victim = Process::spawn(&harness.run, Spec::new("victim", "/proc/self/exe").arg(VICTIM))?;
     let dir = PathBuf::from(words(victim.stdout(), 1).await?[0].clone());

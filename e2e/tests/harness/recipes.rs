@@ -11,12 +11,11 @@ use anyhow::{Context, Result, bail, ensure};
 use csi_e2e::document::{NOT_RUN, blocks};
 use csi_e2e::process::stdout_of_blocking;
 use csi_e2e::toolchain::workspace_root;
-use libtest_mimic::Trial;
 use serde::Deserialize;
 use verdict::Requirement;
 
+use crate::Harness;
 use crate::documents::documents;
-use crate::{Harness, trial};
 
 /// Languages of blocks that are not commands or files of a recipe: drawings, and doctests, which rustdoc runs.
 const OTHER_LANGUAGES: [&str; 2] = ["text", "rust,no_run"];
@@ -115,7 +114,7 @@ const RECIPES: &[Recipe] = &[
     Recipe("mock-driver/README.md", "cargo run", Test("mock-driver/tests/it/readme.rs", "readme_command_lines_work_in_order")),
     Recipe("mock-driver/README.md", "csi-mock-driver ctl", Test("mock-driver/tests/it/readme.rs", "readme_command_lines_work_in_order")),
     Recipe("mock-driver/README.md", "export CSI_MOCK_ADMIN_ENDPOINT", Test("mock-driver/tests/it/readme.rs", "ci_script_passes_and_fails")),
-    Recipe("mock-driver/README.md", "package sidecar", Test("e2e/tests/harness/guide.rs", "the_go_test_passes")),
+    Recipe("mock-driver/README.md", "package sidecar", Test("e2e/tests/harness/guide.rs", "the_go_test_of_the_readme_passes_with_the_driver")),
     Recipe("mock-driver/clients/go/README.md", "go mod edit", Test(".ci/run", "bash -euc \"$(sh_of README.md)\"")),
     Recipe("mock-driver/clients/go/README.md", "func TestProbeIsRetried", Test("mock-driver/clients/go/types_test.go", "TestReadmeHasATestThatRuns")),
     Recipe("mock-driver/clients/python/README.md", "pip install", Test(".ci/run", "bash -euc \"$(sh_of README.md)\"")),
@@ -127,24 +126,13 @@ const RECIPES: &[Recipe] = &[
     Recipe("mock-driver/docs/faults.md", "volumes:", Test("mock-driver/src/fault/parse/tests.rs", "all_rules_and_fixtures_in_the_documentation_are_valid")),
 ];
 
-pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
-    let mut trials = vec![
-        trial(
-            harness,
-            "recipes::each_is_run_or_listed_with_a_reason",
-            each_is_run_or_listed,
-        ),
-        trial(
-            harness,
-            "recipes::cargo_commands_name_targets",
-            cargo_commands_name_targets,
-        ),
-    ];
-    trials.extend(by_hand::trials(harness));
-    trials
+trials! { "recipes":
+    each_is_run_or_listed_with_a_reason,
+    cargo_commands_name_targets,
+    ; by_hand
 }
 
-async fn each_is_run_or_listed(_harness: Arc<Harness>) -> Result<()> {
+async fn each_is_run_or_listed_with_a_reason(_harness: Arc<Harness>) -> Result<()> {
     Requirement::Git.check()?;
     let nodes = node_sources()?;
     let mut unused: BTreeSet<_> = (0..RECIPES.len()).collect();

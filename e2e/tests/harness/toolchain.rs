@@ -6,30 +6,15 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use csi_e2e::process::write_script;
 use csi_e2e::toolchain::{Settings, Toolchain};
-use libtest_mimic::Trial;
 
-use crate::{Harness, trial};
+use crate::Harness;
 
-pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
-    vec![
-        trial(
-            harness,
-            "toolchain::missing_go_is_explained",
-            missing_go_is_explained,
-        ),
-        trial(harness, "toolchain::old_go_is_explained", old_go_is_explained),
-        trial(
-            harness,
-            "toolchain::broken_go_is_explained",
-            broken_go_is_explained,
-        ),
-        trial(
-            harness,
-            "toolchain::missing_named_binary_is_explained",
-            missing_named_binary_is_explained,
-        ),
-        trial(harness, "toolchain::build_is_reused", build_is_reused),
-    ]
+trials! { "toolchain":
+    missing_go_is_explained,
+    old_go_is_explained,
+    broken_go_is_explained,
+    missing_named_binary_is_explained,
+    build_is_reused,
 }
 
 async fn missing_go_is_explained(harness: Arc<Harness>) -> Result<()> {

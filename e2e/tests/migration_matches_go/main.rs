@@ -16,7 +16,7 @@ use csi_attacher::model::{Capabilities, Driver};
 use csi_e2e::toolchain::csi_translations;
 use fastrand::Rng;
 use k8s_openapi::api::core::v1::CSIPersistentVolumeSource;
-use libtest_mimic::{Arguments, Completion, Trial};
+use libtest_mimic::{Arguments, Trial};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use verdict::Requirement::RealComponents;
@@ -96,11 +96,7 @@ fn main() -> ExitCode {
 }
 
 fn trial(name: &str, test: impl FnOnce() -> Result<()> + Send + 'static) -> Trial {
-    let trial = name.to_owned();
-    Trial::ignorable_test(name, move || {
-        let skipped = verdict::ran(&trial, &[RealComponents], test)?;
-        Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
-    })
+    verdict::trial(name, &[RealComponents], test)
 }
 
 fn translates_volumes_like_the_library(field: &str, generator: volumes::Generator) -> Result<()> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use csi_e2e::document::Shell;
 use csi_e2e::driver::journal::{Line, PUBLISH, UNPUBLISH, calls};
-use csi_e2e::invariant::va_recorder::VaRecorder;
+use csi_e2e::invariant::watch_recorder::WatchRecorder;
 use csi_e2e::nodes::{DRIVER_NAMESPACE, NODES};
 use csi_mock_driver::admin_api::client::Calls;
 use futures::StreamExt;
@@ -46,7 +46,7 @@ pub(crate) struct AttachedVolumes {
     volumes: Vec<Volume>,
     journal: Journal,
     calls: Counts,
-    attachments: VaRecorder,
+    attachments: WatchRecorder,
     nodes: NodeRecorder,
 }
 
@@ -114,7 +114,7 @@ impl AttachedVolumes {
             volumes,
             journal,
             calls,
-            attachments: VaRecorder::start(env.nodes.client(), driver).await?,
+            attachments: WatchRecorder::start(env.nodes.client(), driver, "default").await?,
             nodes: NodeRecorder::start(env).await?,
         })
     }

@@ -17,31 +17,13 @@ use crate::shared_nodes::Scenario;
 const A: &str = NODES[0];
 const B: &str = NODES[1];
 
-pub(crate) const SCENARIOS: &[Scenario] = &[
-    Scenario {
-        name: "kubelet_is_killed_with_a_volume_mounted",
-        run: |env| Box::pin(kubelet_is_killed_with_a_volume_mounted(env)),
-    },
-    Scenario {
-        name: "kubelet_is_killed_while_it_stages",
-        run: |env| Box::pin(kubelet_is_killed_while_it_stages(env)),
-    },
-    Scenario {
-        name: "failed_stage_is_repeated",
-        run: |env| Box::pin(failed_stage_is_repeated(env)),
-    },
-    Scenario {
-        name: "uncertain_stage_is_unstaged",
-        run: |env| Box::pin(uncertain_stage_is_unstaged(env)),
-    },
-    Scenario {
-        name: "node_driver_is_replaced_under_a_pod",
-        run: |env| Box::pin(node_driver_is_replaced_under_a_pod(env)),
-    },
-    Scenario {
-        name: "lost_node_is_taken_out_of_service",
-        run: |env| Box::pin(lost_node_is_taken_out_of_service(env)),
-    },
+pub(crate) const SCENARIOS: &[Scenario] = scenarios![
+    kubelet_is_killed_with_a_volume_mounted,
+    kubelet_is_killed_while_it_stages,
+    failed_stage_is_repeated,
+    uncertain_stage_is_unstaged,
+    node_driver_is_replaced_under_a_pod,
+    lost_node_is_taken_out_of_service,
 ];
 
 /// A pod is deleted while its kubelet is down. The next kubelet reconstructs the mounts from disk and unmounts them, and the

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use csi_e2e::nodes::{BUSYBOX, DRIVER_NAMESPACE, RealNode, RealNodes};
+use csi_e2e::objects;
 use csi_e2e::wait::{self, Progress};
 use csi_mock_driver::admin_api::client::{Calls, Client};
 use csi_mock_driver::admin_api::resource::Call;
@@ -231,10 +232,7 @@ impl<'a> Env<'a> {
 
     /// Deletes a pod and waits until its containers have exited and its volumes are unmounted.
     pub(crate) async fn delete_pod(&self, name: &str) -> Result<()> {
-        self.pods()
-            .delete(name, &DeleteParams::default())
-            .await
-            .context("delete a pod")?;
+        objects::delete(&self.pods(), name).await?;
         wait::for_absence(&self.pods(), name, STEP, &format!("pod {name} to be gone")).await
     }
 
@@ -324,9 +322,7 @@ impl<'a> Env<'a> {
             .fields(&format!("spec.nodeName={node}"));
         for pod in pods.list(&selected).await? {
             let name = pod.name_any();
-            pods.delete(&name, &DeleteParams::default())
-                .await
-                .context("delete the driver's pod")?;
+            objects::delete(&pods, &name).await?;
             wait::for_absence(&pods, &name, STEP, "the driver's pod to be gone").await?;
         }
         self.nodes.wait_until_deployed().await
@@ -373,9 +369,7 @@ impl<'a> Env<'a> {
     /// Deletes the namespace and checks that nothing of its volumes is left.
     pub(crate) async fn tear_down(&self) -> Result<()> {
         let namespaces = Api::<Namespace>::all(self.nodes.client());
-        namespaces
-            .delete(&self.namespace, &DeleteParams::default())
-            .await?;
+        objects::delete(&namespaces, &self.namespace).await?;
         wait::for_absence(&namespaces, &self.namespace, STEP, "the namespace to be gone").await?;
         let volumes = Api::<PersistentVolume>::all(self.nodes.client());
         let all = watcher::Config::default;

@@ -5,6 +5,16 @@
 //! Skipped, with the reason, without root, namespaces, cgroups or loop devices, and unless all programs are built, which
 //! `cargo run -p csi-e2e --bin nodes -- --build` does, and real components are requested (`CSI_E2E_REAL=1`).
 
+/// The scenarios with the names of these functions.
+macro_rules! scenarios {
+    [$($scenario:ident),+ $(,)?] => {
+        &[$($crate::shared_nodes::Scenario {
+            name: stringify!($scenario),
+            run: |env| Box::pin($scenario(env)),
+        }),+]
+    };
+}
+
 mod attached;
 mod chart_upgrade;
 mod contents;
@@ -30,7 +40,7 @@ use csi_e2e::nodes::init_main_if_requested;
 use csi_e2e::process::reaper_main_if_requested;
 use csi_e2e::scenario as path;
 use csi_e2e::toolchain::Settings;
-use libtest_mimic::{Arguments, Completion, Trial};
+use libtest_mimic::{Arguments, Trial};
 use tracing_subscriber::EnvFilter;
 use verdict::Requirement::RealComponents;
 
@@ -114,11 +124,8 @@ fn trial(
     shared: &Arc<SharedNodes>,
     run: impl FnOnce(&SharedNodes) -> Result<()> + Send + 'static,
 ) -> Trial {
-    let (shared, trial) = (Arc::clone(shared), name.to_owned());
-    Trial::ignorable_test(name, move || {
-        let skipped = verdict::ran(&trial, &[RealComponents], || run(&shared))?;
-        Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
-    })
+    let shared = Arc::clone(shared);
+    verdict::trial(name, &[RealComponents], move || run(&shared))
 }
 
 fn fail(line: &str) -> ExitCode {

@@ -3,11 +3,12 @@
 use anyhow::{Context, Result};
 use csi_e2e::fixture::OUT_OF_SERVICE;
 use csi_e2e::nodes::{DRIVER, NODES, RealNodes};
+use csi_e2e::objects;
 use csi_mock_driver::admin_api::resource::NodeChange;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::CSIDriver;
 use kube::Api;
-use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{ObjectMeta, Patch, PatchParams};
 use serde_json::json;
 
 /// The driver's default capability by which kubelet delegates fsGroup to it.
@@ -72,10 +73,9 @@ pub(crate) async fn limit(nodes: &RealNodes, limit: usize) -> Result<()> {
 pub(crate) async fn set_update_period(nodes: &RealNodes, seconds: Option<u32>) -> Result<()> {
     let drivers = Api::<CSIDriver>::all(nodes.client());
     let patch = json!({"spec": {"nodeAllocatableUpdatePeriodSeconds": seconds}});
-    drivers
-        .patch(DRIVER, &PatchParams::default(), &Patch::Merge(&patch))
-        .await?;
-    Ok(())
+    objects::patch(&drivers, DRIVER, &Patch::Merge(&patch))
+        .await
+        .map(drop)
 }
 
 /// Replaces the CSIDriver, whose `attachRequired` is immutable, and sets the driver's attach capability.
@@ -83,14 +83,13 @@ pub(crate) async fn set_attach_required(nodes: &RealNodes, required: bool) -> Re
     set_attach_capability(nodes, required).await?;
     let drivers = Api::<CSIDriver>::all(nodes.client());
     let mut driver = drivers.get(DRIVER).await?;
-    drivers.delete(DRIVER, &DeleteParams::default()).await?;
+    objects::delete(&drivers, DRIVER).await?;
     driver.metadata = ObjectMeta {
         name: Some(DRIVER.to_owned()),
         ..ObjectMeta::default()
     };
     driver.spec.attach_required = Some(required);
-    drivers.create(&PostParams::default(), &driver).await?;
-    Ok(())
+    objects::create(&drivers, &driver).await.map(drop)
 }
 
 async fn set_attach_capability(nodes: &RealNodes, attaches: bool) -> Result<()> {

@@ -2,12 +2,13 @@
 
 use anyhow::{Context, Result, ensure};
 use csi_e2e::nodes::{DRIVER, NODES};
+use csi_e2e::objects;
 use csi_e2e::wait::{self, Progress};
 use csi_mock_driver::admin_api::resource::Call;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::CSINode;
 use kube::Api;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{ListParams, Patch};
 use kube::runtime::watcher;
 use serde_json::json;
 use tonic::Code;
@@ -19,51 +20,18 @@ use crate::shared_nodes::Scenario;
 const A: &str = NODES[0];
 const B: &str = NODES[1];
 
-pub(crate) const SCENARIOS: &[Scenario] = &[
-    Scenario {
-        name: "pod_attaches",
-        run: |env| Box::pin(pod_attaches(env)),
-    },
-    Scenario {
-        name: "pod_moves_with_its_data",
-        run: |env| Box::pin(pod_moves_with_its_data(env)),
-    },
-    Scenario {
-        name: "block_volume_moves_with_its_data",
-        run: |env| Box::pin(block_volume_moves_with_its_data(env)),
-    },
-    Scenario {
-        name: "block_volume_is_shared_by_two_nodes",
-        run: |env| Box::pin(block_volume_is_shared_by_two_nodes(env)),
-    },
-    Scenario {
-        name: "two_pods_share_a_volume_on_one_node",
-        run: |env| Box::pin(two_pods_share_a_volume_on_one_node(env)),
-    },
-    Scenario {
-        name: "inline_volume_lives_as_long_as_its_pod",
-        run: |env| Box::pin(inline_volume_lives_as_long_as_its_pod(env)),
-    },
-    Scenario {
-        name: "volume_belongs_to_the_fs_group",
-        run: |env| Box::pin(volume_belongs_to_the_fs_group(env)),
-    },
-    Scenario {
-        name: "sub_paths_are_directories_of_one_volume",
-        run: |env| Box::pin(sub_paths_are_directories_of_one_volume(env)),
-    },
-    Scenario {
-        name: "volume_grows_while_in_use",
-        run: |env| Box::pin(volume_grows_while_in_use(env)),
-    },
-    Scenario {
-        name: "attach_limit_reaches_csi_node",
-        run: |env| Box::pin(attach_limit_reaches_csi_node(env)),
-    },
-    Scenario {
-        name: "volume_without_attachment_moves",
-        run: |env| Box::pin(volume_without_attachment_moves(env)),
-    },
+pub(crate) const SCENARIOS: &[Scenario] = scenarios![
+    pod_attaches,
+    pod_moves_with_its_data,
+    block_volume_moves_with_its_data,
+    block_volume_is_shared_by_two_nodes,
+    two_pods_share_a_volume_on_one_node,
+    inline_volume_lives_as_long_as_its_pod,
+    volume_belongs_to_the_fs_group,
+    sub_paths_are_directories_of_one_volume,
+    volume_grows_while_in_use,
+    attach_limit_reaches_csi_node,
+    volume_without_attachment_moves,
 ];
 
 /// A volume is provisioned, attached, formatted and mounted for a pod, which writes to it.
@@ -266,9 +234,7 @@ async fn volume_grows_while_in_use(env: &Env<'_>) -> Result<()> {
         "the filesystem is {kind} of {before} bytes"
     );
     let patch = json!({"spec": {"resources": {"requests": {"storage": WANTED}}}});
-    env.claims()
-        .patch("data", &PatchParams::default(), &Patch::Merge(&patch))
-        .await?;
+    objects::patch(&env.claims(), "data", &Patch::Merge(&patch)).await?;
     let what = "the claim to have its new size";
     wait::for_object(
         &env.claims(),

@@ -1,13 +1,16 @@
 //! Executes the steps of schedules.
 
 use std::collections::BTreeSet;
+use std::fmt::Debug;
 
 use anyhow::{Context, Result};
 use csi_e2e::fixture::{OUT_OF_SERVICE, attacher_finalizer};
+use csi_e2e::objects;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use kube::{Api, Client};
+use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
+use kube::api::{DeleteParams, Patch};
+use kube::{Api, Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -128,8 +131,7 @@ impl Actor {
             Step::FinishPod(pod) => {
                 let patch = Patch::Merge(json!({"status": {"phase": "Succeeded"}}));
                 let pods = self.namespaced::<Pod>();
-                pods.patch_status(pod, &PatchParams::default(), &patch).await?;
-                Ok(())
+                objects::patch_status(&pods, pod, &patch).await.map(drop)
             }
             Step::SetInUse(node, volumes) => {
                 self.patch_status::<Node>(node, json!({"status": {"volumesInUse": volumes}}))
@@ -144,28 +146,25 @@ impl Actor {
                     taint["$patch"] = "delete".into();
                 }
                 let patch = Patch::Strategic(json!({"spec": {"taints": [taint]}}));
-                let nodes = self.all::<Node>();
-                nodes.patch(node, &PatchParams::default(), &patch).await?;
-                Ok(())
+                objects::patch(&self.all::<Node>(), node, &patch).await.map(drop)
             }
             Step::SetReady(node, is_ready) => self.beat(node, *is_ready, 0).await,
             Step::CreateVolume(volume) => self.create_volume(volume, VOLUMES[VOLUMES.len() - 1]).await,
             Step::Attach(name) => {
-                self.add_finalizer(name).await?;
+                self.set_finalizers(name, Some([attacher_finalizer(DRIVER)]))
+                    .await?;
                 let status = json!({"status": {"attached": true, "attachError": null}});
                 self.patch_status::<VolumeAttachment>(name, status).await
             }
             Step::FailAttach(name, number) => {
-                self.add_finalizer(name).await?;
+                self.set_finalizers(name, Some([attacher_finalizer(DRIVER)]))
+                    .await?;
                 let message = format!("attach {number} failed");
                 let error = json!({"message": message, "time": "2026-01-01T00:00:00Z"});
                 let status = json!({"status": {"attached": false, "attachError": error}});
                 self.patch_status::<VolumeAttachment>(name, status).await
             }
-            Step::Detach(name) => {
-                self.patch::<VolumeAttachment>(name, json!({"metadata": {"finalizers": null}}))
-                    .await
-            }
+            Step::Detach(name) => self.set_finalizers(name, None).await,
             Step::FailDetach(name) => {
                 let error = json!({"message": "detach failed", "time": "2026-01-01T00:00:00Z"});
                 self.patch_status::<VolumeAttachment>(name, json!({"status": {"detachError": error}}))
@@ -175,68 +174,45 @@ impl Actor {
                 self.patch_status::<VolumeAttachment>(name, json!({"status": {"attached": false}}))
                     .await
             }
-            Step::DeleteAttachment(name) => {
-                let attachments = self.all::<VolumeAttachment>();
-                attachments.delete(name, &DeleteParams::default()).await?;
-                Ok(())
-            }
+            Step::DeleteAttachment(name) => objects::delete(&self.all::<VolumeAttachment>(), name).await,
         }
     }
 
-    async fn add_finalizer(&self, attachment: &str) -> Result<()> {
-        let finalizers = [attacher_finalizer(DRIVER)];
-        self.patch::<VolumeAttachment>(attachment, json!({"metadata": {"finalizers": finalizers}}))
-            .await
+    async fn set_finalizers(&self, attachment: &str, finalizers: Option<[String; 1]>) -> Result<()> {
+        let patch = Patch::Merge(json!({"metadata": {"finalizers": finalizers}}));
+        let attachments = self.all::<VolumeAttachment>();
+        objects::patch(&attachments, attachment, &patch).await.map(drop)
     }
 
     fn all<K>(&self) -> Api<K>
     where
-        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::ClusterResourceScope>,
+        K: Resource<DynamicType = (), Scope = ClusterResourceScope>,
     {
         Api::all(self.client.clone())
     }
 
     fn namespaced<K>(&self) -> Api<K>
     where
-        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
     async fn create<K>(&self, api: &Api<K>, object: Value) -> Result<()>
     where
-        K: kube::Resource + Clone + std::fmt::Debug + DeserializeOwned + Serialize,
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize,
     {
         let object = serde_json::from_value(object).context("an object must be written as JSON")?;
-        api.create(&PostParams::default(), &object).await?;
-        Ok(())
-    }
-
-    async fn patch<K>(&self, name: &str, patch: Value) -> Result<()>
-    where
-        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::ClusterResourceScope>
-            + Clone
-            + std::fmt::Debug
-            + DeserializeOwned,
-    {
-        let patch = Patch::Merge(patch);
-        self.all::<K>()
-            .patch(name, &PatchParams::default(), &patch)
-            .await?;
-        Ok(())
+        objects::create(api, &object).await.map(drop)
     }
 
     async fn patch_status<K>(&self, name: &str, patch: Value) -> Result<()>
     where
-        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::ClusterResourceScope>
-            + Clone
-            + std::fmt::Debug
-            + DeserializeOwned,
+        K: Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + Debug + DeserializeOwned,
     {
         let patch = Patch::Merge(patch);
-        self.all::<K>()
-            .patch_status(name, &PatchParams::default(), &patch)
-            .await?;
-        Ok(())
+        objects::patch_status(&self.all::<K>(), name, &patch)
+            .await
+            .map(drop)
     }
 }

@@ -18,15 +18,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use csi_e2e::control_plane::{Component, ControlPlane, Options, Timers};
-use csi_e2e::process::{Run, reaper_main_if_requested};
-use csi_e2e::toolchain::{Settings, Toolchain};
+use csi_e2e::process::Run;
+use csi_e2e::test_binary::{self, TestBinary, setting};
+use csi_e2e::toolchain::Toolchain;
 use csi_e2e::wait::{self, Progress};
 use embedded_cluster::injected_bug::InjectedBug;
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::Api;
-use libtest_mimic::{Arguments, Completion, Trial};
-use tokio::runtime::Runtime;
 use tokio::time::Instant;
 use verdict::Requirement::RealComponents;
 
@@ -49,31 +48,19 @@ const LIMIT: Duration = Duration::from_secs(240);
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
 fn main() -> Result<ExitCode> {
-    reaper_main_if_requested();
-    let arguments = Arguments::from_args();
-    let run = Run::start()?;
-    let runtime = Arc::new(Runtime::new()?);
-    let toolchain = Arc::new(Toolchain::new(&run, Settings::of_test()));
-    let trial = |name: &str, bug: Option<InjectedBug>| {
-        let (run, runtime, toolchain) = (Arc::clone(&run), Arc::clone(&runtime), Arc::clone(&toolchain));
-        let trial = name.to_owned();
-        Trial::ignorable_test(name, move || {
-            let skipped = verdict::ran(&trial, &[RealComponents], || {
-                runtime.block_on(compare(&run, &toolchain, bug))
-            })?;
-            Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
-        })
-    };
-    let trials = vec![
-        trial("attach/detach controllers act alike", None),
-        trial(
-            "injected bug is detected",
-            Some(InjectedBug::AttachedAfterFailedDetach),
-        ),
-    ];
-    let conclusion = libtest_mimic::run(&arguments, trials);
-    runtime.block_on(run.finish())?;
-    Ok(conclusion.exit_code())
+    test_binary::main(|binary| {
+        let trial = |name: &str, bug: Option<InjectedBug>| {
+            let test = async move |binary: &TestBinary| compare(&binary.run, &binary.toolchain, bug).await;
+            binary.trial(name, &[RealComponents], test)
+        };
+        vec![
+            trial("attach/detach controllers act alike", None),
+            trial(
+                "injected bug is detected",
+                Some(InjectedBug::AttachedAfterFailedDetach),
+            ),
+        ]
+    })
 }
 
 /// A burst after which the controllers differ.
@@ -271,18 +258,4 @@ fn shows_bug(burst: &[Step], embedded: &Observed, real: &Observed) -> bool {
 #[expect(clippy::print_stdout, reason = "the counts are the test's result")]
 fn show(text: &str) {
     println!("{text}");
-}
-
-/// A number from the environment.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the test harness has no flags for tests"
-)]
-fn setting(variable: &str) -> Result<Option<u64>> {
-    let Ok(text) = std::env::var(variable) else {
-        return Ok(None);
-    };
-    let number = text.parse();
-    ensure!(number.is_ok(), "{variable} must be a number, but is {text:?}");
-    Ok(number.ok())
 }

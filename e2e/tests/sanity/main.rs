@@ -7,56 +7,29 @@ mod report;
 mod setup;
 
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use csi_e2e::process::{Run, reaper_main_if_requested, stop_in_reverse};
-use csi_e2e::toolchain::{Settings, Toolchain};
-use libtest_mimic::{Arguments, Completion, Trial};
-use tokio::runtime::Runtime;
+use csi_e2e::process::stop_in_reverse;
+use csi_e2e::test_binary::{self, TestBinary};
 
 use crate::setup::{ALL, DEADLINE, Devices, PLAIN, SetUp};
 
-/// Shared state of all set-ups.
-struct Harness {
-    runtime: Runtime,
-    toolchain: Toolchain,
-    run: Arc<Run>,
-}
-
 fn main() -> Result<ExitCode> {
-    reaper_main_if_requested();
-    let arguments = Arguments::from_args();
-    let run = Run::start()?;
-    let harness = Arc::new(Harness {
-        runtime: Runtime::new()?,
-        toolchain: Toolchain::new(&run, Settings::of_test()),
-        run,
-    });
-    let mut trials = Vec::new();
-    for devices in [Devices::Emulated, Devices::Loop] {
-        trials.extend(ALL.iter().map(|setup| trial(&harness, setup, devices)));
-    }
-    trials.push(trial(&harness, &PLAIN, Devices::Emulated));
-    let conclusion = libtest_mimic::run(&arguments, trials);
-    harness.runtime.block_on(harness.run.finish())?;
-    Ok(conclusion.exit_code())
-}
-
-fn trial(harness: &Arc<Harness>, setup: &'static SetUp, devices: Devices) -> Trial {
-    let harness = Arc::clone(harness);
-    let name = format!("{}::{}", devices.name(), setup.name);
-    let trial = name.clone();
-    Trial::ignorable_test(name, move || {
-        let skipped = verdict::ran(&trial, devices.requirements(), || {
-            harness.runtime.block_on(passes_twice(&harness, setup, devices))
-        })?;
-        Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
+    test_binary::main(|binary| {
+        let trial = |setup: &'static SetUp, devices: Devices| {
+            let name = format!("{}::{}", devices.name(), setup.name);
+            let test = async move |binary: &TestBinary| passes_twice(binary, setup, devices).await;
+            binary.trial(name, devices.requirements(), test)
+        };
+        let devices = [Devices::Emulated, Devices::Loop].into_iter();
+        let all = devices.flat_map(|devices| ALL.iter().map(move |setup| (setup, devices)));
+        let all = all.chain([(&PLAIN, Devices::Emulated)]);
+        all.map(|(setup, devices)| trial(setup, devices)).collect()
     })
 }
 
 /// With a new array, and with its state after a restart.
-async fn passes_twice(harness: &Harness, setup: &SetUp, devices: Devices) -> Result<()> {
+async fn passes_twice(harness: &TestBinary, setup: &SetUp, devices: Devices) -> Result<()> {
     let dir = harness
         .run
         .subdir(&format!("{}-{}", devices.name(), setup.name))?;

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use csi_e2e::process::{Process, Spec, wait_until_listening};
+use csi_e2e::test_binary::TestBinary;
 use csi_e2e::toolchain::Peer;
 use csi_e2e::wait::{self, Progress};
 use serde_json::{Map, Value, json};
 use verdict::Requirement;
 use verdict::Requirement::{LoopDevices, RealComponents};
 
-use crate::Harness;
 use crate::report::Report;
 
 /// Timeout of a round of csi-sanity.
@@ -132,7 +132,7 @@ impl Devices {
 
 impl SetUp {
     /// Starts the driver with the state in `dir`, and waits until it listens.
-    pub(crate) async fn start(&self, harness: &Harness, devices: Devices, dir: &Path) -> Result<Started> {
+    pub(crate) async fn start(&self, harness: &TestBinary, devices: Devices, dir: &Path) -> Result<Started> {
         let binary = harness.toolchain.csi_mock_driver().await?;
         let common = |name: &str, socket: &str| {
             Spec::new(name, &binary)
@@ -206,7 +206,7 @@ impl SetUp {
     }
 
     /// Runs csi-sanity; all specs must pass.
-    pub(crate) async fn verify(&self, harness: &Harness, dir: &Path) -> Result<()> {
+    pub(crate) async fn verify(&self, harness: &TestBinary, dir: &Path) -> Result<()> {
         let report = dir.join("report.json");
         let write = |name: &str, value: &Value| -> Result<PathBuf> {
             let file = dir.join(name);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use csi_e2e::attacher::{AttacherProcess, AttacherSpec, Kind};
 use csi_e2e::process::write_script;
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::Trial;
 
 use crate::shared_cluster::SharedCluster;
 
@@ -16,17 +16,17 @@ use crate::shared_cluster::SharedCluster;
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) fn trials(shared: &Arc<SharedCluster>) -> Vec<Trial> {
-    let restarted = Arc::clone(shared);
-    let crashed = Arc::clone(shared);
-    let report = |result: Result<()>| result.map_err(|error| Failed::from(format!("{error:#}")));
+    let (restarted, crashed) = (Arc::clone(shared), Arc::clone(shared));
     vec![
-        Trial::test(
+        verdict::trial(
             "attacher_process::started_again_when_it_ends_by_itself",
-            move || report(restarted.block_on(started_again_when_it_ends_by_itself(&restarted))),
+            &[],
+            move || restarted.block_on(started_again_when_it_ends_by_itself(&restarted)),
         ),
-        Trial::test(
+        verdict::trial(
             "attacher_process::stays_down_after_a_crash_until_revived",
-            move || report(crashed.block_on(stays_down_after_a_crash_until_revived(&crashed))),
+            &[],
+            move || crashed.block_on(stays_down_after_a_crash_until_revived(&crashed)),
         ),
     ]
 }

@@ -10,6 +10,7 @@
 //! `CSI_E2E_ATTACHMENTS=10000 cargo test -p csi-e2e --test scenarios ours::flaky`.
 
 mod attacher_process;
+mod lease;
 mod permissions;
 mod secrets;
 mod shared_cluster;
@@ -17,12 +18,12 @@ mod shared_cluster;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Error, Result};
+use anyhow::Result;
 use csi_e2e::attacher::Kind;
 use csi_e2e::process::reaper_main_if_requested;
 use csi_e2e::scenario::{self, Scenario};
 use csi_e2e::toolchain::Settings;
-use libtest_mimic::{Arguments, Completion, Trial};
+use libtest_mimic::{Arguments, Trial};
 use tracing_subscriber::EnvFilter;
 use verdict::Missing;
 use verdict::Requirement::EarlierAttacher;
@@ -89,6 +90,9 @@ fn trials(shared: &Arc<SharedCluster>, settings: &Settings) -> Result<Vec<Trial>
         return Ok(trials);
     }
     let (embedded, control_plane) = settings.backends()?;
+    if embedded {
+        trials.push(lease::trial(shared));
+    }
     let no_go = settings.go().err();
     let mut own_control_plane = Vec::new();
     let backends = [
@@ -172,15 +176,8 @@ fn unless(
     name: String,
     run: impl FnOnce() -> Result<()> + Send + 'static,
 ) -> Trial {
-    let trial = name.clone();
-    Trial::ignorable_test(name, move || {
-        let run = || {
-            missing
-                .map_or(Ok(()), Err)
-                .map_err(Error::new)
-                .and_then(|()| run())
-        };
-        let skipped = verdict::ran(&trial, &[], run)?;
-        Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
+    verdict::trial(name, &[], move || match missing {
+        Some(missing) => Err(missing.into()),
+        None => run(),
     })
 }

@@ -15,14 +15,15 @@ use aho_corasick::AhoCorasick;
 use anyhow::{Context, Result, ensure};
 use csi_e2e::attacher::Kind;
 use csi_e2e::fixture::{self, VolumeSource, mk_attachment, mk_claim, mk_csi_node, mk_meta, mk_node};
-use csi_e2e::invariant::va_recorder::VaRecorder;
+use csi_e2e::invariant::watch_recorder::WatchRecorder;
+use csi_e2e::objects;
 use csi_e2e::process::{Process, Spec, free_address};
 use csi_e2e::scenario::TestContext;
 use csi_e2e::wait::{self, Progress};
 use k8s_openapi::api::core::v1::{Event, Node, PersistentVolume, Secret};
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use kube::Api;
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::ListParams;
 use libtest_mimic::Trial;
 use verdict::Missing;
 
@@ -59,7 +60,7 @@ struct SecretsEnv<'a> {
 
 async fn are_nowhere(shared: &SharedCluster, access: Access) -> Result<()> {
     let ctx = shared.context(access).await?;
-    let (client, create) = (ctx.cluster().client(), PostParams::default());
+    let client = ctx.cluster().client();
     let credentials = Credentials::random();
     let dir = ctx.run().new_subdir(PREFIX)?;
     ctx.cluster().create_namespace(PREFIX).await?;
@@ -75,20 +76,14 @@ async fn are_nowhere(shared: &SharedCluster, access: Access) -> Result<()> {
         string_data: Some(credentials.data()),
         ..Secret::default()
     };
-    Api::<Secret>::namespaced(client.clone(), PREFIX)
-        .create(&create, &secret)
-        .await?;
+    objects::create(&Api::<Secret>::namespaced(client.clone(), PREFIX), &secret).await?;
     let node = mk_node(PREFIX, NODE);
-    let node = Api::<Node>::all(client.clone()).create(&create, &node).await?;
+    let node = objects::create(&Api::<Node>::all(client.clone()), &node).await?;
     let csi_node = mk_csi_node(PREFIX, &node, DRIVER, "node-0");
-    Api::<CSINode>::all(client.clone())
-        .create(&create, &csi_node)
-        .await?;
-    Api::<PersistentVolume>::all(client.clone())
-        .create(&create, &mk_volume())
-        .await?;
+    objects::create(&Api::<CSINode>::all(client.clone()), &csi_node).await?;
+    objects::create(&Api::<PersistentVolume>::all(client.clone()), &mk_volume()).await?;
 
-    let recorder = VaRecorder::start(client.clone(), DRIVER).await?;
+    let recorder = WatchRecorder::start(client.clone(), DRIVER, PREFIX).await?;
     let driver = LeakyDriver::serve(&dir, DRIVER, credentials.clone())?;
     let env = SecretsEnv {
         ctx,
@@ -153,7 +148,7 @@ async fn attach_and_detach(env: &SecretsEnv<'_>, format: &str, v: u8) -> Result<
     let mut texts = Vec::new();
     let turned = process
         .while_alive(page::reading(pages, &mut texts, async {
-            attachments.create(&PostParams::default(), &attachment).await?;
+            objects::create(&attachments, &attachment).await?;
             wait::for_object(&attachments, &name, STEP_TIMEOUT, "the attach", |seen| {
                 let status = seen.and_then(|seen| seen.status.as_ref());
                 Progress::of(status.is_some_and(|status| status.attached), || {
@@ -161,7 +156,7 @@ async fn attach_and_detach(env: &SecretsEnv<'_>, format: &str, v: u8) -> Result<
                 })
             })
             .await?;
-            attachments.delete(&name, &DeleteParams::default()).await?;
+            objects::delete(&attachments, &name).await?;
             wait::for_absence(&attachments, &name, STEP_TIMEOUT, "the detach").await?;
             // The exporter gives up two seconds after SIGTERM.
             wait::poll(STEP_TIMEOUT, "the trace of the detach", || async {

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, anyhow, bail};
 use csi_e2e::attacher::Kind;
 use csi_e2e::cluster::{Backend, ClusterSettings};
 use csi_e2e::control_plane::Options;
+use csi_e2e::mutex::lock;
 use csi_e2e::process::Run;
 use csi_e2e::scenario::{self, ExpectedOutcome, Scenario, TestContext, dump};
 use csi_e2e::toolchain::{Settings, Toolchain};
@@ -91,7 +92,7 @@ impl SharedCluster {
         let passed = outcome.is_ok() && kind == Kind::Ours && access == Access::ControlPlane;
         verify(outcome, scenario.expected_outcome(kind), &prefix)?;
         if passed {
-            let mut passed = self.passed.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut passed = lock(&self.passed);
             passed.insert(scenario.name);
         }
         Ok(())
@@ -152,7 +153,7 @@ impl SharedCluster {
         let Some(Ok(ctx)) = self.control_plane.get() else {
             return Ok(());
         };
-        let passed = self.passed.lock().unwrap_or_else(PoisonError::into_inner);
+        let passed = lock(&self.passed);
         let everything = scenario::ALL
             .iter()
             .all(|scenario| passed.contains(scenario.name));

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use attacher_contract::observation::Name;
 use csi_attacher::csi::{Connect, OpenError};
+use csi_e2e::mutex::lock;
 use csi_e2e::observe::grpc::{Known, RunningCall, list, read, read_response};
 use csi_mock_driver::driver::Driver;
 use csi_mock_driver::service::services;
@@ -332,10 +333,4 @@ impl Mounts {
     pub(crate) fn has(&self, volume: &str) -> bool {
         self.staged.contains(volume) || self.published.iter().any(|(of, _)| of == volume)
     }
-}
-
-// === functions ===
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,11 +4,12 @@
 //! so the order is exact.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use attacher_contract::observation::{Pod as SeenPod, Target};
 use attacher_contract::{Clause, Contract, Observation, Settings};
 use csi_e2e::fixture::{OUT_OF_SERVICE, attacher_finalizer};
+use csi_e2e::mutex::lock;
 use csi_e2e::observe;
 use csi_mock_driver::driver::Driver;
 use embedded_cluster::apiserver::ApiServer;
@@ -255,7 +256,7 @@ impl Observer {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

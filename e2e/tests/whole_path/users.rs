@@ -2,7 +2,7 @@
 //! service.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -14,6 +14,7 @@ use tokio::time::sleep;
 
 use crate::observer::Observer;
 use crate::world::is_deleted;
+use csi_e2e::mutex::lock;
 
 /// Interval of the users' checks.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -248,6 +249,6 @@ impl Users {
     }
 
     fn lock(&self) -> MutexGuard<'_, Wanted> {
-        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.wanted)
     }
 }

@@ -1,7 +1,7 @@
 //! The verdict on a tree: which tests passed, which failed, and which were skipped for want of what.
 //!
-//! A test that needs more than cargo, rustc and a C compiler says so with [`require!`] (`#[test]`) or [`ran`] (trials of a test
-//! binary without libtest). Without it the test is skipped, and the skip is recorded with its reason and the command that
+//! A test that needs more than cargo, rustc and a C compiler says so with [`require!`] (`#[test]`) or [`trial`] (of a test binary
+//! without libtest). Without it the test is skipped, and the skip is recorded with its reason and the command that
 //! provides what was missing. With `REQUIRE_ALL` a skip is a failure, unless `ACCEPTED_SKIPS` names its [`Missing::id`].
 //!
 //! [`run`] is the program behind `cargo test`.
@@ -11,7 +11,7 @@ pub mod run;
 mod skip;
 
 pub use requirement::{Missing, Requirement, command};
-pub use skip::{are_met, is_met, ran};
+pub use skip::{are_met, is_met, trial};
 
 /// Variables that cargo sets for a test or `cargo run`. If another cargo inherited them, build scripts that watch these
 /// variables (such as ring's) would run again, and cargo would recompile all dependents, here and again in the caller's next

@@ -4,6 +4,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::Path;
 
+use libtest_mimic::{Completion, Trial};
 use serde::{Deserialize, Serialize};
 
 use crate::requirement::{Missing, Requirement, variable};
@@ -59,20 +60,21 @@ pub fn is_met(requirement: Requirement) -> bool {
     })
 }
 
-/// Runs a trial if its requirements are met. Returns the reason if it is skipped, also because `run` fails with [`Missing`].
-///
-/// # Errors
-/// The trial fails, or `REQUIRE_ALL` is set and it is skipped.
-pub fn ran(
-    trial: &str,
-    requirements: &[Requirement],
-    run: impl FnOnce() -> anyhow::Result<()>,
-) -> Result<Option<String>, String> {
-    let Some(missing) = missing_of(requirements, run)? else {
-        return Ok(None);
-    };
-    skip(trial, Extent::Ignored, &missing)?;
-    Ok(Some(missing.to_string()))
+/// A trial, which is skipped unless its requirements are met, and if `run` fails with [`Missing`]. With `REQUIRE_ALL` a skip is a
+/// failure.
+pub fn trial(
+    name: impl Into<String>,
+    requirements: &'static [Requirement],
+    run: impl FnOnce() -> anyhow::Result<()> + Send + 'static,
+) -> Trial {
+    let name = name.into();
+    Trial::ignorable_test(name.clone(), move || {
+        let Some(missing) = missing_of(requirements, run)? else {
+            return Ok(Completion::Completed);
+        };
+        skip(&name, Extent::Ignored, &missing)?;
+        Ok(Completion::ignored_with(missing.to_string()))
+    })
 }
 
 fn missing_of(

@@ -81,17 +81,17 @@ impl Rule {
 }
 
 /// Whether a rule names a volume on a node.
-pub(crate) type IsNamed<'a> = &'a dyn Fn(&str, &str) -> bool;
+pub(crate) type NamesVolume<'a> = &'a dyn Fn(&str, &str) -> bool;
 
 /// Checks whether a device fault can take effect in this process.
 pub(crate) trait DeviceFaultCheck: fmt::Debug + Send + Sync {
     /// Why a rule for these volumes would have no effect now; `None` if it has one.
-    fn reason(&self, is_named: IsNamed<'_>) -> Option<String>;
+    fn reason(&self, is_named: NamesVolume<'_>) -> Option<String>;
 }
 
 /// A reason for all volumes.
 impl DeviceFaultCheck for String {
-    fn reason(&self, _: IsNamed<'_>) -> Option<String> {
+    fn reason(&self, _: NamesVolume<'_>) -> Option<String> {
         Some(self.clone())
     }
 }

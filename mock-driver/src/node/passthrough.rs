@@ -25,7 +25,7 @@ use super::error::Error;
 use super::mount::{self, MountSource};
 use super::record::{Progress, Record};
 use crate::error_chain;
-use crate::fault::{DeviceFaultCheck, Faults, IsNamed};
+use crate::fault::{DeviceFaultCheck, Faults, NamesVolume};
 use crate::store::PathError;
 use crate::store::volume_files::file_name;
 
@@ -274,7 +274,7 @@ impl Node {
 
 /// The volumes that are published without a passthrough filesystem.
 impl DeviceFaultCheck for Weak<Node> {
-    fn reason(&self, is_named: IsNamed<'_>) -> Option<String> {
+    fn reason(&self, is_named: NamesVolume<'_>) -> Option<String> {
         let node = self.upgrade()?;
         let id = node.info().id;
         let is_without = |record: &Record| {

@@ -7,7 +7,6 @@ use embedded_cluster::apiserver::{Fault, Rule};
 use embedded_cluster::cluster::CONTROLLERS;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
-use kube::api::{DeleteParams, ListParams};
 use serde_json::json;
 use tokio::time::sleep;
 use tonic::Status;
@@ -17,10 +16,7 @@ use crate::world::World;
 
 #[tokio::test(start_paused = true)]
 async fn pod_runs_after_its_volume_is_attached_and_mounted() {
-    let world = World::start().await;
-    world.claim("data", "now", "ReadWriteOnce").await;
-    world.pod("web", Some("a"), &["data"]).await;
-    world.until_running("web").await;
+    let world = World::with_pod_on_a().await;
 
     assert_eq!(world.attached().await.len(), 1);
     let status = world.node("a").await.status.unwrap();
@@ -51,10 +47,7 @@ async fn pod_runs_after_its_volume_is_attached_and_mounted() {
 
 #[tokio::test(start_paused = true)]
 async fn volume_is_detached_from_the_old_node_before_the_new_attach() {
-    let world = World::start().await;
-    world.claim("data", "now", "ReadWriteOnce").await;
-    world.pod("web", Some("a"), &["data"]).await;
-    world.until_running("web").await;
+    let world = World::with_pod_on_a().await;
     world.pod("web-2", Some("b"), &["data"]).await;
     world
         .until_event(
@@ -131,30 +124,19 @@ async fn failed_mount_is_reported_and_retried() {
 #[tokio::test(start_paused = true)]
 async fn driver_without_attach_gets_no_attachments() {
     let world = World::start().await;
-    let drivers = world.all::<CSIDriver>();
-    drivers.delete(DRIVER, &DeleteParams::default()).await.unwrap();
+    world.delete::<CSIDriver>(DRIVER).await;
     world
         .create::<CSIDriver>(json!({"metadata": {"name": DRIVER}, "spec": {"attachRequired": false}}))
         .await;
-    world.claim("data", "now", "ReadWriteOnce").await;
-    world.pod("web", Some("a"), &["data"]).await;
-    world.until_running("web").await;
-    let attachments = world
-        .all::<VolumeAttachment>()
-        .list(&ListParams::default())
-        .await
-        .unwrap();
-    assert!(attachments.items.is_empty());
+    world.run_pod_on_a().await;
+    assert!(world.list::<VolumeAttachment>().await.is_empty());
     world.delete_pod("web").await;
     world.until_gone("web").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn pod_runs_with_a_volume_that_was_not_unstaged_since_the_last_pod() {
-    let world = World::start().await;
-    world.claim("data", "now", "ReadWriteOnce").await;
-    world.pod("web", Some("a"), &["data"]).await;
-    world.until_running("web").await;
+    let world = World::with_pod_on_a().await;
     world.driver.state().unstage_error = Some(Status::unavailable("device is busy"));
     world.delete_pod("web").await;
     world.until_gone("web").await;
@@ -184,8 +166,7 @@ async fn failed_node_status_patch_does_not_delay_other_nodes() {
 
 /// The UIDs of the VolumeAttachments.
 async fn attachment_uids(world: &World) -> BTreeSet<Option<String>> {
-    let attachments = world.all::<VolumeAttachment>();
-    let attachments = attachments.list(&ListParams::default()).await.unwrap();
+    let attachments = world.list::<VolumeAttachment>().await;
     attachments
         .into_iter()
         .map(|attachment| attachment.metadata.uid)
@@ -312,7 +293,7 @@ async fn pod_with_an_inline_migrated_volume_waits_for_its_attachment() {
         .until_event("web", "FailedAttachVolume", "the array is down")
         .await;
     sleep(Duration::from_secs(60)).await;
-    let pod = world.namespaced::<Pod>().get("web").await.unwrap();
+    let pod = world.api::<Pod>().get("web").await.unwrap();
     assert_ne!(pod.status.unwrap().phase.as_deref(), Some("Running"));
     world.driver.state().publish_error = None;
     world.until_running("web").await;

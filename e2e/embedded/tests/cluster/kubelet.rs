@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use embedded_cluster::cluster::NodeOptions;
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode};
-use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 use tonic::Status;
@@ -29,11 +28,11 @@ impl World {
             "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "", "volumeMode": "Block",
                 "volumeName": "raw", "resources": {"requests": {"storage": "1Gi"}}},
         });
-        self.create_claim(claim).await;
+        self.create::<PersistentVolumeClaim>(claim).await;
     }
 
     async fn csi_node(&self, name: &str) -> Option<CSINode> {
-        self.all::<CSINode>().get_opt(name).await.unwrap()
+        self.api::<CSINode>().get_opt(name).await.unwrap()
     }
 
     /// Waits until the CSINode of node a has the driver.
@@ -47,34 +46,22 @@ impl World {
     }
 
     async fn delete_csi_node(&self) {
-        let csi_nodes = self.all::<CSINode>();
-        csi_nodes.delete("a", &DeleteParams::default()).await.unwrap();
+        self.delete::<CSINode>("a").await;
     }
 
     async fn set_update_period(&self, seconds: Option<u32>) {
-        let patch = Patch::Merge(json!({"spec": {"nodeAllocatableUpdatePeriodSeconds": seconds}}));
-        let drivers = self.all::<CSIDriver>();
-        drivers
-            .patch(DRIVER, &PatchParams::default(), &patch)
-            .await
-            .unwrap();
+        let patch = json!({"spec": {"nodeAllocatableUpdatePeriodSeconds": seconds}});
+        self.patch::<CSIDriver>(DRIVER, patch).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn calls_have_the_deadlines_of_kubelet_and_provisioner() {
-    let world = World::start().await;
-    world.claim("data", "now", "ReadWriteOnce").await;
-    world.pod("web", Some("a"), &["data"]).await;
-    world.until_running("web").await;
+    let world = World::with_pod_on_a().await;
     world.delete_pod("web").await;
     world.until_gone("web").await;
     world.delete_claim("data").await;
-    world
-        .until("volume deleted", || async {
-            world.driver.state().volumes.is_empty()
-        })
-        .await;
+    world.until_deleted().await;
     let expected = BTreeMap::from([
         ("CreateVolume", "10000m".to_owned()),
         ("DeleteVolume", "10000m".to_owned()),
@@ -106,7 +93,7 @@ async fn block_volume_is_mapped() {
     world.driver.state().node_publish_error = None;
     world.until_running("web").await;
 
-    let pod = world.namespaced::<Pod>().get("web").await.unwrap();
+    let pod = world.api::<Pod>().get("web").await.unwrap();
     let uid = pod.metadata.uid.unwrap();
     let devices = "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices";
     let links = format!("/var/lib/kubelet/pods/{uid}/volumeDevices/kubernetes.io~csi");
@@ -151,7 +138,7 @@ async fn volume_beyond_the_attach_limit_fails_its_pod_after_two_minutes() {
                 volumes=[data], failed to process volumes=[]: context deadline exceeded";
     let waited = world
         .until("pod rejected", || async {
-            let pod = world.namespaced::<Pod>().get("web").await.unwrap();
+            let pod = world.api::<Pod>().get("web").await.unwrap();
             let status = pod.status.unwrap_or_default();
             status.phase.as_deref() == Some("Failed")
                 && status.reason.as_deref() == Some("VolumeAttachmentLimitExceeded")
@@ -219,12 +206,8 @@ async fn csi_node_of_an_earlier_node_is_replaced() {
     let before = world.until_registered().await.metadata;
     world.cluster.crash_node("a");
     let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "a", "uid": "earlier"});
-    let patch = Patch::Merge(json!({"metadata": {"ownerReferences": [owner]}}));
-    let csi_nodes = world.all::<CSINode>();
-    csi_nodes
-        .patch("a", &PatchParams::default(), &patch)
-        .await
-        .unwrap();
+    let patch = json!({"metadata": {"ownerReferences": [owner]}});
+    world.patch::<CSINode>("a", patch).await;
     world.cluster.start_node("a");
     world
         .until("CSINode replaced", || async {
@@ -281,18 +264,11 @@ async fn driver_is_not_registered_while_a_label_contradicts_its_topology() {
     world.until_registered().await;
     world.cluster.crash_node("a");
     world.delete_csi_node().await;
-    let label = |zone: &str| Patch::Merge(json!({"metadata": {"labels": {ZONE: zone}}}));
-    let nodes = world.all::<Node>();
-    nodes
-        .patch("a", &PatchParams::default(), &label("z9"))
-        .await
-        .unwrap();
+    let label = |zone: &str| json!({"metadata": {"labels": {ZONE: zone}}});
+    world.patch::<Node>("a", label("z9")).await;
     world.cluster.start_node("a");
     sleep(Duration::from_secs(60)).await;
     assert!(world.csi_node("a").await.unwrap().spec.drivers.is_empty());
-    nodes
-        .patch("a", &PatchParams::default(), &label("z1"))
-        .await
-        .unwrap();
+    world.patch::<Node>("a", label("z1")).await;
     world.until_registered().await;
 }

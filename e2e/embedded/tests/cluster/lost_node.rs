@@ -13,18 +13,10 @@ use serde_json::json;
 use crate::driver::DRIVER;
 use crate::world::World;
 
-async fn with_pod_on_a() -> World {
-    let world = World::start().await;
-    world.claim("data", "now", "ReadWriteOnce").await;
-    world.pod("web", Some("a"), &["data"]).await;
-    world.until_running("web").await;
+async fn until_unreachable(world: &World, node: &str) {
     world
-}
-
-async fn until_unreachable(world: &World) {
-    world
-        .until("node a unreachable", || async {
-            let conditions = world.node("a").await.status.unwrap().conditions.unwrap();
+        .until(&format!("node {node} unreachable"), || async {
+            let conditions = world.node(node).await.status.unwrap().conditions.unwrap();
             conditions
                 .iter()
                 .any(|condition| condition.type_ == "Ready" && condition.status == "Unknown")
@@ -42,14 +34,14 @@ async fn condition_keeps_its_transition_time_until_its_status_changes() {
             .filter(|condition| condition.type_ == "Ready");
         ready.next().unwrap()
     };
-    let registered = || async { world.all::<Node>().get_opt("a").await.unwrap().is_some() };
+    let registered = || async { world.api::<Node>().get_opt("a").await.unwrap().is_some() };
     world.until("node a registered", registered).await;
     let first = ready().await;
     tokio::time::sleep(Duration::from_secs(25)).await;
     assert!(ready().await.last_heartbeat_time > first.last_heartbeat_time);
     assert_eq!(ready().await.last_transition_time, first.last_transition_time);
     let unknown = json!({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}});
-    let nodes = world.all::<Node>();
+    let nodes = world.api::<Node>();
     nodes
         .patch_status("a", &PatchParams::default(), &Patch::Strategic(unknown))
         .await
@@ -75,11 +67,11 @@ async fn kubelet_creates_its_lease_again_and_the_node_stays_ready() {
 
 #[tokio::test(start_paused = true)]
 async fn volume_is_force_detached_from_an_unhealthy_node_after_six_minutes() {
-    let mut world = with_pod_on_a().await;
+    let mut world = World::with_pod_on_a().await;
     world.cluster.crash_node("a");
-    until_unreachable(&world).await;
+    until_unreachable(&world, "a").await;
     let force = DeleteParams::default().grace_period(0);
-    world.namespaced::<Pod>().delete("web", &force).await.unwrap();
+    world.api::<Pod>().delete("web", &force).await.unwrap();
     world.pod("web-2", Some("b"), &["data"]).await;
     world
         .until_event(
@@ -101,7 +93,7 @@ async fn volume_is_force_detached_from_an_unhealthy_node_after_six_minutes() {
 
 #[tokio::test(start_paused = true)]
 async fn volume_stays_attached_to_a_healthy_node_that_does_not_unmount() {
-    let world = with_pod_on_a().await;
+    let world = World::with_pod_on_a().await;
     let in_use = format!(
         "storage_count_attachable_volumes_in_use{{node=\"a\",volume_plugin=\"kubernetes.io/csi:{DRIVER}\"}} 1\n"
     );
@@ -120,9 +112,9 @@ async fn volume_stays_attached_to_a_healthy_node_that_does_not_unmount() {
 
 #[tokio::test(start_paused = true)]
 async fn out_of_service_taint_moves_the_volume_at_once() {
-    let mut world = with_pod_on_a().await;
+    let mut world = World::with_pod_on_a().await;
     world.cluster.crash_node("a");
-    until_unreachable(&world).await;
+    until_unreachable(&world, "a").await;
     let node = world.node("a").await;
     let mut taints = node.spec.unwrap().taints.unwrap_or_default();
     taints.push(
@@ -131,12 +123,9 @@ async fn out_of_service_taint_moves_the_volume_at_once() {
         }))
         .unwrap(),
     );
-    let patch = Patch::Merge(json!({"spec": {"taints": taints}}));
     world
-        .all::<Node>()
-        .patch("a", &PatchParams::default(), &patch)
-        .await
-        .unwrap();
+        .patch::<Node>("a", json!({"spec": {"taints": taints}}))
+        .await;
     world.delete_pod("web").await;
     world.until_gone("web").await;
     world.pod("web-2", Some("b"), &["data"]).await;
@@ -153,11 +142,11 @@ async fn out_of_service_taint_moves_the_volume_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn pods_of_a_lost_node_are_evicted_after_their_toleration() {
-    let mut world = with_pod_on_a().await;
+    let mut world = World::with_pod_on_a().await;
     world.cluster.crash_node("a");
     let waited = world
         .until("pod deleting", || async {
-            let pod = world.namespaced::<Pod>().get("web").await.unwrap();
+            let pod = world.api::<Pod>().get("web").await.unwrap();
             pod.metadata.deletion_timestamp.is_some()
         })
         .await;
@@ -174,26 +163,18 @@ async fn pods_of_a_lost_node_are_evicted_after_their_toleration() {
 
 #[tokio::test(start_paused = true)]
 async fn pods_of_a_deleted_node_are_removed_and_its_volumes_detached() {
-    let mut world = with_pod_on_a().await;
+    let mut world = World::with_pod_on_a().await;
     world.cluster.remove_node("a");
-    world
-        .all::<Node>()
-        .delete("a", &DeleteParams::default())
-        .await
-        .unwrap();
+    world.delete::<Node>("a").await;
     world.until_gone("web").await;
     world.until_attached(&[]).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_execute_taint_evicts_pods_that_do_not_tolerate_it() {
-    let world = with_pod_on_a().await;
-    let taints = |taints| Patch::Merge(json!({"spec": {"taints": taints}}));
-    let node = world.all::<Node>();
+    let world = World::with_pod_on_a().await;
     let taint = json!([{"key": "example.com/maintenance", "effect": "NoExecute"}]);
-    node.patch("a", &PatchParams::default(), &taints(taint))
-        .await
-        .unwrap();
+    world.patch::<Node>("a", json!({"spec": {"taints": taint}})).await;
     world
         .until_event("web", "TaintManagerEviction", "Marking for deletion Pod")
         .await;
@@ -204,7 +185,7 @@ async fn no_execute_taint_evicts_pods_that_do_not_tolerate_it() {
 
 #[tokio::test(start_paused = true)]
 async fn lost_node_is_reflected_in_conditions_taints_pods_and_events() {
-    let mut world = with_pod_on_a().await;
+    let mut world = World::with_pod_on_a().await;
     world
         .until_event(
             "a",
@@ -213,7 +194,7 @@ async fn lost_node_is_reflected_in_conditions_taints_pods_and_events() {
         )
         .await;
     world.cluster.crash_node("a");
-    until_unreachable(&world).await;
+    until_unreachable(&world, "a").await;
     let node = world.node("a").await;
     for kind in ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"] {
         let conditions = node.status.as_ref().unwrap().conditions.iter().flatten();
@@ -230,7 +211,7 @@ async fn lost_node_is_reflected_in_conditions_taints_pods_and_events() {
     world
         .until_event("web", "NodeNotReady", "Node is not ready")
         .await;
-    let pod = world.namespaced::<Pod>().get("web").await.unwrap();
+    let pod = world.api::<Pod>().get("web").await.unwrap();
     let mut conditions = pod.status.unwrap().conditions.unwrap().into_iter();
     let ready = conditions.find(|condition| condition.type_ == "Ready").unwrap();
     assert_eq!(ready.status, "False");
@@ -241,8 +222,7 @@ async fn lost_node_is_reflected_in_conditions_taints_pods_and_events() {
         })
         .await;
     world.cluster.remove_node("a");
-    let nodes = world.all::<Node>();
-    nodes.delete("a", &DeleteParams::default()).await.unwrap();
+    world.delete::<Node>("a").await;
     world
         .until_event(
             "a",
@@ -254,7 +234,7 @@ async fn lost_node_is_reflected_in_conditions_taints_pods_and_events() {
 
 #[tokio::test(start_paused = true)]
 async fn failed_write_does_not_keep_other_pods_of_a_lost_node_ready() {
-    let mut world = with_pod_on_a().await;
+    let mut world = World::with_pod_on_a().await;
     world.claim("other", "now", "ReadWriteOnce").await;
     world.pod("zoo", Some("a"), &["other"]).await;
     world.until_running("zoo").await;
@@ -305,23 +285,15 @@ async fn orphaned_pod_fails_with_a_condition_and_a_terminating_one_without() {
         world.until_running(name).await;
         world.cluster.crash_node(node);
     }
-    let nodes = world.all::<Node>();
-    nodes.delete("a", &DeleteParams::default()).await.unwrap();
+    world.delete::<Node>("a").await;
     world.delete_pod("terminating").await;
-    world
-        .until("node b lost", || async {
-            let node = world.node("b").await;
-            let conditions = node.status.unwrap().conditions.unwrap();
-            conditions
-                .iter()
-                .any(|condition| condition.type_ == "Ready" && condition.status == "Unknown")
-        })
-        .await;
+    until_unreachable(&world, "b").await;
     let taint = json!([{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]);
     let patch = Patch::Strategic(json!({"spec": {"taints": taint}}));
+    let nodes = world.api::<Node>();
     nodes.patch("b", &PatchParams::default(), &patch).await.unwrap();
     for name in ["orphan", "terminating"] {
-        let pods = world.namespaced::<Pod>();
+        let pods = world.api::<Pod>();
         world
             .until(&format!("pod {name} failed"), || async {
                 let pod = pods.get(name).await.unwrap();

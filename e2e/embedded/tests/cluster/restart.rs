@@ -8,14 +8,6 @@ use tokio::time::sleep;
 
 use crate::world::World;
 
-async fn with_pod_on_a() -> World {
-    let world = World::start().await;
-    world.claim("data", "now", "ReadWriteOnce").await;
-    world.pod("web", Some("a"), &["data"]).await;
-    world.until_running("web").await;
-    world
-}
-
 /// A world with a pod whose volume the driver does not attach.
 async fn with_pending_attach() -> World {
     let world = World::start().await;
@@ -30,7 +22,7 @@ async fn with_pending_attach() -> World {
 
 #[tokio::test(start_paused = true)]
 async fn restarted_controller_keeps_attached_volumes() {
-    let mut world = with_pod_on_a().await;
+    let mut world = World::with_pod_on_a().await;
     world.cluster.restart_controllers();
     sleep(Duration::from_secs(60)).await;
     assert_eq!(world.attached().await.len(), 1);
@@ -40,7 +32,7 @@ async fn restarted_controller_keeps_attached_volumes() {
 
 #[tokio::test(start_paused = true)]
 async fn restarted_controller_detaches_volumes_of_pods_deleted_meanwhile() {
-    let mut world = with_pod_on_a().await;
+    let mut world = World::with_pod_on_a().await;
     world.cluster.crash_controllers();
     world.delete_pod("web").await;
     world.until_gone("web").await;
@@ -73,7 +65,7 @@ async fn dangling_attachment_is_detached_after_a_restart() {
 
 #[tokio::test(start_paused = true)]
 async fn restarted_kubelet_keeps_running_pods() {
-    let mut world = with_pod_on_a().await;
+    let mut world = World::with_pod_on_a().await;
     let mounted = world.driver.state().mounted.clone();
     world.cluster.crash_node("a");
     world.cluster.start_node("a");
@@ -87,10 +79,10 @@ async fn restarted_kubelet_keeps_running_pods() {
 
 #[tokio::test(start_paused = true)]
 async fn restarted_kubelet_unmounts_volumes_of_pods_deleted_meanwhile() {
-    let mut world = with_pod_on_a().await;
+    let mut world = World::with_pod_on_a().await;
     world.cluster.crash_node("a");
     let force = DeleteParams::default().grace_period(0);
-    world.namespaced::<Pod>().delete("web", &force).await.unwrap();
+    world.api::<Pod>().delete("web", &force).await.unwrap();
     sleep(Duration::from_secs(20)).await;
     assert_eq!(
         world.attached().await.len(),

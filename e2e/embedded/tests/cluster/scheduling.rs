@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::storage::v1::CSINode;
-use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use crate::driver::DRIVER;
@@ -18,7 +17,7 @@ async fn unschedulable_pod_reports_the_reason() {
     world.until_event("web", "FailedScheduling", text).await;
     world
         .until("condition", || async {
-            let pod = world.namespaced::<Pod>().get("web").await.unwrap();
+            let pod = world.api::<Pod>().get("web").await.unwrap();
             let conditions = pod
                 .status
                 .and_then(|status| status.conditions)
@@ -38,7 +37,7 @@ async fn attach_limit_keeps_pods_pending_until_a_volume_is_detached() {
     let world = World::start_with(|state| state.limit = 1).await;
     world
         .until("drivers registered", || async {
-            let node = world.all::<CSINode>().get_opt("a").await.unwrap();
+            let node = world.api::<CSINode>().get_opt("a").await.unwrap();
             node.is_some_and(|node| node.spec.drivers.iter().any(|driver| driver.name == DRIVER))
         })
         .await;
@@ -63,7 +62,7 @@ async fn pods_are_spread_over_the_nodes() {
         world.until_running(name).await;
     }
     let node = |name: &'static str| {
-        let pods = world.namespaced::<Pod>();
+        let pods = world.api::<Pod>();
         async move { pods.get(name).await.unwrap().spec.unwrap().node_name.unwrap() }
     };
     assert_ne!(node("one").await, node("two").await);
@@ -91,17 +90,27 @@ async fn volume_that_is_not_detached_yet_counts_against_the_attach_limit() {
 #[tokio::test(start_paused = true)]
 async fn gated_pod_is_scheduled_after_its_gates_are_removed() {
     let world = World::start().await;
-    let pod = serde_json::from_value(json!({
-        "metadata": {"name": "web"},
-        "spec": {"containers": [{"name": "app", "image": "pause"}], "schedulingGates": [{"name": "example.com/quota"}]},
-    }))
-    .unwrap();
-    let pods = world.namespaced::<Pod>();
-    pods.create(&PostParams::default(), &pod).await.unwrap();
+    world
+        .create::<Pod>(json!({
+            "metadata": {"name": "web"}, "spec": {"containers": [{"name": "app", "image": "pause"}],
+                "schedulingGates": [{"name": "example.com/quota"}]},
+        }))
+        .await;
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(pods.get("web").await.unwrap().spec.unwrap().node_name, None);
+    assert_eq!(
+        world
+            .api::<Pod>()
+            .get("web")
+            .await
+            .unwrap()
+            .spec
+            .unwrap()
+            .node_name,
+        None
+    );
     assert_eq!(world.events("web", "FailedScheduling").await, [""; 0]);
-    let patch = Patch::Merge(json!({"spec": {"schedulingGates": null}}));
-    pods.patch("web", &PatchParams::default(), &patch).await.unwrap();
+    world
+        .patch::<Pod>("web", json!({"spec": {"schedulingGates": null}}))
+        .await;
     world.until_running("web").await;
 }

@@ -6,7 +6,6 @@ use embedded_cluster::apiserver::{Fault, Rule};
 use embedded_cluster::cluster::CONTROLLERS;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Secret};
 use k8s_openapi::api::storage::v1::StorageClass;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 use tonic::Status;
@@ -15,36 +14,12 @@ use crate::driver::ZONE;
 use crate::world::World;
 
 impl World {
-    async fn claim_phase(&self, name: &str) -> Option<String> {
-        let claim = self
-            .namespaced::<PersistentVolumeClaim>()
-            .get_opt(name)
-            .await
-            .unwrap();
-        claim.and_then(|claim| claim.status?.phase)
-    }
-
-    async fn volumes(&self) -> Vec<PersistentVolume> {
-        self.all::<PersistentVolume>()
-            .list(&ListParams::default())
-            .await
-            .unwrap()
-            .items
-    }
-
     async fn create_secret(&self, name: &str) {
-        let secret = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
-        self.namespaced::<Secret>()
-            .create(&PostParams::default(), &secret)
-            .await
-            .unwrap();
+        self.create::<Secret>(json!({"metadata": {"name": name}})).await;
     }
 
     pub(crate) async fn delete_claim(&self, name: &str) {
-        self.namespaced::<PersistentVolumeClaim>()
-            .delete(name, &DeleteParams::default())
-            .await
-            .unwrap();
+        self.delete::<PersistentVolumeClaim>(name).await;
     }
 }
 
@@ -52,11 +27,7 @@ impl World {
 async fn provisioned_volume_is_deleted_with_its_claim() {
     let world = World::start().await;
     world.claim("data", "now", "ReadWriteOnce").await;
-    world
-        .until("claim bound", || async {
-            world.claim_phase("data").await.as_deref() == Some("Bound")
-        })
-        .await;
+    world.until_bound("data").await;
     world
         .until_event(
             "data",
@@ -71,17 +42,14 @@ async fn provisioned_volume_is_deleted_with_its_claim() {
             "Waiting for a volume to be created",
         )
         .await;
-    let volume = world.volumes().await.remove(0);
+    let volume = world.list::<PersistentVolume>().await.remove(0);
     let finalizers = volume.metadata.finalizers.unwrap();
     assert!(finalizers.contains(&"external-provisioner.volume.kubernetes.io/finalizer".to_owned()));
     assert!(finalizers.contains(&"kubernetes.io/pv-protection".to_owned()));
     assert_eq!(world.driver.state().volumes.len(), 1);
 
     world.delete_claim("data").await;
-    world
-        .until("volume deleted", || async { world.volumes().await.is_empty() })
-        .await;
-    assert!(world.driver.state().volumes.is_empty());
+    world.until_deleted().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -95,21 +63,17 @@ async fn volume_of_a_claim_that_was_recreated_before_it_was_bound_is_deleted() {
     world.delete_claim("data").await;
     world
         .until("claim deleted", || async {
-            let claims = world.namespaced::<PersistentVolumeClaim>();
+            let claims = world.api::<PersistentVolumeClaim>();
             claims.get_opt("data").await.unwrap().is_none()
         })
         .await;
     world.claim("data", "now", "ReadWriteOnce").await;
     sleep(Duration::from_secs(10)).await;
     world.driver.state().create_error = None;
-    world
-        .until("claim bound", || async {
-            world.claim_phase("data").await.as_deref() == Some("Bound")
-        })
-        .await;
+    world.until_bound("data").await;
     world
         .until("one volume left", || async {
-            world.driver.state().volumes.len() == 1 && world.volumes().await.len() == 1
+            world.driver.state().volumes.len() == 1 && world.list::<PersistentVolume>().await.len() == 1
         })
         .await;
 }
@@ -130,40 +94,30 @@ async fn secret_of_a_class_is_needed_to_create_a_volume_but_not_to_delete_it() {
                 secrets \"s\" not found";
     world.until_event("data", "ProvisioningFailed", text).await;
     world.create_secret("s").await;
-    world
-        .until("claim bound", || async {
-            world.claim_phase("data").await.as_deref() == Some("Bound")
-        })
-        .await;
-    let secrets = world.namespaced::<Secret>();
-    secrets.delete("s", &DeleteParams::default()).await.unwrap();
+    world.until_bound("data").await;
+    world.delete::<Secret>("s").await;
     world.delete_claim("data").await;
-    world
-        .until("volume deleted", || async { world.volumes().await.is_empty() })
-        .await;
-    assert!(world.driver.state().volumes.is_empty());
+    world.until_deleted().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn retained_volume_is_released() {
     let world = World::start().await;
     world.claim("data", "now", "ReadWriteOnce").await;
-    world
-        .until("claim bound", || async {
-            world.claim_phase("data").await.as_deref() == Some("Bound")
-        })
-        .await;
-    let volume = world.volumes().await.remove(0).metadata.name.unwrap();
-    let patch = Patch::Merge(json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}}));
-    world
-        .all::<PersistentVolume>()
-        .patch(&volume, &PatchParams::default(), &patch)
+    world.until_bound("data").await;
+    let volume = world
+        .list::<PersistentVolume>()
         .await
+        .remove(0)
+        .metadata
+        .name
         .unwrap();
+    let patch = json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}});
+    world.patch::<PersistentVolume>(&volume, patch).await;
     world.delete_claim("data").await;
     world
         .until("volume released", || async {
-            let volume = world.all::<PersistentVolume>().get(&volume).await.unwrap();
+            let volume = world.api::<PersistentVolume>().get(&volume).await.unwrap();
             volume.status.unwrap().phase.as_deref() == Some("Released")
         })
         .await;
@@ -173,19 +127,12 @@ async fn retained_volume_is_released() {
 
 #[tokio::test(start_paused = true)]
 async fn claim_in_use_is_deleted_only_after_its_pod() {
-    let world = World::start().await;
-    world.claim("data", "now", "ReadWriteOnce").await;
-    world.pod("web", Some("a"), &["data"]).await;
-    world.until_running("web").await;
+    let world = World::with_pod_on_a().await;
     world.delete_claim("data").await;
     sleep(Duration::from_secs(60)).await;
     assert_eq!(world.claim_phase("data").await.as_deref(), Some("Bound"));
     world.delete_pod("web").await;
-    world
-        .until("volume deleted", || async {
-            world.driver.state().volumes.is_empty()
-        })
-        .await;
+    world.until_deleted().await;
     world.assert_no_violations();
 }
 
@@ -198,7 +145,7 @@ async fn wait_for_first_consumer_claim_is_provisioned_for_the_node_of_its_pod() 
         .await;
     world.pod("web", Some("b"), &["data"]).await;
     world.until_running("web").await;
-    let volume = world.volumes().await.remove(0);
+    let volume = world.list::<PersistentVolume>().await.remove(0);
     let affinity = serde_json::to_value(volume.spec.unwrap().node_affinity).unwrap();
     let requirement = &affinity["required"]["nodeSelectorTerms"][0]["matchExpressions"][0];
     assert_eq!(
@@ -228,11 +175,7 @@ async fn ephemeral_volume_is_deleted_with_its_pod() {
     world.until_running("web").await;
     assert_eq!(world.claim_phase("web-scratch").await.as_deref(), Some("Bound"));
     world.delete_pod("web").await;
-    world
-        .until("volume deleted", || async {
-            world.driver.state().volumes.is_empty()
-        })
-        .await;
+    world.until_deleted().await;
     assert_eq!(world.claim_phase("web-scratch").await, None);
     world.assert_no_violations();
 }
@@ -271,14 +214,12 @@ async fn static_volume_is_bound_to_the_claim_that_names_it() {
 async fn claim_is_not_bound_to_an_unsuitable_volume_that_it_names() {
     let world = World::start().await;
     world.create_static_volume().await;
-    let claim = serde_json::from_value(json!({
+    let claim = json!({
         "metadata": {"name": "data"},
         "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "", "volumeName": "by-hand",
             "resources": {"requests": {"storage": "2Gi"}}},
-    }))
-    .unwrap();
-    let claims = world.namespaced::<PersistentVolumeClaim>();
-    claims.create(&PostParams::default(), &claim).await.unwrap();
+    });
+    world.create::<PersistentVolumeClaim>(claim).await;
     let text = "Cannot bind to requested volume \"by-hand\": requested PV is too small";
     world.until_event("data", "VolumeMismatch", text).await;
     assert_eq!(world.claim_phase("data").await.as_deref(), Some("Pending"));
@@ -290,12 +231,8 @@ async fn volume_is_not_mounted_on_a_node_outside_its_affinity() {
     world.create_static_volume().await;
     let expressions = json!([{"key": "kubernetes.io/hostname", "operator": "In", "values": ["a"]}]);
     let affinity = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": expressions}]}});
-    let patch = Patch::Merge(json!({"spec": {"nodeAffinity": affinity}}));
-    let volumes = world.all::<PersistentVolume>();
-    volumes
-        .patch("by-hand", &PatchParams::default(), &patch)
-        .await
-        .unwrap();
+    let patch = json!({"spec": {"nodeAffinity": affinity}});
+    world.patch::<PersistentVolume>("by-hand", patch).await;
     world.claim("data", "", "ReadWriteOnce").await;
     world
         .pod_with("web", "data", json!({}), json!({"nodeName": "b"}))
@@ -336,8 +273,7 @@ async fn volume_that_may_be_mounted_is_unmounted_although_its_secret_is_gone() {
     world.claim("data", "", "ReadWriteOnce").await;
     world.pod("web", Some("a"), &["data"]).await;
     world.until_event("web", "FailedMount", "no response").await;
-    let secrets = world.namespaced::<Secret>();
-    secrets.delete("s", &DeleteParams::default()).await.unwrap();
+    world.delete::<Secret>("s").await;
     let text = "fetching NodePublishSecretRef";
     world.until_event("web", "FailedMount", text).await;
     world.delete_pod("web").await;
@@ -388,11 +324,7 @@ impl World {
 async fn claim_of_a_pod_that_the_informer_lacks_is_protected() {
     let world = World::start().await;
     world.claim("data", "now", "ReadWriteOnce").await;
-    world
-        .until("claim bound", || async {
-            world.claim_phase("data").await.as_deref() == Some("Bound")
-        })
-        .await;
+    world.until_bound("data").await;
     world.hide_changes("pods").await;
     world
         .pod_with("web", "data", json!({}), json!({"nodeName": "a"}))
@@ -407,7 +339,7 @@ async fn volume_of_a_claim_that_the_informer_lacks_is_not_released() {
     let world = World::start().await;
     world.hide_changes("persistentvolumeclaims").await;
     world.claim("data", "", "ReadWriteOnce").await;
-    let claims = world.namespaced::<PersistentVolumeClaim>();
+    let claims = world.api::<PersistentVolumeClaim>();
     let uid = claims.get("data").await.unwrap().metadata.uid;
     world
         .create::<PersistentVolume>(json!({
@@ -418,13 +350,9 @@ async fn volume_of_a_claim_that_the_informer_lacks_is_not_released() {
         }))
         .await;
     sleep(Duration::from_secs(20)).await;
-    let volume = world.all::<PersistentVolume>().get("by-hand").await.unwrap();
+    let volume = world.api::<PersistentVolume>().get("by-hand").await.unwrap();
     assert_ne!(volume.status.unwrap().phase.as_deref(), Some("Released"));
-    world
-        .until("claim bound", || async {
-            world.claim_phase("data").await.as_deref() == Some("Bound")
-        })
-        .await;
+    world.until_bound("data").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -453,28 +381,19 @@ async fn wait_for_first_consumer_claim_reports_the_pods_that_it_waits_for() {
 #[tokio::test(start_paused = true)]
 async fn claim_without_class_gets_a_later_default_class() {
     let world = World::start().await;
-    let claim = serde_json::from_value(json!({
+    let claim = json!({
         "metadata": {"name": "data"},
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
-    }))
-    .unwrap();
-    let claims = world.namespaced::<PersistentVolumeClaim>();
-    claims.create(&PostParams::default(), &claim).await.unwrap();
+    });
+    world.create::<PersistentVolumeClaim>(claim).await;
     world
         .until_event("data", "FailedBinding", "no storage class is set")
         .await;
     let annotations = json!({"storageclass.kubernetes.io/is-default-class": "true"});
-    let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
-    let classes = world.all::<StorageClass>();
-    classes
-        .patch("now", &PatchParams::default(), &patch)
-        .await
-        .unwrap();
-    world
-        .until("claim bound", || async {
-            world.claim_phase("data").await.as_deref() == Some("Bound")
-        })
-        .await;
+    let patch = json!({"metadata": {"annotations": annotations}});
+    world.patch::<StorageClass>("now", patch).await;
+    world.until_bound("data").await;
+    let claims = world.api::<PersistentVolumeClaim>();
     let class = claims.get("data").await.unwrap().spec.unwrap().storage_class_name;
     assert_eq!(class.as_deref(), Some("now"));
 }

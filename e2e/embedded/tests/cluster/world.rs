@@ -9,8 +9,9 @@ use embedded_cluster::cluster::{ClusterOptions, EmbeddedCluster, NodeOptions};
 use embedded_cluster::driver_connection::DriverConnection;
 use k8s_openapi::api::core::v1::{Event, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, StorageClass, VolumeAttachment};
-use kube::api::{DeleteParams, ListParams, PostParams};
-use kube::{Api, Resource};
+use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -27,6 +28,35 @@ pub(crate) struct World {
     pub cluster: EmbeddedCluster,
     pub driver: FakeDriver,
     _sidecars: JoinSet<()>,
+}
+
+/// A Kubernetes object.
+pub(crate) trait Object:
+    Resource<DynamicType = (), Scope: Scope<Self>> + Clone + Debug + DeserializeOwned + Serialize
+{
+}
+
+impl<K> Object for K where
+    K: Resource<DynamicType = (), Scope: Scope<K>> + Clone + Debug + DeserializeOwned + Serialize
+{
+}
+
+pub(crate) trait Scope<K> {
+    fn api(client: Client) -> Api<K>;
+}
+
+// === impl Scope ===
+
+impl<K: Resource<DynamicType = (), Scope = Self>> Scope<K> for ClusterResourceScope {
+    fn api(client: Client) -> Api<K> {
+        Api::all(client)
+    }
+}
+
+impl<K: Resource<DynamicType = (), Scope = Self>> Scope<K> for NamespaceResourceScope {
+    fn api(client: Client) -> Api<K> {
+        Api::namespaced(client, "default")
+    }
 }
 
 // === impl World ===
@@ -69,33 +99,44 @@ impl World {
         world
     }
 
-    pub(crate) fn all<K>(&self) -> Api<K>
-    where
-        K: Resource<DynamicType = (), Scope = k8s_openapi::ClusterResourceScope>,
-    {
-        Api::all(self.cluster.client())
+    /// A world whose pod `web` runs on node a with its volume `data`.
+    pub(crate) async fn with_pod_on_a() -> Self {
+        let world = Self::start().await;
+        world.run_pod_on_a().await;
+        world
     }
 
-    pub(crate) fn namespaced<K>(&self) -> Api<K>
-    where
-        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
-    {
-        Api::namespaced(self.cluster.client(), "default")
+    pub(crate) async fn run_pod_on_a(&self) {
+        self.claim("data", "now", "ReadWriteOnce").await;
+        self.pod("web", Some("a"), &["data"]).await;
+        self.until_running("web").await;
     }
 
-    pub(crate) async fn create<K>(&self, object: Value) -> K
-    where
-        K: Resource<DynamicType = (), Scope = k8s_openapi::ClusterResourceScope>
-            + Clone
-            + Debug
-            + DeserializeOwned
-            + Serialize,
-    {
+    /// An API of cluster-wide objects, or of those in the namespace `default`.
+    pub(crate) fn api<K: Object>(&self) -> Api<K> {
+        K::Scope::api(self.cluster.client())
+    }
+
+    pub(crate) async fn list<K: Object>(&self) -> Vec<K> {
+        let objects = self.api().list(&ListParams::default()).await.unwrap();
+        objects.items
+    }
+
+    pub(crate) async fn create<K: Object>(&self, object: Value) -> K {
         let object = serde_json::from_value(object).unwrap();
-        self.all::<K>()
-            .create(&PostParams::default(), &object)
-            .await
-            .unwrap()
+        self.api().create(&PostParams::default(), &object).await.unwrap()
+    }
+
+    /// Applies a merge patch.
+    pub(crate) async fn patch<K: Object>(&self, name: &str, patch: Value) {
+        let patch = Patch::Merge(patch);
+        let patched = self.api::<K>().patch(name, &PatchParams::default(), &patch).await;
+        patched.unwrap();
+    }
+
+    pub(crate) async fn delete<K: Object>(&self, name: &str) {
+        let deleted = self.api::<K>().delete(name, &DeleteParams::default()).await;
+        drop(deleted.unwrap());
     }
 
     pub(crate) async fn claim(&self, name: &str, class: &str, mode: &str) {
@@ -104,15 +145,7 @@ impl World {
             "spec": {"accessModes": [mode], "storageClassName": class,
                 "resources": {"requests": {"storage": "1Gi"}}},
         });
-        self.create_claim(claim).await;
-    }
-
-    pub(crate) async fn create_claim(&self, claim: Value) {
-        let claim = serde_json::from_value(claim).unwrap();
-        self.namespaced::<PersistentVolumeClaim>()
-            .create(&PostParams::default(), &claim)
-            .await
-            .unwrap();
+        self.create::<PersistentVolumeClaim>(claim).await;
     }
 
     pub(crate) async fn pod(&self, name: &str, node: Option<&str>, claims: &[&str]) {
@@ -134,16 +167,12 @@ impl World {
         let mounts: Vec<Value> = names
             .map(|name| json!({"name": name, "mountPath": format!("/{name}")}))
             .collect();
-        let pod = serde_json::from_value(json!({
+        self.create::<Pod>(json!({
             "metadata": {"name": name},
             "spec": {"containers": [{"name": "app", "image": "pause", "volumeMounts": mounts}],
                 "nodeSelector": selector, "volumes": volumes},
         }))
-        .unwrap();
-        self.namespaced::<Pod>()
-            .create(&PostParams::default(), &pod)
-            .await
-            .unwrap();
+        .await;
     }
 
     /// Creates a pod whose container mounts its volume `data`, with these fields of its metadata and spec.
@@ -160,16 +189,7 @@ impl World {
             let fields = fields.as_object().unwrap().clone();
             pod[part].as_object_mut().unwrap().extend(fields);
         }
-        let pod = serde_json::from_value(pod).unwrap();
-        let pods = self.namespaced::<Pod>();
-        pods.create(&PostParams::default(), &pod).await.unwrap();
-    }
-
-    pub(crate) async fn delete_pod(&self, name: &str) {
-        self.namespaced::<Pod>()
-            .delete(name, &DeleteParams::default())
-            .await
-            .unwrap();
+        self.create::<Pod>(pod).await;
     }
 
     /// Waits until `holds`, and returns the duration in simulated time.
@@ -189,15 +209,41 @@ impl World {
 
     pub(crate) async fn until_running(&self, name: &str) -> Duration {
         self.until(&format!("pod {name} running"), || async {
-            let pod = self.namespaced::<Pod>().get_opt(name).await.unwrap();
+            let pod = self.api::<Pod>().get_opt(name).await.unwrap();
             pod.and_then(|pod| pod.status?.phase).as_deref() == Some("Running")
         })
         .await
     }
 
+    pub(crate) async fn delete_pod(&self, name: &str) {
+        self.delete::<Pod>(name).await;
+    }
+
+    /// Waits until a pod is gone.
     pub(crate) async fn until_gone(&self, name: &str) {
         self.until(&format!("pod {name} gone"), || async {
-            self.namespaced::<Pod>().get_opt(name).await.unwrap().is_none()
+            self.api::<Pod>().get_opt(name).await.unwrap().is_none()
+        })
+        .await;
+    }
+
+    /// The phase of a claim that exists.
+    pub(crate) async fn claim_phase(&self, name: &str) -> Option<String> {
+        let claim = self.api::<PersistentVolumeClaim>().get_opt(name).await.unwrap();
+        claim.and_then(|claim| claim.status?.phase)
+    }
+
+    pub(crate) async fn until_bound(&self, claim: &str) {
+        self.until(&format!("claim {claim} bound"), || async {
+            self.claim_phase(claim).await.as_deref() == Some("Bound")
+        })
+        .await;
+    }
+
+    /// Waits until no volume is left, neither in the cluster nor in the driver.
+    pub(crate) async fn until_deleted(&self) {
+        self.until("volumes deleted", || async {
+            self.list::<PersistentVolume>().await.is_empty() && self.driver.state().volumes.is_empty()
         })
         .await;
     }
@@ -216,14 +262,9 @@ impl World {
 
     pub(crate) async fn attached(&self) -> BTreeSet<(String, String)> {
         let mut attached = BTreeSet::new();
-        for attachment in self
-            .all::<VolumeAttachment>()
-            .list(&ListParams::default())
-            .await
-            .unwrap()
-        {
+        for attachment in self.list::<VolumeAttachment>().await {
             let volume = attachment.spec.source.persistent_volume_name.unwrap();
-            let volume = self.all::<PersistentVolume>().get_opt(&volume).await.unwrap();
+            let volume = self.api::<PersistentVolume>().get_opt(&volume).await.unwrap();
             let claim = volume.and_then(|volume| volume.spec?.claim_ref?.name);
             attached.insert((claim.unwrap_or_default(), attachment.spec.node_name));
         }
@@ -231,16 +272,13 @@ impl World {
     }
 
     pub(crate) async fn node(&self, name: &str) -> Node {
-        self.all::<Node>().get(name).await.unwrap()
+        self.api::<Node>().get(name).await.unwrap()
     }
 
     /// Texts of the events with `reason` about an object.
     pub(crate) async fn events(&self, object: &str, reason: &str) -> Vec<String> {
-        let events = Api::<Event>::all(self.cluster.client());
+        let events = self.list::<Event>().await;
         events
-            .list(&ListParams::default())
-            .await
-            .unwrap()
             .into_iter()
             .filter(|event| event.involved_object.name.as_deref() == Some(object))
             .filter(|event| event.reason.as_deref() == Some(reason))
@@ -277,40 +315,23 @@ impl World {
             self.driver.state(),
             self.cluster.attach_detach().volumes()
         );
-        for pod in self
-            .namespaced::<Pod>()
-            .list(&ListParams::default())
-            .await
-            .unwrap()
-        {
-            text += &format!("{}\n", serde_json::to_string(&pod).unwrap());
-        }
-        for attachment in self
-            .all::<VolumeAttachment>()
-            .list(&ListParams::default())
-            .await
-            .unwrap()
-        {
-            text += &format!("{}\n", serde_json::to_string(&attachment).unwrap());
-        }
-        for claim in self
-            .namespaced::<PersistentVolumeClaim>()
-            .list(&ListParams::default())
-            .await
-            .unwrap()
-        {
-            text += &format!("{}\n", serde_json::to_string(&claim).unwrap());
-        }
-        for event in Api::<Event>::all(self.cluster.client())
-            .list(&ListParams::default())
-            .await
-            .unwrap()
-        {
+        text += &self.list_as_json::<Pod>().await;
+        text += &self.list_as_json::<VolumeAttachment>().await;
+        text += &self.list_as_json::<PersistentVolumeClaim>().await;
+        for event in self.list::<Event>().await {
             text += &format!(
                 "{:?} {:?}: {:?}\n",
                 event.involved_object.name, event.reason, event.message
             );
         }
         text
+    }
+
+    async fn list_as_json<K: Object>(&self) -> String {
+        let objects = self.list::<K>().await;
+        let lines = objects
+            .iter()
+            .map(|object| serde_json::to_string(object).unwrap() + "\n");
+        lines.collect()
     }
 }

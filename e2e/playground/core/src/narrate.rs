@@ -15,7 +15,7 @@ mod pace;
 mod source;
 
 use std::io::{IsTerminal, Write};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -28,6 +28,7 @@ use buffer::Buffer;
 pub use names::Names;
 pub(crate) use pace::Pace;
 
+use csi_e2e::mutex::lock;
 use csi_e2e::scenario::TestEnv;
 
 /// How long a line is buffered, so that a line with an earlier timestamp can be printed before it.
@@ -310,7 +311,7 @@ impl Narrator {
     }
 
     fn buffer(&self) -> MutexGuard<'_, Buffer> {
-        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.buffer)
     }
 }
 

@@ -4,7 +4,7 @@
 //! lines are paragraphs of prose, which the narration shows as headings. `docs/stories.md` describes the commands.
 
 mod command;
-mod stage;
+mod state;
 #[cfg(test)]
 mod tests;
 mod words;
@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 
-use self::command::{Command, Syntax};
-use self::stage::Stage;
+use self::command::Command;
+use self::state::StoryState;
 use self::words::{SyntaxError, Words};
 use super::LATENCY;
 use crate::narrate::Narrator;
@@ -73,7 +73,7 @@ enum Step {
         line: usize,
         text: String,
         is_action: bool,
-        command: Box<dyn Command>,
+        command: Command,
     },
 }
 
@@ -176,7 +176,12 @@ impl Story {
             if is_command {
                 let (syntax, command) = command::parse(Words::of(number, line)?, &mut setup)?;
                 setup.has_begun |= syntax.verb() != "set";
-                steps.push(Step::command(number, line.trim(), syntax, command));
+                steps.push(Step::Command {
+                    line: number,
+                    text: line.trim().to_owned(),
+                    is_action: syntax.is_action,
+                    command,
+                });
             } else if let Some(title) = line.strip_prefix("# ") {
                 if !about.is_empty() || setup.has_begun {
                     let text = "only the first line says what the story is about: remove the #".to_owned();
@@ -234,7 +239,7 @@ impl Story {
     }
 
     async fn play_steps(&self, env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> {
-        let mut stage = Stage::new(env, narrator);
+        let mut state = StoryState::new(env, narrator);
         let mut paragraphs = 0;
         for step in &self.steps {
             match step {
@@ -254,25 +259,12 @@ impl Story {
                         narrator.you(text);
                     }
                     let within = self.config.within;
-                    let run = tokio::time::timeout(within, command.run(&mut stage)).await;
+                    let run = tokio::time::timeout(within, command.run(&mut state)).await;
                     let run = run.unwrap_or_else(|_| Err(anyhow!("not done after {within:?}")));
                     run.with_context(|| format!("line {line}: {text}"))?;
                 }
             }
         }
-        stage.end().await
-    }
-}
-
-// === impl Step ===
-
-impl Step {
-    fn command(line: usize, text: &str, syntax: &Syntax, command: Box<dyn Command>) -> Self {
-        Self::Command {
-            line,
-            text: text.to_owned(),
-            is_action: syntax.is_action,
-            command,
-        }
+        state.end().await
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -24,6 +24,7 @@ use super::web::{Page, ServedPage};
 use crate::explain;
 use crate::narrate::Narrator;
 use csi_e2e::attacher::Kind;
+use csi_e2e::mutex::lock;
 use csi_e2e::scenario::test_env::force_cleanup;
 use csi_e2e::scenario::{ScenarioConfig, TestContext, TestEnv};
 
@@ -70,10 +71,7 @@ impl Drop for Screen {
 
 impl Write for Transcript {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .extend_from_slice(bytes);
+        lock(&self.0).extend_from_slice(bytes);
         Ok(bytes.len())
     }
 
@@ -178,7 +176,7 @@ pub async fn play(
         env.teardown().await
     });
     let played = stop.run_until_cancelled(played).await;
-    let text = std::mem::take(&mut *transcript.0.lock().unwrap_or_else(PoisonError::into_inner));
+    let text = std::mem::take(&mut *lock(&transcript.0));
     let written = std::io::stdout()
         .write_all(&text)
         .context("write to the terminal");

@@ -28,20 +28,16 @@ const ATTACHMENT: &str = "/volumeattachments/";
 const STATUS: &str = "-va-a/status";
 
 async fn attach(env: &mut CaseEnv, path: &'static str, body: &'static str, fault: ApiFault) -> Result<()> {
-    env.start_attacher().await?;
     inject(env, path, body, fault);
-    env.attach("a").await?;
-    env.wait_attached("a").await;
+    env.attach_and_wait("a").await?;
     env.settled().await;
     Ok(())
 }
 
 async fn remove(env: &mut CaseEnv, fault: ApiFault) -> Result<()> {
-    env.start_attacher().await?;
     env.attached().await?;
     inject(env, ATTACHMENT, "finalizers", fault);
-    env.detach("a").await?;
-    env.wait_gone("a").await;
+    env.detach_and_wait("a").await?;
     env.settled().await;
     Ok(())
 }
@@ -81,8 +77,7 @@ async fn watch_list(env: &mut CaseEnv, fault: ApiFault) -> Result<()> {
     });
     env.start_attacher().await?;
     env.attached().await?;
-    env.detach("a").await?;
-    env.wait_gone("a").await;
+    env.detach_and_wait("a").await?;
     env.settled().await;
     Ok(())
 }

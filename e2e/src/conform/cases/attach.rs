@@ -12,18 +12,14 @@ use super::super::driver::{Reply, Script, answers};
 use super::super::env::{CaseEnv, QUIET, SOON};
 
 pub(super) async fn attach_detach(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
-    env.attach("a").await?;
-    env.wait_attached("a").await;
+    env.attach_and_wait("a").await?;
     env.settled().await;
-    env.detach("a").await?;
-    env.wait_gone("a").await;
+    env.detach_and_wait("a").await?;
     env.settled().await;
     Ok(())
 }
 
 pub(super) async fn two_nodes(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.attach("a").await?;
     env.attach("b").await?;
     env.wait_attached("a").await;
@@ -33,64 +29,48 @@ pub(super) async fn two_nodes(env: &mut CaseEnv) -> Result<()> {
 }
 
 pub(super) async fn moves(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.attached().await?;
-    env.detach("a").await?;
-    env.wait_gone("a").await;
-    env.attach("b").await?;
-    env.wait_attached("b").await;
+    env.detach_and_wait("a").await?;
+    env.attach_and_wait("b").await?;
     env.settled().await;
     Ok(())
 }
 
 pub(super) async fn moves_early(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.attached().await?;
     env.attach("b").await?;
     env.wait_error("b").await;
-    env.detach("a").await?;
-    env.wait_gone("a").await;
+    env.detach_and_wait("a").await?;
     env.wait_attached("b").await;
     env.settled().await;
     Ok(())
 }
 
 pub(super) async fn again(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     for _ in 0..3 {
-        env.attach("a").await?;
-        env.wait_attached("a").await;
-        env.detach("a").await?;
-        env.wait_gone("a").await;
+        env.attach_and_wait("a").await?;
+        env.detach_and_wait("a").await?;
     }
-    env.attach("a").await?;
-    env.wait_attached("a").await;
+    env.attach_and_wait("a").await?;
     env.settled().await;
     Ok(())
 }
 
 pub(super) async fn delete_at_once(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.attach("a").await?;
-    env.detach("a").await?;
-    env.wait_gone("a").await;
-    Ok(())
+    env.detach_and_wait("a").await
 }
 
 pub(super) async fn delete_during_call(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.driver
         .script(Script::of(Method::Publish, Reply::Slow(Duration::from_millis(500))).times(1));
     env.attach("a").await?;
     env.wait_call(Method::Publish).await;
-    env.detach("a").await?;
-    env.wait_gone("a").await;
-    Ok(())
+    env.detach_and_wait("a").await
 }
 
 /// Publish answers with a code until the error is reported.
 pub(super) async fn fails<const CODE: i32>(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.driver
         .script(Script::of(Method::Publish, Reply::Fail(Code::from_i32(CODE))));
     env.attach("a").await?;
@@ -103,39 +83,31 @@ pub(super) async fn fails<const CODE: i32>(env: &mut CaseEnv) -> Result<()> {
 }
 
 pub(super) async fn hangs<const EFFECT: bool>(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.driver
         .script(Script::of(Method::Publish, Reply::Hang { effect: EFFECT }).times(1));
-    env.attach("a").await?;
-    env.wait_attached("a").await;
+    env.attach_and_wait("a").await?;
     env.settled().await;
     Ok(())
 }
 
 /// The array has published the volume, and the attacher got an error.
 pub(super) async fn fails_after_effect<const CODE: i32>(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.driver.script(Script::of(
         Method::Publish,
         Reply::FailAfterEffect(Code::from_i32(CODE)),
     ));
     env.attach("a").await?;
     env.wait_error("a").await;
-    env.detach("a").await?;
-    env.wait_gone("a").await;
-    Ok(())
+    env.detach_and_wait("a").await
 }
 
 pub(super) async fn hangs_and_deleted(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.driver
         .script(Script::of(Method::Publish, Reply::Hang { effect: true }));
     env.attach("a").await?;
     let cancelled = |contract: &Contract| answers(contract, Method::Publish, "CANCELLED") > 0;
     env.observer.wait(SOON, cancelled).await;
-    env.detach("a").await?;
-    env.wait_gone("a").await;
-    Ok(())
+    env.detach_and_wait("a").await
 }
 
 pub(super) async fn no_entry(env: &mut CaseEnv) -> Result<()> {
@@ -151,7 +123,6 @@ pub(super) async fn no_entry(env: &mut CaseEnv) -> Result<()> {
 }
 
 pub(super) async fn changed_by_others(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.attached().await?;
     env.patch_attachment("a", json!({"metadata": {"labels": {"example.com/other": "yes"}}}))
         .await?;
@@ -164,7 +135,6 @@ pub(super) async fn changed_by_others(env: &mut CaseEnv) -> Result<()> {
 
 /// The API server accepts 1,024 bytes (kubernetes, validation of VolumeError).
 pub(super) async fn message_too_long(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.driver
         .script(Script::of(Method::Publish, Reply::FailAtLength(2_000)));
     env.attach("a").await?;

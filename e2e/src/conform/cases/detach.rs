@@ -13,7 +13,6 @@ use super::super::env::{CaseEnv, QUIET, SOON};
 
 /// Unpublish answers with a code until the error is reported.
 pub(super) async fn fails<const CODE: i32>(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.attached().await?;
     env.driver
         .script(Script::of(Method::Unpublish, Reply::Fail(Code::from_i32(CODE))));
@@ -26,13 +25,10 @@ pub(super) async fn fails<const CODE: i32>(env: &mut CaseEnv) -> Result<()> {
 }
 
 pub(super) async fn hangs<const EFFECT: bool>(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.attached().await?;
     env.driver
         .script(Script::of(Method::Unpublish, Reply::Hang { effect: EFFECT }).times(1));
-    env.detach("a").await?;
-    env.wait_gone("a").await;
-    Ok(())
+    env.detach_and_wait("a").await
 }
 
 /// Deletes the VolumeAttachment and waits until unpublishes were refused three times, or it is gone.
@@ -55,14 +51,12 @@ fn refuse() -> Script {
 }
 
 pub(super) async fn not_found(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.attached().await?;
     env.driver.script(refuse());
     refused(env).await
 }
 
 pub(super) async fn not_found_no_driver(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.attached().await?;
     env.register("a", None).await?;
     env.driver.script(refuse());
@@ -81,7 +75,6 @@ async fn rename(env: &CaseEnv) -> Result<String> {
 }
 
 pub(super) async fn not_found_other_id(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.attached().await?;
     rename(env).await?;
     env.driver.script(refuse());
@@ -89,7 +82,6 @@ pub(super) async fn not_found_other_id(env: &mut CaseEnv) -> Result<()> {
 }
 
 pub(super) async fn not_found_no_secret(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.attached().await?;
     env.cluster.script(ApiScript {
         path: "/secrets/",
@@ -103,17 +95,13 @@ pub(super) async fn not_found_no_secret(env: &mut CaseEnv) -> Result<()> {
 }
 
 pub(super) async fn not_found_once_other_id(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.attached().await?;
     rename(env).await?;
     env.driver.script(refuse().node(&env.node_id("a")).times(1));
-    env.detach("a").await?;
-    env.wait_gone("a").await;
-    Ok(())
+    env.detach_and_wait("a").await
 }
 
 pub(super) async fn not_found_no_node(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.attached().await?;
     env.delete_csi_node("a").await?;
     env.driver.script(refuse());
@@ -122,17 +110,13 @@ pub(super) async fn not_found_no_node(env: &mut CaseEnv) -> Result<()> {
 
 /// Unpublishing the present ID alone leaves the volume on the recorded one.
 pub(super) async fn other_id(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.attached().await?;
     rename(env).await?;
-    env.detach("a").await?;
-    env.wait_gone("a").await;
-    Ok(())
+    env.detach_and_wait("a").await
 }
 
 /// As the Go sidecar leaves a VolumeAttachment (issue 21 of docs/go-sidecar.md).
 pub(super) async fn attached_error_other_id(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.attached().await?;
     let id = rename(env).await?;
     env.driver
@@ -148,25 +132,18 @@ pub(super) async fn attached_error_other_id(env: &mut CaseEnv) -> Result<()> {
 }
 
 pub(super) async fn no_node(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.attached().await?;
     env.delete_csi_node("a").await?;
-    env.detach("a").await?;
-    env.wait_gone("a").await;
-    Ok(())
+    env.detach_and_wait("a").await
 }
 
 pub(super) async fn no_driver(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.attached().await?;
     env.register("a", None).await?;
-    env.detach("a").await?;
-    env.wait_gone("a").await;
-    Ok(())
+    env.detach_and_wait("a").await
 }
 
 pub(super) async fn other_finalizer(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.attached().await?;
     let mut finalizers = vec![env.cluster.finalizer.clone()];
     finalizers.push("example.com/hold".to_owned());

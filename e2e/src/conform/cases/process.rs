@@ -34,8 +34,7 @@ pub(super) async fn leader_killed(env: &mut CaseEnv) -> Result<()> {
     env.detach("a").await?;
     leader(env, HAND_OVER, Some(&name)).await?;
     env.wait_gone("a").await;
-    env.attach("b").await?;
-    env.wait_attached("b").await;
+    env.attach_and_wait("b").await?;
     env.settled().await;
     Ok(())
 }
@@ -50,14 +49,12 @@ pub(super) async fn leader_suspended(env: &mut CaseEnv) -> Result<()> {
     env.detach("a").await?;
     env.attachers[number].resume()?;
     env.wait_gone("a").await;
-    env.attach("b").await?;
-    env.wait_attached("b").await;
+    env.attach_and_wait("b").await?;
     env.settled().await;
     Ok(())
 }
 
 pub(super) async fn driver_loses_publish(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.attached().await?;
     env.driver.restart_with("-PUBLISH_UNPUBLISH_VOLUME")?;
     env.wait("a", QUIET * 2, |version| {
@@ -70,7 +67,6 @@ pub(super) async fn driver_loses_publish(env: &mut CaseEnv) -> Result<()> {
 }
 
 pub(super) async fn driver_loses_publish_detach(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.attached().await?;
     env.driver.restart_with("-PUBLISH_UNPUBLISH_VOLUME")?;
     env.detach("a").await?;
@@ -81,28 +77,21 @@ pub(super) async fn driver_loses_publish_detach(env: &mut CaseEnv) -> Result<()>
 }
 
 pub(super) async fn driver_without_publish(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
-    env.attach("a").await?;
-    env.wait_attached("a").await;
+    env.attach_and_wait("a").await?;
     env.settled().await;
-    env.detach("a").await?;
-    env.wait_gone("a").await;
-    Ok(())
+    env.detach_and_wait("a").await
 }
 
 pub(super) async fn driver_restarts(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.attached().await?;
     env.driver.down();
     env.driver.up()?;
-    env.detach("a").await?;
-    env.wait_gone("a").await;
+    env.detach_and_wait("a").await?;
     env.settled().await;
     Ok(())
 }
 
 pub(super) async fn driver_down_at_attach(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.driver.down();
     env.attach("a").await?;
     env.wait("a", QUIET, |version| {
@@ -116,7 +105,6 @@ pub(super) async fn driver_down_at_attach(env: &mut CaseEnv) -> Result<()> {
 }
 
 pub(super) async fn driver_down_at_detach(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.attached().await?;
     env.driver.down();
     env.detach("a").await?;
@@ -128,7 +116,6 @@ pub(super) async fn driver_down_at_detach(env: &mut CaseEnv) -> Result<()> {
 
 /// Drivers with LIST_VOLUMES_PUBLISHED_NODES report it, and the attacher publishes again.
 pub(super) async fn array_loses_volume(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.attached().await?;
     let id = env.node_id("a");
     env.driver
@@ -141,7 +128,6 @@ pub(super) async fn array_loses_volume(env: &mut CaseEnv) -> Result<()> {
 }
 
 pub(super) async fn attacher_restarts(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.attached().await?;
     env.restart_attacher().await?;
     env.attach("b").await?;
@@ -151,7 +137,6 @@ pub(super) async fn attacher_restarts(env: &mut CaseEnv) -> Result<()> {
 }
 
 pub(super) async fn killed_in_publish(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.driver
         .script(Script::of(Method::Publish, Reply::Hang { effect: true }).times(1));
     env.attach("a").await?;
@@ -163,7 +148,6 @@ pub(super) async fn killed_in_publish(env: &mut CaseEnv) -> Result<()> {
 }
 
 pub(super) async fn killed_in_unpublish(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.attached().await?;
     env.driver
         .script(Script::of(Method::Unpublish, Reply::Hang { effect: false }).times(1));
@@ -175,7 +159,6 @@ pub(super) async fn killed_in_unpublish(env: &mut CaseEnv) -> Result<()> {
 }
 
 pub(super) async fn down_at_delete(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.attached().await?;
     env.crash_attacher().await?;
     env.detach("a").await?;
@@ -185,7 +168,6 @@ pub(super) async fn down_at_delete(env: &mut CaseEnv) -> Result<()> {
 }
 
 pub(super) async fn killed_then_deleted(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.driver
         .script(Script::of(Method::Publish, Reply::Hang { effect: true }).times(1));
     env.attach("a").await?;

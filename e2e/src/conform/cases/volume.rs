@@ -6,7 +6,6 @@ use attacher_contract::Contract;
 use super::super::env::{CaseEnv, QUIET};
 
 pub(super) async fn deleted_early(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.attached().await?;
     env.delete_volume().await?;
     let loses = |contract: &Contract| {
@@ -14,9 +13,7 @@ pub(super) async fn deleted_early(env: &mut CaseEnv) -> Result<()> {
         volumes.any(|volume| volume.finalizers == 0)
     };
     env.observer.wait(QUIET, loses).await;
-    env.detach("a").await?;
-    env.wait_gone("a").await;
-    Ok(())
+    env.detach_and_wait("a").await
 }
 
 pub(super) async fn secret_late(env: &mut CaseEnv) -> Result<()> {
@@ -32,7 +29,6 @@ pub(super) async fn secret_late(env: &mut CaseEnv) -> Result<()> {
 }
 
 pub(super) async fn foreign(env: &mut CaseEnv) -> Result<()> {
-    env.start_attacher().await?;
     env.attach("a").await?;
     env.wait("a", QUIET, |version| {
         version.is_some_and(|version| version.attach_error.is_some() || version.attached)

@@ -1,8 +1,9 @@
 //! Small pieces of observations: volumes `vol` and `shared`, nodes `a` and `b`.
 
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, PersistentVolume, PersistentVolumeSpec};
 use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeAttachmentStatus, VolumeError};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
 use kube::ResourceExt;
 
 use super::*;
@@ -46,6 +47,7 @@ pub(super) fn unpublish(volume: &str, node: &str, second: i64) -> Call {
 
 fn call(method: &str, volume: &str, node: &str, second: i64) -> Call {
     Call {
+        by: None,
         method: method.to_owned(),
         volume: volume.to_owned(),
         node: node.to_owned(),
@@ -125,6 +127,25 @@ pub(super) fn seen<K: ResourceExt>(mut object: K, second: i64) -> WatchEvent<K> 
         at: at(second),
         gone: false,
         object,
+    }
+}
+
+/// A version of the Lease, for ten seconds.
+pub(super) fn lease(holder: &str, second: i64) -> WatchEvent<Lease> {
+    let spec = LeaseSpec {
+        holder_identity: Some(holder.to_owned()),
+        lease_duration_seconds: Some(10),
+        renew_time: Some(MicroTime(at(second))),
+        ..LeaseSpec::default()
+    };
+    let lease = Lease {
+        metadata: mk_meta("s", "lease"),
+        spec: Some(spec),
+    };
+    // Watches are late.
+    WatchEvent {
+        at: at(second + 2),
+        ..seen(lease, second)
     }
 }
 

@@ -31,7 +31,7 @@ pub(super) struct ExplainCli {
 
 /// Credentials of the request.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Reader {
+pub(super) enum Account {
     /// The account for explanations.
     Explain,
     /// An account with an attacher's permissions, which may not read pods, claims and nodes.
@@ -135,7 +135,7 @@ impl ExplainCli {
         };
         let what = format!("{object} to be explained as {expected:?}");
         wait::poll(STEP_TIMEOUT, &what, || async {
-            let output = self.run_json(Reader::Explain, env, &object).await?;
+            let output = self.run_json(Account::Explain, env, &object).await?;
             if !expected.is_met_by(&output) {
                 return Ok(Progress::Pending(format!("{output:#?}")));
             }
@@ -151,11 +151,11 @@ impl ExplainCli {
     /// Runs explain once, with JSON output.
     pub(super) async fn run_json(
         &self,
-        reader: Reader,
+        account: Account,
         env: &TestEnv<'_>,
         object: &str,
     ) -> Result<CliOutput> {
-        let output = self.run(reader, env, object, "json").await?;
+        let output = self.run(account, env, object, "json").await?;
         let code = output
             .status
             .code()
@@ -169,14 +169,14 @@ impl ExplainCli {
 
     /// Runs explain once, with text output.
     pub(super) async fn read(&self, env: &TestEnv<'_>, object: &str) -> Result<String> {
-        let output = self.run(Reader::Explain, env, object, "text").await?;
+        let output = self.run(Account::Explain, env, object, "text").await?;
         String::from_utf8(output.stdout).context("an explanation must be text")
     }
 
-    async fn run(&self, reader: Reader, env: &TestEnv<'_>, object: &str, form: &str) -> Result<Output> {
-        let kubeconfig = match reader {
-            Reader::Explain => &self.kubeconfig,
-            Reader::Unprivileged => &self.unprivileged,
+    async fn run(&self, account: Account, env: &TestEnv<'_>, object: &str, form: &str) -> Result<Output> {
+        let kubeconfig = match account {
+            Account::Explain => &self.kubeconfig,
+            Account::Unprivileged => &self.unprivileged,
         };
         let mut command = Command::new(&self.program);
         let (marker, value) = env.ctx().run().marker();

@@ -5,15 +5,16 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::Patch;
 use serde_json::json;
 
 use super::super::failure_events::wait_for_event;
 use super::super::test_env::{A, B, STEP_TIMEOUT, ScenarioConfig, TestEnv, TestVolume};
 use super::super::{ExpectedOutcome, KnownIssue, Scenario};
-use super::explain_cli::{ExplainCli, Reader};
+use super::explain_cli::{Account, ExplainCli};
 use crate::driver::journal::UNPUBLISH;
 use crate::fixture::Access;
+use crate::objects;
 
 pub(in super::super) const SHARED_NODE_ID: Scenario = Scenario {
     name: "node-ids-shared",
@@ -92,9 +93,7 @@ async fn unattached(env: &mut TestEnv<'_>) -> Result<()> {
     env.expect_lost_object(&uid);
     let attachments = Api::<VolumeAttachment>::all(env.client());
     let lost = Patch::Merge(json!({"metadata": {"finalizers": null}}));
-    attachments
-        .patch(&volume.pv, &PatchParams::default(), &lost)
-        .await?;
+    objects::patch(&attachments, &volume.pv, &lost).await?;
     env.delete_attachment(&volume.pv).await?;
     env.attacher.revive().await?;
     let reason = "PublishedWithoutAttachment";
@@ -119,7 +118,11 @@ async fn unattached(env: &mut TestEnv<'_>) -> Result<()> {
 
 /// The plugin shows the message of the attacher's Event.
 async fn is_explained(env: &TestEnv<'_>, cli: &ExplainCli, object: &str, message: &str) -> Result<()> {
-    let explained = cli.run_json(Reader::Explain, env, object).await?.json.to_string();
+    let explained = cli
+        .run_json(Account::Explain, env, object)
+        .await?
+        .json
+        .to_string();
     ensure!(
         explained.contains(message),
         "{object} is explained as {explained}"

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeAttachmentStatus, VolumeError};
 use kube::Api;
-use kube::api::{DeleteParams, PostParams};
 
 use super::{A, B, STEP_TIMEOUT, TestEnv, TestVolume};
 use crate::attacher::Kind;
 use crate::driver::fault::{FaultRule, Method};
 use crate::driver::journal::{PUBLISH, UNPUBLISH};
 use crate::fixture::mk_attachment;
+use crate::objects;
 use crate::wait::{self, Progress};
 
 // === impl TestEnv ===
@@ -20,21 +20,15 @@ impl TestEnv<'_> {
     /// Creates an attachment of the PersistentVolume to the node, named as the volume is.
     pub async fn create_attachment(&self, pv: &str, node: usize) -> Result<()> {
         let attachment = mk_attachment(&self.prefix, pv, self.driver.name(), pv, self.node(node).name());
-        Api::<VolumeAttachment>::all(self.client())
-            .create(&PostParams::default(), &attachment)
+        objects::create(&Api::<VolumeAttachment>::all(self.client()), &attachment)
             .await
-            .with_context(|| format!("make the attachment {pv}"))?;
-        Ok(())
+            .map(drop)
     }
 
     /// Deletes an attachment, without waiting.
     pub async fn delete_attachment(&self, attachment: &str) -> Result<()> {
         let attachments = Api::<VolumeAttachment>::all(self.client());
-        attachments
-            .delete(attachment, &DeleteParams::default())
-            .await
-            .with_context(|| format!("delete the attachment {attachment}"))?;
-        Ok(())
+        objects::delete(&attachments, attachment).await
     }
 
     /// Waits until the attachment is attached or has an attachError. Takes longer if the attacher's cache does not have the

@@ -1,14 +1,15 @@
 //! Lost and reregistered nodes of a test environment, and volumes that the array loses.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
-use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{ObjectMeta, Patch};
 use serde_json::{Value, json};
 
 use super::{STEP_TIMEOUT, TestEnv, TestVolume};
 use crate::fixture::OUT_OF_SERVICE;
+use crate::objects;
 use crate::wait;
 
 // === impl TestEnv ===
@@ -67,11 +68,9 @@ impl TestEnv<'_> {
             "lastHeartbeatTime": now, "lastTransitionTime": now,
         });
         let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
-        Api::<Node>::all(self.client())
-            .patch_status(name, &PatchParams::default(), &patch)
+        objects::patch_status(&Api::<Node>::all(self.client()), name, &patch)
             .await
-            .with_context(|| format!("report node {name} not ready"))?;
-        Ok(())
+            .map(drop)
     }
 
     /// Deletes the Node, as a cloud controller manager does for a deleted machine. Once its pods are deleted too, the
@@ -83,21 +82,14 @@ impl TestEnv<'_> {
         // The attach/detach controller uses the last status of a deleted node, and would wait six minutes for the
         // unmount.
         let unused = Patch::Strategic(json!({"status": {"volumesInUse": []}}));
-        nodes
-            .patch_status(&name, &PatchParams::default(), &unused)
-            .await
-            .with_context(|| format!("report node {name} without volumes"))?;
+        objects::patch_status(&nodes, &name, &unused).await?;
         self.delete_node(node).await
     }
 
     /// Deletes the Node object, whose last status may report volumes in use.
     pub async fn delete_node(&self, node: usize) -> Result<()> {
         let name = self.node(node).name();
-        Api::<Node>::all(self.client())
-            .delete(name, &DeleteParams::default())
-            .await
-            .with_context(|| format!("delete node {name}"))?;
-        Ok(())
+        objects::delete(&Api::<Node>::all(self.client()), name).await
     }
 
     /// Deletes the Node object and creates it again with the status that its running kubelet reports.
@@ -115,11 +107,7 @@ impl TestEnv<'_> {
         new.status.get_or_insert_default().volumes_attached = None;
         self.delete_node(node).await?;
         wait::for_absence(&nodes, name, STEP_TIMEOUT, "the Node to be deleted").await?;
-        nodes
-            .create(&PostParams::default(), &new)
-            .await
-            .with_context(|| format!("create node {name} again"))?;
-        Ok(())
+        objects::create(&nodes, &new).await.map(drop)
     }
 
     /// Expects the volume to be detached from the node although it is mounted there, from now on.
@@ -163,10 +151,8 @@ impl TestEnv<'_> {
     async fn set_taints(&self, node: usize, taints: Value) -> Result<()> {
         let name = self.node(node).name();
         let patch = Patch::Merge(json!({"spec": {"taints": taints}}));
-        Api::<Node>::all(self.client())
-            .patch(name, &PatchParams::default(), &patch)
+        objects::patch(&Api::<Node>::all(self.client()), name, &patch)
             .await
-            .with_context(|| format!("taint node {name}"))?;
-        Ok(())
+            .map(drop)
     }
 }

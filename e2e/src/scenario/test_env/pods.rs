@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::{Event, Pod, Toleration};
-use kube::api::{DeleteParams, PostParams};
+use kube::Api;
+use kube::api::DeleteParams;
 use kube::runtime::watcher;
-use kube::{Api, ResourceExt};
 
 use super::{STEP_TIMEOUT, TestEnv, TestVolume};
-use crate::fixture::mk_pod;
+use crate::fixture::{Access, mk_pod};
+use crate::objects;
 use crate::wait::{self, Progress};
 
 // === impl TestEnv ===
@@ -18,6 +19,14 @@ impl TestEnv<'_> {
     /// Creates a pod with these volumes that the scheduler must bind to the node.
     pub async fn pod(&self, name: &str, node: usize, volumes: &[&TestVolume]) -> Result<()> {
         self.pod_for(name, self.node(node).name(), volumes).await
+    }
+
+    /// Creates a single-node volume and a pod with it, and waits until the pod runs.
+    pub async fn running_pod(&mut self, name: &str, node: usize, volume: &str) -> Result<TestVolume> {
+        let volume = self.volume(volume, Access::OneNode).await?;
+        self.pod(name, node, &[&volume]).await?;
+        self.wait_until_running(name, STEP_TIMEOUT).await?;
+        Ok(volume)
     }
 
     /// Creates a pod with these volumes that fits on no node.
@@ -34,11 +43,7 @@ impl TestEnv<'_> {
 
     /// Creates a pod.
     pub async fn create_pod(&self, pod: &Pod) -> Result<()> {
-        self.pods()
-            .create(&PostParams::default(), pod)
-            .await
-            .with_context(|| format!("make the pod {}", pod.name_any()))?;
-        Ok(())
+        objects::create(&self.pods(), pod).await.map(drop)
     }
 
     async fn pod_for(&self, name: &str, node: &str, volumes: &[&TestVolume]) -> Result<()> {
@@ -57,11 +62,7 @@ impl TestEnv<'_> {
 
     /// Deletes a pod, without waiting.
     pub async fn delete_pod(&self, name: &str) -> Result<()> {
-        self.pods()
-            .delete(name, &DeleteParams::default())
-            .await
-            .with_context(|| format!("delete the pod {name}"))?;
-        Ok(())
+        objects::delete(&self.pods(), name).await
     }
 
     /// Makes the containers of a running pod exit with this code, and waits for the phase.

@@ -7,13 +7,14 @@ use anyhow::{Context, Result};
 use embedded_cluster::driver_connection::DriverConnection;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
-use kube::api::{Patch, PatchParams, PostParams};
-use kube::{Api, ResourceExt};
+use kube::Api;
+use kube::api::Patch;
 use serde_json::json;
 
 use super::{SECRET, STEP_TIMEOUT, TestEnv, TestVolume};
 use crate::cluster::Provisioner;
 use crate::fixture::{Access, SCENARIO_LABEL, mk_claim_of_class, mk_storage_class};
+use crate::objects;
 use crate::process::{Process, Spec};
 use crate::toolchain::Peer;
 use crate::wait::{self, Progress};
@@ -131,10 +132,7 @@ impl TestEnv<'_> {
         let name = format!("{}-{name}", self.prefix);
         let mut class = mk_storage_class(&self.prefix, &name, self.driver.name(), binding_mode, SECRET);
         class.reclaim_policy = Some(reclaim_policy.to_owned());
-        Api::<StorageClass>::all(self.client())
-            .create(&PostParams::default(), &class)
-            .await
-            .with_context(|| format!("create the StorageClass {name}"))?;
+        objects::create(&Api::<StorageClass>::all(self.client()), &class).await?;
         Ok(name)
     }
 
@@ -146,11 +144,7 @@ impl TestEnv<'_> {
 
     /// Creates a claim.
     pub async fn create_claim(&self, claim: &PersistentVolumeClaim) -> Result<()> {
-        self.claims()
-            .create(&PostParams::default(), claim)
-            .await
-            .with_context(|| format!("create the claim {}", claim.name_any()))?;
-        Ok(())
+        objects::create(&self.claims(), claim).await.map(drop)
     }
 
     /// Waits until a volume was provisioned for the claim and bound to it.
@@ -167,10 +161,7 @@ impl TestEnv<'_> {
         .await?;
         // The provisioner does not label its objects, and the test environment finds objects by their label.
         let label = Patch::Merge(json!({"metadata": {"labels": {SCENARIO_LABEL: self.prefix}}}));
-        let labelled = Api::<PersistentVolume>::all(self.client())
-            .patch(&pv, &PatchParams::default(), &label)
-            .await
-            .with_context(|| format!("label the volume {pv}"))?;
+        let labelled = objects::patch(&Api::<PersistentVolume>::all(self.client()), &pv, &label).await?;
         let source = labelled.spec.and_then(|spec| spec.csi);
         let volume = TestVolume {
             pv: pv.clone(),

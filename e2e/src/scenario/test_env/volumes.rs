@@ -8,7 +8,7 @@ use embedded_cluster::volume::attachment_name;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeError};
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -18,6 +18,7 @@ use crate::fixture::{
     Access, BIND_COMPLETED, CAPACITY, SCENARIO_LABEL, VolumeSource, into_ebs_volume, mk_claim, mk_meta,
     mk_persistent_volume,
 };
+use crate::objects;
 use crate::wait::{self, Progress};
 
 /// Volumes that are created concurrently.
@@ -80,11 +81,9 @@ impl TestEnv<'_> {
             spec: Some(serde_json::from_value(spec).context("understand the volume's spec")?),
             ..PersistentVolume::default()
         };
-        Api::<PersistentVolume>::all(self.client())
-            .create(&PostParams::default(), &volume)
+        objects::create(&Api::<PersistentVolume>::all(self.client()), &volume)
             .await
-            .with_context(|| format!("make the volume {name}"))?;
-        Ok(())
+            .map(drop)
     }
 
     /// Creates a volume like [`Self::unbound_volume`] and a PersistentVolume for it like
@@ -186,10 +185,11 @@ impl TestEnv<'_> {
     ) -> Result<TestVolume> {
         let pv = format!("{}-{name}", self.prefix);
         let made = self.driver.create_volume(&pv, access).await?;
-        let claim = Api::<PersistentVolumeClaim>::namespaced(self.client(), &self.prefix)
-            .create(&PostParams::default(), &mk_claim(&self.prefix, name, &pv, access))
-            .await
-            .with_context(|| format!("make the claim {name}"))?;
+        let claim = objects::create(
+            &Api::<PersistentVolumeClaim>::namespaced(self.client(), &self.prefix),
+            &mk_claim(&self.prefix, name, &pv, access),
+        )
+        .await?;
         let source = VolumeSource {
             driver: self.driver.name().to_owned(),
             handle: made.volume_id.clone(),
@@ -197,13 +197,11 @@ impl TestEnv<'_> {
             access,
             publish_secret: Some((self.prefix.clone(), SECRET.to_owned())),
         };
-        Api::<PersistentVolume>::all(self.client())
-            .create(
-                &PostParams::default(),
-                &change(mk_persistent_volume(&self.prefix, &pv, &source, &claim)),
-            )
-            .await
-            .with_context(|| format!("make the volume {pv}"))?;
+        objects::create(
+            &Api::<PersistentVolume>::all(self.client()),
+            &change(mk_persistent_volume(&self.prefix, &pv, &source, &claim)),
+        )
+        .await?;
         Ok(TestVolume {
             pv,
             claim: name.to_owned(),
@@ -234,15 +232,13 @@ impl TestEnv<'_> {
     /// Deletes the PersistentVolume, without waiting.
     pub async fn delete_persistent_volume(&self, volume: &TestVolume) -> Result<()> {
         let volumes = Api::<PersistentVolume>::all(self.client());
-        volumes.delete(&volume.pv, &DeleteParams::default()).await?;
-        Ok(())
+        objects::delete(&volumes, &volume.pv).await
     }
 
     /// Deletes the claim, without waiting.
     pub async fn delete_claim(&self, volume: &TestVolume) -> Result<()> {
         let claims = Api::<PersistentVolumeClaim>::namespaced(self.client(), &self.prefix);
-        claims.delete(&volume.claim, &DeleteParams::default()).await?;
-        Ok(())
+        objects::delete(&claims, &volume.claim).await
     }
 
     /// Waits until `condition` holds for the PersistentVolume, which is `None` once it is gone.

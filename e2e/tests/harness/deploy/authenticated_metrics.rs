@@ -16,19 +16,14 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::PostParams;
 use kube::client::Body;
 use kube::{Api, Client, Config};
-use libtest_mimic::Trial;
 
 use super::DEADLINE;
 use super::program::{ATTACHER, expanded, probe_succeeds};
 use super::shape::Shape;
-use crate::{Harness, trial};
+use crate::Harness;
 
-pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
-    vec![trial(
-        harness,
-        "deploy::api_server_decides_who_reads_metrics",
-        api_server_decides_who_reads_metrics,
-    )]
+trials! { "deploy":
+    api_server_decides_who_reads_metrics,
 }
 
 /// Runs csi-attacher with the flags and the account of the component. Its users are ServiceAccounts with and without the role.
@@ -67,7 +62,7 @@ async fn api_server_decides_who_reads_metrics(harness: Arc<Harness>) -> Result<(
     let mut config = Config::new(format!("https://{pages}").parse()?);
     config.root_cert = Some(vec![pair.cert.der().to_vec()]);
     config.default_retry = false;
-    let reader = Reader(Client::try_from(config)?);
+    let metrics = MetricsClient(Client::try_from(config)?);
     let (permitted, other) = (
         token(cluster, &namespace, "reader").await?,
         token(cluster, &namespace, "default").await?,
@@ -80,7 +75,7 @@ async fn api_server_decides_who_reads_metrics(harness: Arc<Harness>) -> Result<(
         ("/statusz", permitted.as_str(), 200),
         ("/", permitted.as_str(), 403),
     ] {
-        let reached = attacher.while_alive(reader.reaches(path, token, status));
+        let reached = attacher.while_alive(metrics.reaches(path, token, status));
         reached
             .await
             .with_context(|| format!("the attacher logged {}", attacher.log_tail(10)))?;
@@ -158,9 +153,9 @@ async fn token(cluster: &Cluster, namespace: &str, account: &str) -> Result<Stri
     status.context("the TokenRequest must have a token")
 }
 
-struct Reader(Client);
+struct MetricsClient(Client);
 
-impl Reader {
+impl MetricsClient {
     /// Waits for this status: the API server reads bindings from a watch, and the attacher caches refusals for 10 s.
     async fn reaches(&self, path: &str, token: &str, status: u16) -> Result<()> {
         wait::poll(DEADLINE, &format!("{path} to respond with {status}"), || async {

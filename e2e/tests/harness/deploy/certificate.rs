@@ -17,7 +17,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 use kube::api::DynamicObject;
-use libtest_mimic::Trial;
 use tokio::process::Command;
 use verdict::Requirement::Program;
 
@@ -25,23 +24,13 @@ use super::driver::kind;
 use super::shape::Shape;
 use super::sidecars::METADATA;
 use super::{container_of_image, kinds, of_kind, only_namespaces, selects, template};
-use crate::{Harness, trial};
+use crate::Harness;
 
 const OVERLAY: &str = "mock-driver-snapshot-metadata";
 
-pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
-    vec![
-        trial(
-            harness,
-            "deploy::address_of_snapshot_metadata_selects_the_sidecar",
-            address_selects_the_sidecar,
-        ),
-        trial(
-            harness,
-            "deploy::certificate_of_snapshot_metadata_is_valid_for_its_address_only",
-            certificate_is_valid,
-        ),
-    ]
+trials! { "deploy":
+    address_of_snapshot_metadata_selects_the_sidecar,
+    certificate_of_snapshot_metadata_is_valid_for_its_address_only,
 }
 
 /// Output of the script.
@@ -106,7 +95,7 @@ impl Made {
 }
 
 /// Address, Service, pod, port and files match.
-async fn address_selects_the_sidecar(harness: Arc<Harness>) -> Result<()> {
+async fn address_of_snapshot_metadata_selects_the_sidecar(harness: Arc<Harness>) -> Result<()> {
     let (cluster, _shared) = (harness.cluster().await?, harness.control_plane_lock.read().await);
     kinds::install(cluster).await?;
     let yaml = Shape::overlay(OVERLAY).build(&harness).await?;
@@ -203,7 +192,7 @@ fn files_of(pod: &PodSpec, secret: &str) -> Result<std::path::PathBuf> {
 }
 
 /// Verifies the certificate with openssl as a TLS client does, here and in another namespace.
-async fn certificate_is_valid(harness: Arc<Harness>) -> Result<()> {
+async fn certificate_of_snapshot_metadata_is_valid_for_its_address_only(harness: Arc<Harness>) -> Result<()> {
     // Maximum length of a DNS label.
     let long = "n".repeat(63);
     for (number, args) in [vec![], vec![long.as_str(), "another-service"]]

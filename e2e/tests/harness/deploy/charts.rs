@@ -5,11 +5,10 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use csi_e2e::process::stdout_of;
 use csi_e2e::toolchain::workspace_root;
-use libtest_mimic::Trial;
 use tokio::process::Command;
 
 use super::kinds;
-use crate::{Harness, trial};
+use crate::Harness;
 
 const NAMESPACE: &str = "charts";
 /// Charts below `deploy/charts`, with options of Helm: the default values, and every optional part.
@@ -33,16 +32,12 @@ const RELEASES: [(&str, &[&str]); 4] = [
     ),
 ];
 
-pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
-    vec![trial(
-        harness,
-        "deploy::charts_are_accepted_by_the_api_server",
-        charts_are_accepted,
-    )]
+trials! { "deploy":
+    charts_are_accepted_by_the_api_server,
 }
 
 /// With strict field validation, without storing the objects.
-async fn charts_are_accepted(harness: Arc<Harness>) -> Result<()> {
+async fn charts_are_accepted_by_the_api_server(harness: Arc<Harness>) -> Result<()> {
     let helm = harness.toolchain.helm().await?;
     let (cluster, _shared) = (harness.cluster().await?, harness.control_plane_lock.read().await);
     kinds::install(cluster).await?;

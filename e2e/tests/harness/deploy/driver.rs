@@ -28,14 +28,13 @@ use k8s_openapi::api::core::v1::Container;
 use k8s_openapi::api::storage::v1::{CSIDriver, StorageClass, VolumeAttributesClass};
 use kube::ResourceExt;
 use kube::api::DynamicObject;
-use libtest_mimic::Trial;
 use tokio::process::Command;
 use tonic::transport::Channel;
 
 use super::program::{NODE, expanded};
 use super::shape::{Shape, Workload};
 use super::{DEADLINE, kinds, of_kind};
-use crate::{Harness, trial};
+use crate::Harness;
 
 /// Prefix of StorageClass parameters for the sidecar.
 const FOR_THE_SIDECAR: &str = "csi.storage.k8s.io/";
@@ -44,29 +43,11 @@ const REGISTRY: &str = "var/lib/kubelet/plugins_registry";
 /// Large enough for each filesystem.
 pub(super) const BYTES: i64 = 512 << 20;
 
-pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
-    vec![
-        trial(
-            harness,
-            "deploy::mock_driver_serves_its_classes_on_controller_and_node",
-            the_driver_serves_its_classes,
-        ),
-        trial(
-            harness,
-            "deploy::examples_are_accepted_and_name_existing_classes",
-            examples_are_accepted,
-        ),
-        trial(
-            harness,
-            "deploy::startup_probes_of_the_driver_outlast_its_lock_timeout",
-            startup_probes_outlast_the_lock_timeout,
-        ),
-        trial(
-            harness,
-            "deploy::nodes_of_kind_share_the_folder_that_the_driver_uses",
-            nodes_of_kind_share_a_folder,
-        ),
-    ]
+trials! { "deploy":
+    mock_driver_serves_its_classes_on_controller_and_node,
+    examples_are_accepted_and_name_existing_classes,
+    startup_probes_of_the_driver_outlast_its_lock_timeout,
+    nodes_of_kind_share_the_folder_that_the_driver_uses,
 }
 
 /// Default of the driver's `--lock-timeout`, in seconds.
@@ -74,7 +55,7 @@ const LOCK_TIMEOUT: i32 = 60;
 
 /// The driver binds its admin socket, which the probes use, only after it has its locks. The charts have the same probes, which
 /// another test compares.
-async fn startup_probes_outlast_the_lock_timeout(harness: Arc<Harness>) -> Result<()> {
+async fn startup_probes_of_the_driver_outlast_its_lock_timeout(harness: Arc<Harness>) -> Result<()> {
     let mut checked = 0;
     for shape in Shape::all()? {
         for workload in shape.workloads(&harness).await? {
@@ -189,7 +170,7 @@ impl RunningDriver {
 
 /// The driver supports every StorageClass, a volume of each reaches a pod's path, and all objects use the
 /// driver's name.
-async fn the_driver_serves_its_classes(harness: Arc<Harness>) -> Result<()> {
+async fn mock_driver_serves_its_classes_on_controller_and_node(harness: Arc<Harness>) -> Result<()> {
     let objects = manifest::parse(&whole_driver().build(&harness).await?)?;
     let driver = RunningDriver::start(&harness, "mock").await?;
     let name = IdentityClient::new(driver.identity.clone())
@@ -389,7 +370,7 @@ pub(super) async fn reaches_a_pod(driver: &RunningDriver, volume: &Provisioned) 
 }
 
 /// The API server accepts the objects in any namespace, and the objects that they refer to exist.
-async fn examples_are_accepted(harness: Arc<Harness>) -> Result<()> {
+async fn examples_are_accepted_and_name_existing_classes(harness: Arc<Harness>) -> Result<()> {
     let (cluster, _shared) = (harness.cluster().await?, harness.control_plane_lock.read().await);
     kinds::install(cluster).await?;
     cluster.create_namespace("deploy-examples").await?;
@@ -460,7 +441,7 @@ fn named(object: &DynamicObject) -> Vec<(&'static str, String)> {
     named
 }
 
-async fn nodes_of_kind_share_a_folder(harness: Arc<Harness>) -> Result<()> {
+async fn nodes_of_kind_share_the_folder_that_the_driver_uses(harness: Arc<Harness>) -> Result<()> {
     let file = csi_e2e::toolchain::workspace_root().join("deploy/kind/cluster.yaml");
     let cluster: serde_json::Value = serde_saphyr::from_str(&std::fs::read_to_string(file)?)?;
     let nodes = cluster["nodes"].as_array().context("a cluster must have nodes")?;

@@ -8,12 +8,12 @@ use csi_e2e::wait::{self, Progress};
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
-use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
 use super::DEADLINE;
 use super::shape::Shape;
-use crate::{Harness, trial};
+use crate::Harness;
+use csi_e2e::objects;
 
 const VOLUME: &str = "apiVersion: v1
 kind: PersistentVolume
@@ -28,15 +28,11 @@ spec:
   csi: {driver: example.com, volumeHandle: v}
 ";
 
-pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
-    vec![trial(
-        harness,
-        "deploy::policy_allows_the_attachers_finalizer_only",
-        policy_allows_the_finalizer_only,
-    )]
+trials! { "deploy":
+    policy_allows_the_attachers_finalizer_only,
 }
 
-async fn policy_allows_the_finalizer_only(harness: Arc<Harness>) -> Result<()> {
+async fn policy_allows_the_attachers_finalizer_only(harness: Arc<Harness>) -> Result<()> {
     let (cluster, _shared) = (harness.cluster().await?, harness.control_plane_lock.read().await);
     // No other test has this combination, and so its names.
     let shape = Shape::base_with(&["finalizers-only", "publish-secrets"])?;
@@ -106,14 +102,7 @@ async fn policy_allows_the_finalizer_only(harness: Arc<Harness>) -> Result<()> {
     cluster.delete(&own).await?;
     let release = json!({"metadata": {"finalizers": null}});
     let admin = Api::<PersistentVolume>::all(cluster.client());
-    admin
-        .patch(
-            "finalizers-only",
-            &PatchParams::default(),
-            &Patch::Merge(&release),
-        )
-        .await
-        .context("release the volume")?;
+    objects::patch(&admin, "finalizers-only", &Patch::Merge(&release)).await?;
     cluster.delete(VOLUME).await
 }
 

@@ -7,45 +7,26 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use csi_e2e::process::stdout_of;
 use csi_e2e::toolchain::workspace_root;
-use libtest_mimic::Trial;
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 use tokio::process::Command;
 use verdict::Requirement;
 
-use crate::{Harness, trial};
+use crate::Harness;
 
 /// The programs with an image.
 const PROGRAMS: [&str; 2] = ["csi-attacher", "csi-mock-driver"];
 const ARCHITECTURES: [&str; 2] = ["amd64", "arm64"];
 
-pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
-    vec![
-        trial(
-            harness,
-            "deploy::layouts_are_consistent_and_reproducible",
-            layouts_are_consistent,
-        ),
-        trial(
-            harness,
-            "deploy::layouts_are_replaced_and_a_missing_binary_is_an_error",
-            layouts_are_replaced,
-        ),
-        trial(
-            harness,
-            "deploy::images_run_one_program_as_root",
-            images_run_one_program_as_root,
-        ),
-        trial(
-            harness,
-            "deploy::images_are_built_by_the_compiler_of_the_tree",
-            compiler_of_the_tree,
-        ),
-    ]
+trials! { "deploy":
+    layouts_are_consistent_and_reproducible,
+    layouts_are_replaced_and_a_missing_binary_is_an_error,
+    images_run_one_program_as_root,
+    images_are_built_by_the_compiler_of_the_tree,
 }
 
 /// Uses placeholder binaries, because compiling takes too long for a test.
-async fn layouts_are_consistent(harness: Arc<Harness>) -> Result<()> {
+async fn layouts_are_consistent_and_reproducible(harness: Arc<Harness>) -> Result<()> {
     let dir = harness.run.subdir("images")?;
     let binaries = dir.join("binaries");
     mk_binaries(&binaries, "")?;
@@ -99,7 +80,7 @@ async fn layouts_are_consistent(harness: Arc<Harness>) -> Result<()> {
 }
 
 /// A build replaces all layouts of an earlier build in the same directory, and a missing binary is an error.
-async fn layouts_are_replaced(harness: Arc<Harness>) -> Result<()> {
+async fn layouts_are_replaced_and_a_missing_binary_is_an_error(harness: Arc<Harness>) -> Result<()> {
     let dir = harness.run.subdir("images-again")?;
     let (old, new) = (dir.join("old"), dir.join("new"));
     mk_binaries(&old, "of yesterday")?;
@@ -148,7 +129,7 @@ async fn images_run_one_program_as_root(_harness: Arc<Harness>) -> Result<()> {
     Ok(())
 }
 
-async fn compiler_of_the_tree(_harness: Arc<Harness>) -> Result<()> {
+async fn images_are_built_by_the_compiler_of_the_tree(_harness: Arc<Harness>) -> Result<()> {
     let read = |file: &str| {
         std::fs::read_to_string(workspace_root().join(file)).with_context(|| format!("read {file}"))
     };

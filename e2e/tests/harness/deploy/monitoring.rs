@@ -5,18 +5,17 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use csi_e2e::cluster::manifest;
-use csi_e2e::toolchain::{Reader, workspace_root};
+use csi_e2e::toolchain::{Validator, workspace_root};
 use k8s_openapi::api::core::v1::{ConfigMap, ServicePort};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::DynamicObject;
-use libtest_mimic::Trial;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::shape::Shape;
 use super::{of_kind, selects, template};
-use crate::{Harness, trial};
+use crate::Harness;
 
 /// The selectors and groupings of a PromQL expression.
 #[derive(Deserialize)]
@@ -60,27 +59,13 @@ const KUBE_STATE_METRICS: &[(&str, &[&str])] = &[
     ("kube_volumeattachment_status_attached", &["volumeattachment"]),
 ];
 
-pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
-    vec![
-        trial(
-            harness,
-            "deploy::queries_use_existing_metrics_and_labels",
-            queries_use_existing_metrics,
-        ),
-        trial(
-            harness,
-            "deploy::every_alert_has_its_runbook",
-            every_alert_has_its_runbook,
-        ),
-        trial(
-            harness,
-            "deploy::service_monitor_selects_the_attacher",
-            service_monitor_selects_the_attacher,
-        ),
-    ]
+trials! { "deploy":
+    queries_use_existing_metrics_and_labels,
+    every_alert_has_its_runbook,
+    service_monitor_selects_the_attacher,
 }
 
-async fn queries_use_existing_metrics(harness: Arc<Harness>) -> Result<()> {
+async fn queries_use_existing_metrics_and_labels(harness: Arc<Harness>) -> Result<()> {
     let documented = Documented::read()?;
     let objects = objects(&harness).await?;
     let mut expressions = alerts(&objects)?
@@ -97,7 +82,7 @@ async fn queries_use_existing_metrics(harness: Arc<Harness>) -> Result<()> {
 
     let (places, expressions): (Vec<_>, Vec<_>) = expressions.into_iter().unzip();
     let asked = serde_json::to_string(&expressions)?;
-    let queries: Vec<Query> = harness.toolchain.read(Reader::Promql, &[], &asked).await?;
+    let queries: Vec<Query> = harness.toolchain.read(Validator::Promql, &[], &asked).await?;
     for ((place, expression), query) in places.iter().zip(&expressions).zip(queries) {
         let mut labels: BTreeSet<&str> = LABELS_OF_PROMETHEUS.into();
         for selector in &query.selectors {

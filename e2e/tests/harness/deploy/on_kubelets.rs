@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use csi_e2e::toolchain::workspace_root;
-use libtest_mimic::Trial;
 
 use super::shape::folders;
-use crate::{Harness, trial};
+use crate::Harness;
 
 const RECIPES: &str = "e2e/tests/nodes/recipes.rs";
 const SUITE: &str = "e2e/suite/src/suite.rs";
@@ -62,15 +61,11 @@ const ROWS: &[Row] = &[
     Row("overlays/mock-driver-snapshots", Kubelets(RECIPES, "fn restore_a_snapshot")),
 ];
 
-pub(super) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
-    vec![trial(
-        harness,
-        "deploy::each_directory_is_applied_on_kubelets_or_listed_with_a_reason",
-        each_directory_is_listed,
-    )]
+trials! { "deploy":
+    each_directory_is_applied_on_kubelets_or_listed_with_a_reason,
 }
 
-async fn each_directory_is_listed(_harness: Arc<Harness>) -> Result<()> {
+async fn each_directory_is_applied_on_kubelets_or_listed_with_a_reason(_harness: Arc<Harness>) -> Result<()> {
     let mut expected = BTreeSet::new();
     for folder in folders("")? {
         match folder.as_str() {

@@ -16,14 +16,13 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Container;
 use kube::Api;
 use kube::runtime::watcher;
-use libtest_mimic::Trial;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::Command;
 
 use super::shape::{Shape, Workload};
 use super::{DEADLINE, image_name};
-use crate::{Harness, trial};
+use crate::Harness;
 
 /// Image name of csi-attacher and of the Go attacher.
 pub(super) const ATTACHER: &str = "csi-attacher";
@@ -36,24 +35,10 @@ const DRIVERS: [&str; 2] = ["csi-mock-driver", "csi-mock-driver-node"];
 /// Registry of third-party sidecars.
 pub(super) const FOREIGN: &str = "registry.k8s.io/sig-storage/";
 
-pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
-    vec![
-        trial(
-            harness,
-            "deploy::programs_accept_their_flags",
-            programs_accept_their_flags,
-        ),
-        trial(
-            harness,
-            "deploy::probes_succeed_with_the_given_flags",
-            probes_succeed,
-        ),
-        trial(
-            harness,
-            "deploy::images_have_the_versions_of_the_tree",
-            images_have_a_version,
-        ),
-    ]
+trials! { "deploy":
+    programs_accept_their_flags,
+    probes_succeed_with_the_given_flags,
+    images_have_the_versions_of_the_tree,
 }
 
 /// Flags for one attacher must work with the other, so that users can switch in both directions. The Go sidecar must refuse
@@ -132,7 +117,7 @@ pub(super) fn expanded(container: &Container) -> Result<Vec<String>> {
 
 /// Runs csi-attacher, and the Go attacher of the component, with the flags of the base, except for paths and addresses of this
 /// machine.
-async fn probes_succeed(harness: Arc<Harness>) -> Result<()> {
+async fn probes_succeed_with_the_given_flags(harness: Arc<Harness>) -> Result<()> {
     let ours = harness.toolchain.csi_attacher().await?;
     let go = harness.toolchain.peer(Peer::ExternalAttacher).await?;
     start_and_probe(&harness, "probed-ours", &[], ours).await?;
@@ -274,7 +259,7 @@ async fn get(address: SocketAddr, path: &str) -> std::io::Result<Vec<u8>> {
     Ok(response)
 }
 
-async fn images_have_a_version(harness: Arc<Harness>) -> Result<()> {
+async fn images_have_the_versions_of_the_tree(harness: Arc<Harness>) -> Result<()> {
     let manifest = std::fs::read_to_string(workspace_root().join("e2e/peers/go.mod"))?;
     let go = manifest
         .lines()

@@ -10,11 +10,10 @@ use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PostParams;
 use kube::{Api, ResourceExt};
-use libtest_mimic::Trial;
 
 use super::shape::{Shape, Workload};
 use super::{DEADLINE, POD_SECURITY};
-use crate::{Harness, trial};
+use crate::Harness;
 
 /// A namespace that enforces `restricted`.
 const STRICT: &str = "deploy-strict";
@@ -23,19 +22,9 @@ const BEYOND_GRACE: i64 = 10;
 /// Default of `--shutdown-grace`, in seconds.
 const SHUTDOWN_GRACE: i64 = 20;
 
-pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
-    vec![
-        trial(
-            harness,
-            "deploy::containers_are_hardened",
-            containers_are_hardened,
-        ),
-        trial(
-            harness,
-            "deploy::only_node_plugins_are_privileged",
-            only_node_plugins_are_privileged,
-        ),
-    ]
+trials! { "deploy":
+    containers_are_hardened,
+    only_node_plugins_are_privileged,
 }
 
 /// Requirements beyond the `restricted` profile.

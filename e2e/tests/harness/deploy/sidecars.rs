@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use csi_e2e::cluster::{Cluster, manifest};
 use csi_e2e::permissions::Permission;
-use csi_e2e::toolchain::Reader;
+use csi_e2e::toolchain::Validator;
 use csi_proto::v1::group_controller_client::GroupControllerClient;
 use csi_proto::v1::identity_client::IdentityClient;
 use csi_proto::v1::snapshot_metadata_client::SnapshotMetadataClient;
@@ -19,14 +19,13 @@ use csi_proto::v1::{
 use k8s_openapi::api::core::v1::Container;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
-use libtest_mimic::Trial;
 use serde::Deserialize;
 
 use super::driver::{BYTES, RunningDriver, kind, provision, reaches_a_pod, whole_driver};
 use super::program::FOREIGN;
 use super::shape::{Shape, Workload};
 use super::{image_name, of_kind};
-use crate::{Harness, trial};
+use crate::Harness;
 
 #[derive(Deserialize)]
 struct SidecarFlags {
@@ -146,24 +145,10 @@ const fn need(group: &'static str, resource: &'static str, verbs: &'static [&'st
     }
 }
 
-pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
-    vec![
-        trial(
-            harness,
-            "deploy::sidecars_support_their_flags",
-            sidecars_support_their_flags,
-        ),
-        trial(
-            harness,
-            "deploy::containers_of_a_pod_listen_at_different_ports",
-            ports_differ,
-        ),
-        trial(
-            harness,
-            "deploy::driver_implements_the_calls_of_its_sidecars",
-            driver_implements_calls,
-        ),
-    ]
+trials! { "deploy":
+    sidecars_support_their_flags,
+    containers_of_a_pod_listen_at_different_ports,
+    driver_implements_the_calls_of_its_sidecars,
 }
 
 /// Reads the sources of the image's version, which must exist.
@@ -198,7 +183,7 @@ async fn sidecars_support_their_flags(harness: Arc<Harness>) -> Result<()> {
         let sidecar = sidecar.expect("the loop above collects only known sidecars");
         let release = format!("{}@{version}", sidecar.module);
         let sources = [&[release.as_str()], sidecar.folders].concat();
-        let known = harness.toolchain.read(Reader::SidecarFlags, &sources, "");
+        let known = harness.toolchain.read(Validator::SidecarFlags, &sources, "");
         let known: SidecarFlags = known.await?;
         for arg in args {
             let (flag, value) = arg.split_once('=').unwrap_or((&arg, ""));
@@ -218,7 +203,7 @@ async fn sidecars_support_their_flags(harness: Arc<Harness>) -> Result<()> {
 }
 
 /// The containers share one network namespace: a program whose port is taken exits, and restarts forever.
-async fn ports_differ(harness: Arc<Harness>) -> Result<()> {
+async fn containers_of_a_pod_listen_at_different_ports(harness: Arc<Harness>) -> Result<()> {
     let mut most = 0;
     for shape in Shape::all()? {
         for workload in shape.workloads(&harness).await? {
@@ -302,7 +287,7 @@ fn sidecar_of(container: &Container) -> Option<&'static Sidecar> {
 
 /// GetCapacity for each class and the node's topology, a group snapshot, and the allocated blocks of a
 /// snapshot.
-async fn driver_implements_calls(harness: Arc<Harness>) -> Result<()> {
+async fn driver_implements_the_calls_of_its_sidecars(harness: Arc<Harness>) -> Result<()> {
     let objects = manifest::parse(&whole_driver().build(&harness).await?)?;
     let driver = RunningDriver::start(&harness, "called").await?;
     let classes = of_kind::<StorageClass>(&objects, "StorageClass")?;

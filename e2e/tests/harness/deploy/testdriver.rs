@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use csi_e2e::cluster::manifest;
-use csi_e2e::toolchain::{Reader, workspace_root};
+use csi_e2e::toolchain::{Validator, workspace_root};
 use csi_proto::v1::controller_client::ControllerClient;
 use csi_proto::v1::controller_service_capability::rpc::Type as Controller;
 use csi_proto::v1::identity_client::IdentityClient;
@@ -20,13 +20,12 @@ use csi_proto::v1::{
 };
 use k8s_openapi::api::storage::v1::{CSIDriver, CSIDriverSpec};
 use kube::ResourceExt;
-use libtest_mimic::Trial;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::driver::{RunningDriver, whole_driver};
 use super::of_kind;
-use crate::{Harness, trial};
+use crate::Harness;
 
 /// The test driver definition of the suite.
 #[derive(Deserialize)]
@@ -39,21 +38,17 @@ struct StorageSuite {
 #[derive(Deserialize)]
 struct Fields(BTreeMap<String, Option<Self>>);
 
-pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
-    vec![trial(
-        harness,
-        "deploy::testdriver_yaml_matches_the_drivers_capabilities",
-        testdriver_yaml_matches,
-    )]
+trials! { "deploy":
+    testdriver_yaml_matches_the_drivers_capabilities,
 }
 
-async fn testdriver_yaml_matches(harness: Arc<Harness>) -> Result<()> {
+async fn testdriver_yaml_matches_the_drivers_capabilities(harness: Arc<Harness>) -> Result<()> {
     let text = std::fs::read_to_string(workspace_root().join("deploy/e2e-suite/testdriver.yaml"))?;
     let description: Value = serde_saphyr::from_str(&text)?;
     // In the control plane's version of Kubernetes.
     let suite = harness
         .toolchain
-        .read(Reader::StorageSuite, &["e2e/control-plane"], "");
+        .read(Validator::StorageSuite, &["e2e/control-plane"], "");
     let suite: StorageSuite = suite.await?;
     ensure_known_fields(&suite.fields, &description, "")?;
     let info = &description["DriverInfo"];

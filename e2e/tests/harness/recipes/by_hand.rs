@@ -8,29 +8,18 @@ use anyhow::{Context, Result, ensure};
 use csi_e2e::cluster::{Backend, Cluster, ClusterSettings};
 use csi_e2e::document::{Shell, block};
 use csi_e2e::process::{free_address, stop_in_reverse};
-use libtest_mimic::Trial;
 
+use crate::Harness;
 use crate::metrics::until;
-use crate::{Harness, trial};
 
 const README: &str = "README.md";
 const EXPLAIN: &str = "attacher/explain/README.md";
 /// Maximum time of a program's shutdown after SIGTERM.
 const GRACE: Duration = Duration::from_secs(30);
 
-pub(crate) fn trials(harness: &Arc<Harness>) -> Vec<Trial> {
-    vec![
-        trial(
-            harness,
-            "recipes::attacher_and_driver_run_by_hand",
-            attacher_and_driver_run_by_hand,
-        ),
-        trial(
-            harness,
-            "recipes::kubectl_completes_the_plugin",
-            kubectl_completes_the_plugin,
-        ),
-    ]
+trials! { "recipes":
+    attacher_and_driver_run_by_hand,
+    kubectl_completes_the_plugin,
 }
 
 /// The attacher becomes ready with the driver of another block, and the API server of the kubeconfig in the home directory.

@@ -1,9 +1,10 @@
 //! An OTLP collector that stores the received data.
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result};
+use csi_e2e::mutex::lock;
 use http_body_util::{BodyExt as _, Full};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::trace::v1::Span;
@@ -37,7 +38,7 @@ impl Collector {
             let kept = kept.clone();
             async move {
                 if let Ok(body) = request.into_body().collect().await {
-                    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut kept = lock(&kept);
                     kept.push(body.to_bytes());
                 }
                 // An empty message is a success.
@@ -87,6 +88,6 @@ impl Collector {
     }
 
     fn requests(&self) -> Vec<Bytes> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.seen).clone()
     }
 }

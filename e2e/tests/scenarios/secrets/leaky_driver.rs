@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result};
+use csi_e2e::mutex::lock;
 use csi_proto::v1::controller_server::{Controller, ControllerServer};
 use csi_proto::v1::identity_server::{Identity, IdentityServer};
 use csi_proto::v1::{self, controller_service_capability, plugin_capability};
@@ -168,10 +169,7 @@ impl LeakyDriver {
 
     /// The `traceparent` header of each ControllerPublishVolume so far.
     pub(super) fn contexts(&self) -> Vec<String> {
-        self.contexts
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.contexts).clone()
     }
 
     /// Whether every call contained the credentials.
@@ -268,7 +266,7 @@ impl Controller for Service {
     ) -> Result<Response<v1::ControllerPublishVolumeResponse>, Status> {
         if let Some(context) = request.metadata().get("traceparent") {
             let context = context.to_str().unwrap_or("not even text").to_owned();
-            let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut contexts = lock(&self.contexts);
             contexts.push(context);
         }
         self.say(&request.into_inner().secrets)?;

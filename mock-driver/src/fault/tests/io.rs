@@ -141,7 +141,7 @@ fn rules_that_cannot_take_effect_conflict() {
 struct PublishedWithout(Arc<Mutex<Vec<&'static str>>>);
 
 impl DeviceFaultCheck for PublishedWithout {
-    fn reason(&self, is_named: IsNamed<'_>) -> Option<String> {
+    fn reason(&self, is_named: NamesVolume<'_>) -> Option<String> {
         let volumes = crate::lock(&self.0);
         let named = volumes.iter().find(|volume| is_named(volume, "n"))?;
         Some(format!("volume \"{named}\" is a raw block device"))

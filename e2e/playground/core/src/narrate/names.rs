@@ -1,11 +1,12 @@
 //! Short names: without the common prefix, and volumes by their Kubernetes name instead of the driver's id.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt;
 
+use csi_e2e::mutex::lock;
 use csi_e2e::scenario::TestEnv;
 
 /// Number of printed characters of an attachment's name, a long hash.
@@ -47,14 +48,14 @@ impl Names {
     pub fn learn(&self, volume: &PersistentVolume) {
         if let Some(csi) = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref()) {
             let name = self.short(&volume.name_any());
-            let mut volumes = self.volumes.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut volumes = lock(&self.volumes);
             volumes.insert(csi.volume_handle.clone(), name);
         }
     }
 
     /// The name of the volume with this id; the id if the name is unknown.
     pub fn volume(&self, handle: &str) -> String {
-        let volumes = self.volumes.lock().unwrap_or_else(PoisonError::into_inner);
+        let volumes = lock(&self.volumes);
         volumes
             .get(handle)
             .map_or_else(|| handle.to_owned(), Clone::clone)
@@ -83,7 +84,7 @@ impl Names {
     pub fn mentioned(&self, text: &str) -> Vec<String> {
         let words = text.split(|c: char| !c.is_alphanumeric() && !"-.".contains(c));
         let words: BTreeSet<_> = words.map(|word| self.short(word)).collect();
-        let volumes = self.volumes.lock().unwrap_or_else(PoisonError::into_inner);
+        let volumes = lock(&self.volumes);
         let known: BTreeSet<_> = volumes.values().cloned().collect();
         words.intersection(&known).cloned().collect()
     }

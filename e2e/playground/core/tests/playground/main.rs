@@ -23,7 +23,7 @@ use std::sync::OnceLock;
 use anyhow::Error;
 use csi_e2e::process::reaper_main_if_requested;
 use csi_e2e::toolchain::without_run;
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use libtest_mimic::{Arguments, Failed, Trial};
 use playground_core::story;
 use verdict::Requirement;
 use verdict::Requirement::{OwnHostName, Program, RealComponents};
@@ -108,11 +108,8 @@ fn trial(
     needs: &'static [Requirement],
     run: impl FnOnce() -> Result<(), Failed> + Send + 'static,
 ) -> Trial {
-    let trial = name.to_owned();
-    Trial::ignorable_test(name, move || {
-        let run = || run().map_err(|failed| Error::msg(failed.message().unwrap_or_default().to_owned()));
-        let skipped = verdict::ran(&trial, needs, run)?;
-        Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
+    verdict::trial(name, needs, || {
+        run().map_err(|failed| Error::msg(failed.message().unwrap_or_default().to_owned()))
     })
 }
 

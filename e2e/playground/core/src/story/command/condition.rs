@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::super::Setup;
-use super::super::stage::Stage;
+use super::super::state::StoryState;
 use super::super::words::{SyntaxError, Words};
-use super::driver::METHODS;
+use super::rule::METHODS;
 use csi_e2e::driver::journal::Call;
 use csi_e2e::scenario::move_order;
 use csi_e2e::wait::Progress;
@@ -35,7 +35,7 @@ pub(super) const FORMS: &[&str] = &[
 const MAX_CALLS: usize = 10_000;
 
 #[derive(Debug)]
-pub(super) enum Condition {
+pub(crate) enum Condition {
     Running(String),
     NotRunning(String),
     Event {
@@ -192,8 +192,8 @@ impl Condition {
     ///
     /// # Errors
     /// It does not hold in time; or it can no longer hold.
-    pub(super) async fn wait(&self, stage: &mut Stage<'_, '_>, within: Duration) -> Result<()> {
-        let env = &*stage.env;
+    pub(super) async fn wait(&self, state: &mut StoryState<'_, '_>, within: Duration) -> Result<()> {
+        let env = &*state.env;
         match self {
             Self::Running(pod) => env.wait_until_running(pod, within).await,
             Self::NotRunning(pod) => env.ensure_not_running(pod).await,
@@ -202,28 +202,28 @@ impl Condition {
             }
             Self::Unschedulable { pod, text } => {
                 let message = env.wait_until_unschedulable(pod, text).await?;
-                stage.narrator.you(&format!(
+                state.narrator.you(&format!(
                     "read the condition PodScheduled of pod {pod}: {message}"
                 ));
                 Ok(())
             }
             Self::AllRunning(name) => {
-                for pod in stage.group(name)? {
+                for pod in state.group(name)? {
                     env.wait_until_running(&pod, within).await?;
                 }
                 Ok(())
             }
             Self::Attached { volume, node } => {
-                let volume = stage.existing_volume(volume)?;
+                let volume = state.existing_volume(volume)?;
                 let attachment = env.attachment_name(&volume, *node);
                 env.wait_until_attached(&attachment).await.map(drop)
             }
             Self::Detached { volume, node } => {
-                let volume = stage.existing_volume(volume)?;
+                let volume = state.existing_volume(volume)?;
                 env.wait_until_detached(&volume, *node, within).await
             }
             Self::Moved { volume, from, to } => {
-                let volume = stage.existing_volume(volume)?;
+                let volume = state.existing_volume(volume)?;
                 move_order::ensure_detached_before_attach(env, &volume, *from, *to).map(drop)
             }
             Self::Published {
@@ -231,7 +231,7 @@ impl Condition {
                 node,
                 is_wanted,
             } => {
-                let volume = stage.existing_volume(volume)?;
+                let volume = state.existing_volume(volume)?;
                 env.wait_until_published(&volume, *node, *is_wanted).await
             }
             Self::Error {
@@ -240,7 +240,7 @@ impl Condition {
                 is_of_attach,
                 text,
             } => {
-                let volume = stage.existing_volume(volume)?;
+                let volume = state.existing_volume(volume)?;
                 let what = format!("an error of the attachment with \"{text}\"");
                 env.wait_for_attachment(&volume, *node, within, &what, |attachment| {
                     let status = attachment.and_then(|attachment| attachment.status.as_ref());
@@ -256,10 +256,10 @@ impl Condition {
                 })
                 .await
             }
-            Self::Succeeded { method, count } => wait_for_calls(stage, method, *count, within).await,
-            Self::NoCall { method, volume, node } => ensure_no_call(stage, method, volume.as_deref(), *node),
+            Self::Succeeded { method, count } => wait_for_calls(state, method, *count, within).await,
+            Self::NoCall { method, volume, node } => ensure_no_call(state, method, volume.as_deref(), *node),
             Self::Leads(name) => {
-                let lease = stage.lease.as_mut();
+                let lease = state.lease.as_mut();
                 let lease = lease.context("no command above has started an attacher with a name")?;
                 lease.wait_for_holder(name).await
             }
@@ -267,9 +267,14 @@ impl Condition {
     }
 }
 
-async fn wait_for_calls(stage: &Stage<'_, '_>, method: &str, count: usize, within: Duration) -> Result<()> {
+async fn wait_for_calls(
+    state: &StoryState<'_, '_>,
+    method: &str,
+    count: usize,
+    within: Duration,
+) -> Result<()> {
     let what = format!("{count} successful calls of {method}");
-    stage
+    state
         .env
         .driver
         .wait_for_calls(within, &what, |calls| {
@@ -283,17 +288,17 @@ async fn wait_for_calls(stage: &Stage<'_, '_>, method: &str, count: usize, withi
 }
 
 fn ensure_no_call(
-    stage: &Stage<'_, '_>,
+    state: &StoryState<'_, '_>,
     method: &str,
     volume: Option<&str>,
     node: Option<usize>,
 ) -> Result<()> {
     let handle = match volume {
-        Some(volume) => Some(stage.existing_volume(volume)?.handle),
+        Some(volume) => Some(state.existing_volume(volume)?.handle),
         None => None,
     };
-    let node_id = node.map(|node| stage.env.node(node).node_id());
-    let calls = stage.env.driver.calls()?;
+    let node_id = node.map(|node| state.env.node(node).node_id());
+    let calls = state.env.driver.calls()?;
     let found = calls.iter().find(|call| {
         is_of(call, method)
             && handle.as_ref().is_none_or(|handle| call.volume == *handle)

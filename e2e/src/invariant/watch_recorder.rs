@@ -1,33 +1,38 @@
-//! Watches the driver's VolumeAttachments and PersistentVolumes during a scenario and records all their states.
+//! Watches the driver's VolumeAttachments and PersistentVolumes and its attachers' Lease during a scenario and records all their
+//! states.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use futures::StreamExt;
 use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Api, Client, Resource};
+use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::observations::WatchEvent;
+use crate::fixture::leader_lease_name;
+use crate::mutex::lock;
 use crate::wait::{Key, Seen, absorb, key_of};
 
 /// Timeout of the first list.
 const FIRST_LISTING: Duration = Duration::from_secs(30);
 
-/// Records the VolumeAttachments and PersistentVolumes of one driver. Dropping it stops the watches.
+/// Records the VolumeAttachments, the PersistentVolumes and the Lease of one driver. Dropping it stops the watches.
 #[derive(Debug)]
-pub struct VaRecorder {
+pub struct WatchRecorder {
     watch_events: Events<VolumeAttachment>,
     volume_events: Events<PersistentVolume>,
+    lease_events: Events<Lease>,
     gaps: Gaps,
     tasks: JoinSet<()>,
 }
@@ -45,11 +50,11 @@ struct Record<K> {
     listed: BTreeSet<Key>,
 }
 
-// === impl VaRecorder ===
+// === impl WatchRecorder ===
 
-impl VaRecorder {
-    /// Starts the watches; returns after the first lists, so that no later state is missed.
-    pub async fn start(client: Client, driver: &str) -> Result<Self> {
+impl WatchRecorder {
+    /// Starts the watches; returns after the first lists, so that no later state is missed. `namespace`: that of the Lease.
+    pub async fn start(client: Client, driver: &str, namespace: &str) -> Result<Self> {
         let (gaps, mut tasks) = (Gaps::default(), JoinSet::new());
         let name = driver.to_owned();
         let attachments = Record::new(gaps.clone(), move |attachment: &VolumeAttachment| {
@@ -60,12 +65,19 @@ impl VaRecorder {
             let source = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
             source.is_some_and(|source| source.driver == name)
         });
+        let name = leader_lease_name(driver);
+        let leases = Record::new(gaps.clone(), move |lease: &Lease| lease.name_any() == name);
         let (watch_events, volume_events) = (attachments.events.clone(), volumes.events.clone());
+        let lease_events = leases.events.clone();
         attachments.start(Api::all(client.clone()), &mut tasks).await?;
-        volumes.start(Api::all(client), &mut tasks).await?;
+        volumes.start(Api::all(client.clone()), &mut tasks).await?;
+        leases
+            .start(Api::namespaced(client, namespace), &mut tasks)
+            .await?;
         Ok(Self {
             watch_events,
             volume_events,
+            lease_events,
             gaps,
             tasks,
         })
@@ -83,12 +95,17 @@ impl VaRecorder {
 
     /// When watch events may have been lost. The API server sent all objects afterwards, but not the states in between.
     pub fn gaps(&self) -> Vec<(Timestamp, String)> {
-        self.gaps.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.gaps).clone()
     }
 
     /// A receiver that is notified of each new watch event.
     pub fn follow(&self) -> watch::Receiver<Vec<WatchEvent>> {
         self.watch_events.subscribe()
+    }
+
+    /// All states of the attachers' Lease; the receiver is notified of each new one.
+    pub fn leases(&self) -> watch::Receiver<Vec<WatchEvent<Lease>>> {
+        self.lease_events.subscribe()
     }
 
     /// Stops the watches.
@@ -150,7 +167,7 @@ where
                 // in the list count as deleted. A watch that resumes where it ended needs no list.
                 if !self.seen.is_empty() {
                     let gap = (Timestamp::now(), format!("watch of {}s", K::kind(&())));
-                    self.gaps.lock().unwrap_or_else(PoisonError::into_inner).push(gap);
+                    lock(&self.gaps).push(gap);
                 }
                 self.listed.clear();
                 return;

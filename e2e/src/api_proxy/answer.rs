@@ -11,7 +11,7 @@ use serde_json::json;
 use super::Body;
 
 /// An error answer: a Status, or a text that no API server writes.
-pub(super) fn answer(code: u16, is_status: bool) -> Response<Body> {
+pub(crate) fn answer(code: u16, is_status: bool) -> Response<Body> {
     let text = if is_status {
         let reason = match code {
             403 => "Forbidden",

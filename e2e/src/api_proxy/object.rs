@@ -1,7 +1,7 @@
 //! The objects whose writes are observed.
 
 /// An object whose writes are observed.
-pub(in crate::conform) enum Object {
+pub(crate) enum Object {
     Attachment(String),
     Volume(String),
     Lease { namespace: String, name: String },

@@ -2,17 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::narrate::Narrator;
 use csi_e2e::attacher::AttacherProcess;
+use csi_e2e::control_plane::Component;
 use csi_e2e::driver::fault::FaultRule;
 use csi_e2e::fixture::Access;
 use csi_e2e::scenario::leader::History;
 use csi_e2e::scenario::test_env::{TestEnv, TestVolume};
 
 /// A test environment while a story is played on it, and what the story has changed in it.
-pub(super) struct Stage<'s, 'ctx> {
+pub(super) struct StoryState<'s, 'ctx> {
     pub(super) env: &'s mut TestEnv<'ctx>,
     pub(super) narrator: &'s Narrator,
     /// The driver's fault rules.
@@ -29,9 +30,9 @@ pub(super) struct Stage<'s, 'ctx> {
     pub(super) forced: BTreeSet<usize>,
 }
 
-// === impl Stage ===
+// === impl StoryState ===
 
-impl<'s, 'ctx> Stage<'s, 'ctx> {
+impl<'s, 'ctx> StoryState<'s, 'ctx> {
     pub(super) fn new(env: &'s mut TestEnv<'ctx>, narrator: &'s Narrator) -> Self {
         Self {
             env,
@@ -71,12 +72,27 @@ impl<'s, 'ctx> Stage<'s, 'ctx> {
         Ok((0..*count).map(|index| format!("{name}-{index}")).collect())
     }
 
+    /// The attacher of this name, which the caller ends.
+    pub(super) fn take_replica(&mut self, name: &str) -> Result<AttacherProcess> {
+        let replica = self.replicas.remove(name);
+        replica.with_context(|| format!("attacher {name} does not run"))
+    }
+
     /// Expects all volumes to be detached from the node by force, from now on.
     pub(super) fn allow_force_detach(&mut self, node: usize) {
         self.forced.insert(node);
         for volume in self.env.all_volumes() {
             self.env.allow_force_detach(&volume, node);
         }
+    }
+
+    /// Starts the API server again.
+    pub(super) async fn start_api_server(&mut self) -> Result<()> {
+        ensure!(self.is_api_server_down, "the API server runs");
+        let cluster = self.env.ctx().cluster();
+        cluster.start_component(Component::ApiServer).await?;
+        self.is_api_server_down = false;
+        Ok(())
     }
 
     /// Ends what the story broke, so that everything can be deleted: the attachers and the driver run, without faults.
