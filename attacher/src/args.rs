@@ -226,6 +226,11 @@ impl Args {
                 "--kube-api-burst has no effect without --kube-api-qps",
             ),
             (
+                kube_api.rate().is_some(),
+                "--kube-api-qps delays attaches, which take two requests each, and detaches; without it there is no limit \
+                 (metric csi_attacher_api_rate_limiter_duration_seconds)",
+            ),
+            (
                 http.has_tls() && http.health_endpoint.is_none(),
                 "--http-endpoint serves TLS: its probes need scheme HTTPS, or the port of --health-endpoint",
             ),

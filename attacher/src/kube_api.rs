@@ -23,7 +23,7 @@ pub(crate) use client::Clients;
 pub use client::{Access, ConnectError, CredentialsError};
 pub(crate) use lease::ApiLease;
 pub use metrics::Requests;
-pub(crate) use request_limiter::{Rate, RateLimit};
+pub(crate) use request_limiter::{Priority, Rate, RateLimit};
 pub(crate) use review::Reviews;
 pub(crate) use status::MAX_RETRY_AFTER;
 

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	"sigs.k8s.io/yaml"
@@ -79,6 +80,41 @@ func TestEveryAlertHasAnIncident(t *testing.T) {
 	for alert := range alerts {
 		if !incidents[alert] {
 			t.Errorf("no case expects %s", alert)
+		}
+	}
+}
+
+// A panel shows the series of each alert, and of one cluster only.
+func TestDashboardHasTheSeriesOfTheAlerts(t *testing.T) {
+	alerts, err := os.ReadFile(filepath.Join(monitoring, "alerts.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(monitoring, "csi-attacher.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dashboard struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := yaml.Unmarshal(text, &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	var shown strings.Builder
+	for _, panel := range dashboard.Panels {
+		for _, target := range panel.Targets {
+			shown.WriteString(target.Expr + "\n")
+			if strings.Count(target.Expr, "{") != strings.Count(target.Expr, `{cluster="$cluster", namespace="$namespace", job="$job"`) {
+				t.Errorf("%s: a selector of %s is not for one attacher", panel.Title, target.Expr)
+			}
+		}
+	}
+	for _, series := range regexp.MustCompile(`csi_attacher_\w+`).FindAllString(string(alerts), -1) {
+		if !strings.Contains(shown.String(), series) {
+			t.Errorf("no panel shows %s", series)
 		}
 	}
 }

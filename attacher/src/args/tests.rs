@@ -147,6 +147,8 @@ fn warns_of_flags_without_effect() {
             .warnings()
             .is_empty()
     );
+    let limited = |qps: &str| !read(&["--kube-api-qps", qps]).unwrap().warnings().is_empty();
+    assert!(limited("5") && limited("0") && !limited("-1"));
 }
 
 #[test]

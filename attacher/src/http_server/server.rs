@@ -20,7 +20,6 @@ use socket2::{Domain, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower::{BoxError, ServiceExt};
 
@@ -29,7 +28,7 @@ use crate::report::chain;
 
 /// Maximum number of connections. One more evicts the one that has been idle longest.
 const CONNECTIONS: usize = 64;
-/// Timeout for the TLS handshake, and for the request headers.
+/// Timeout for the request headers.
 const HEAD: Duration = Duration::from_secs(2);
 /// Maximum size of the request line with the headers, which a client without a permission fills too.
 const MAX_HEAD: usize = 64 * 1024;
@@ -139,7 +138,7 @@ async fn connection(stream: TcpStream, router: Router, tls: Option<Arc<Tls>>, pe
         let Some(tls) = tls else {
             return requests(stream, router, &peer).await;
         };
-        let stream = timeout(HEAD, TlsAcceptor::from(tls.config()).accept(stream)).await??;
+        let stream = tls.accept(stream).await?;
         requests(stream, router, &peer).await
     };
     let served = peer.evicted.run_until_cancelled(timeout(CONNECTION, served));

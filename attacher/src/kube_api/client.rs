@@ -240,7 +240,7 @@ impl Connections {
             && !is_next_page(request.uri())
         {
             // The workers start after the caches are synced.
-            rate.acquire(Priority::High).await;
+            self.counts.limited(rate.acquire(Priority::High)).await;
         }
         let is_watch = is_watch(request.uri());
         let mut running = self.counts.begin(request.method(), request.uri());

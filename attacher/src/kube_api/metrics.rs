@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use http::{Method, StatusCode, Uri};
-use prometheus::{HistogramVec, IntCounter, IntCounterVec};
+use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
 use tokio::time::Instant;
 
-use crate::metrics::{Scrape, counter, counters, histograms};
+use crate::metrics::{Scrape, counter, counters, histogram, histograms};
 use crate::report::OngoingFailure;
 
 /// Metrics of all clients. Clones share them.
@@ -20,6 +20,8 @@ struct Counts {
     responses: IntCounterVec,
     seconds: HistogramVec,
     retries: IntCounter,
+    /// Waits for `--kube-api-qps`.
+    limited: Histogram,
     /// Requests without a response yet. A watch counts until its first byte.
     in_flight: usize,
     /// Failing watches by resource.
@@ -85,6 +87,11 @@ impl Default for Counts {
                 "csi_attacher_api_retries_total",
                 "Total number of requests that were retried because the API server answered 429 or 5xx, or not at all",
             ),
+            limited: histogram(
+                "csi_attacher_api_rate_limiter_duration_seconds",
+                "Time that a request waited for the rate limit of --kube-api-qps before it was sent; empty without a limit",
+                BOUNDS,
+            ),
             in_flight: 0,
             watches: BTreeMap::new(),
         }
@@ -97,6 +104,13 @@ impl Requests {
     /// Counts a retry.
     pub(super) fn again(&self) {
         self.lock().retries.inc();
+    }
+
+    /// Counts a wait for `--kube-api-qps`, unless it is cancelled.
+    pub(super) async fn limited(&self, wait: impl Future<Output = ()>) {
+        let begun = Instant::now();
+        wait.await;
+        self.lock().limited.observe(begun.elapsed().as_secs_f64());
     }
 
     /// The watch of this resource failed; the next 2xx response to it ends that.
@@ -118,6 +132,7 @@ impl Requests {
         scrape.add(counts.responses.clone());
         scrape.add(counts.seconds.clone());
         scrape.add(counts.retries.clone());
+        scrape.add(counts.limited.clone());
         scrape.gauge(
             "csi_attacher_api_requests_in_flight",
             "Number of requests without a response from the API server yet",

@@ -42,7 +42,7 @@ pub(super) enum RequestKind {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Priority {
+pub(crate) enum Priority {
     /// A pod waits for it (a write of an attach), or all workers (a list).
     High,
     Low,
@@ -121,7 +121,7 @@ impl RequestLimiter {
         };
         let request = requests.acquire().await.expect(OPEN);
         if let Some(rate) = &self.rate {
-            rate.acquire(Priority::Low).await;
+            self.counts.limited(rate.acquire(Priority::Low)).await;
         }
         // After all waits: another replica may have become the leader during them.
         if let RequestKind::Write(_) = kind {
@@ -150,7 +150,7 @@ impl RateLimit {
     /// # Cancellation
     ///
     /// Loses the position in the queue, but no token.
-    pub(super) async fn acquire(&self, priority: Priority) {
+    pub(crate) async fn acquire(&self, priority: Priority) {
         let _first = match priority {
             Priority::High => None,
             Priority::Low => Some(self.0.low_priority.lock().await),

@@ -3,11 +3,15 @@
 
 use std::fmt::Write as _;
 
+use anyhow::{Result, bail, ensure};
+
 use super::quantity::{Better, Quantity};
 use super::report::{Report, RowReport};
 
 /// Change of a ratio above which it is reported as worse. Rounds on a busy machine differ by about as much.
 const TOLERANCE: f64 = 0.15;
+/// Change of a ratio above which the run fails: no noise of one ratio among dozens reaches it.
+const REGRESSION: f64 = 0.5;
 
 /// Ratio to the best Go implementation of the same row, in the baseline and in this run.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,6 +94,38 @@ fn ratios(row: &RowReport) -> impl Iterator<Item = (&str, Quantity, f64)> {
     })
 }
 
+/// Checks a comparison.
+///
+/// # Errors
+///
+/// If a ratio got much worse, or nothing could be compared.
+pub fn verify(changes: &[Change]) -> Result<()> {
+    ensure!(
+        !changes.is_empty(),
+        "no ratio of the baseline could be compared: measure a new one (--json)"
+    );
+    let worse = changes.iter().filter(|change| change.factor() > 1.0 + REGRESSION);
+    let worse: Vec<_> = worse
+        .map(|change| {
+            format!(
+                "{} of {} in {} ({:.2} times as bad)",
+                change.quantity.title(),
+                change.implementation,
+                change.row,
+                change.factor()
+            )
+        })
+        .collect();
+    if worse.is_empty() {
+        return Ok(());
+    }
+    bail!(
+        "worse than the baseline by more than {:.0} %: {}",
+        REGRESSION * 100.0,
+        worse.join(", ")
+    )
+}
+
 /// The comparison as Markdown: regressions, and the number of compared ratios.
 pub fn markdown(changes: &[Change]) -> String {
     let worse: Vec<_> = changes.iter().filter(|change| change.is_worse()).collect();
@@ -158,6 +194,17 @@ mod tests {
             assert_eq!(change.is_worse(), worse, "{change:?}");
             assert_eq!(markdown(&[change]).contains("| burst | ours-10 |"), worse);
         }
+    }
+
+    #[test]
+    fn only_a_large_regression_fails_the_run() {
+        let verdict = |now| verify(&[change(Quantity::Cpu, (1.0, 4.0), now)]);
+        for now in [(1.0, 4.0), (1.4, 4.0), (0.2, 4.0)] {
+            assert!(verdict(now).is_ok(), "{now:?}");
+        }
+        let error = verdict((1.6, 4.0)).expect_err("a regression").to_string();
+        assert!(error.contains("ours-10 in burst (1.60 times as bad)"), "{error}");
+        assert!(verify(&[]).is_err());
     }
 
     #[test]

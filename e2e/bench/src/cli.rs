@@ -57,7 +57,7 @@ struct Args {
     /// Write all figures to this JSON file, which can be a later run's baseline.
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Report regressions of the ratios to the Go attacher since this file was written with --json.
+    /// Compare the ratios to the Go attacher with those in this file, which --json wrote, and fail if one is worse by more than half.
     #[arg(long)]
     baseline: Option<PathBuf>,
 }
@@ -103,8 +103,9 @@ async fn measure(args: Args) -> Result<()> {
     run.finish().await?;
     let report = report?;
     print!("{}{}", report.markdown(), goal::markdown(&goal::goals(&report)));
-    if let Some(earlier) = earlier {
-        print!("{}", baseline::markdown(&baseline::compare(&report, &earlier)));
+    let changes = earlier.map(|earlier| baseline::compare(&report, &earlier));
+    if let Some(changes) = &changes {
+        print!("{}", baseline::markdown(changes));
     }
     if let Some(path) = args.json {
         let text = serde_json::to_string_pretty(&report).context("write the figures as JSON")?;
@@ -113,7 +114,7 @@ async fn measure(args: Args) -> Result<()> {
     if !report.is_complete() {
         bail!("not everything could be measured");
     }
-    Ok(())
+    changes.map_or(Ok(()), |changes| baseline::verify(&changes))
 }
 
 fn plan(args: &Args) -> Plan {

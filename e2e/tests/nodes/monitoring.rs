@@ -98,18 +98,18 @@ async fn reads_authenticated_pages(shell: Shell) -> Result<Shell> {
         "kubectl create clusterrolebinding csi-attacher-metrics-reader",
     )?;
     let commands: Vec<_> = commands.lines().collect();
-    let [bind, forward, request] = commands.as_slice() else {
-        anyhow::bail!("the block must bind, forward and request: {commands:?}");
+    let [bind_metrics, bind_statusz, forward, request] = commands.as_slice() else {
+        anyhow::bail!("the block must bind twice, forward and request: {commands:?}");
     };
     let forward = forward.split('#').next().unwrap_or_default();
     let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
     let shell = shell
         .replacing("-n csi-attacher", "-n csi-mock-driver")
         .replacing(
-            "-n monitoring create token prometheus-k8s",
+            "-n monitoring create token on-call",
             "-n csi-mock-driver create token default",
         )
-        .replacing("monitoring:prometheus-k8s", "csi-mock-driver:default")
+        .replacing("monitoring:on-call", "csi-mock-driver:default")
         .replacing("csi-attacher 8080", &format!("csi-attacher {port}:8080"))
         .replacing("localhost:8080", &format!("localhost:{port}"));
     let code = "curl --insecure --silent --output /dev/null --write-out '%{http_code}' https://localhost:8080/statusz";
@@ -119,10 +119,11 @@ async fn reads_authenticated_pages(shell: Shell) -> Result<Shell> {
              kubectl -n csi-mock-driver rollout status deployment/csi-attacher --timeout=3m >&2
              {forward} >&2 &
              until test \"$({code})\" = 401; do test $SECONDS -lt 300; sleep 1; done
-             {bind} >&2
+             {bind_metrics} >&2
+             {bind_statusz} >&2
              until {request}; do test $SECONDS -lt 400; sleep 1; done
              kill $!
-             kubectl delete clusterrolebinding csi-attacher-metrics-reader >&2"
+             kubectl delete clusterrolebinding csi-attacher-metrics-reader csi-attacher-statusz-reader >&2"
         ))
         .await?;
     ensure!(page.contains("driver:"), "the page is {page}");

@@ -51,13 +51,18 @@ func TestAttacherChartMeansWhatKustomizeMeans(t *testing.T) {
 		t.Run(strings.Join(test.components, "+"), func(t *testing.T) {
 			chart := helm(t, "csi-attacher", "csi-attacher", "csi-attacher", test.values...)
 			chart.checkFields(t)
-			// The chart knows the whole name of the account.
-			text := strings.ReplaceAll(kustomizeText(t, "base", test.components...),
-				"request.userInfo.username.matches('^system:serviceaccount:[^:]+:csi-attacher(-[^:]+)?$')",
-				"request.userInfo.username == 'system:serviceaccount:csi-attacher:csi-attacher'")
-			expectSame(t, chart.installed(), parse(t, text), notInCharts...)
+			expectSame(t, chart.installed(), parse(t, asTheChartKnows(kustomizeText(t, "base", test.components...))), notInCharts...)
 		})
 	}
+}
+
+// asTheChartKnows sets what the chart knows and kustomize cannot: the whole names of account and Deployment.
+func asTheChartKnows(text string) string {
+	return strings.NewReplacer(
+		"request.userInfo.username.matches('^system:serviceaccount:[^:]+:csi-attacher(-[^:]+)?$')",
+		"request.userInfo.username == 'system:serviceaccount:csi-attacher:csi-attacher'",
+		`deployment=~"(.+-)?csi-attacher(-.+)?"`, `deployment="csi-attacher", namespace="csi-attacher"`,
+	).Replace(text)
 }
 
 func TestMockDriverChartMeansWhatKustomizeMeans(t *testing.T) {
@@ -130,6 +135,8 @@ func TestEveryValueReachesTheObjects(t *testing.T) {
 		{"csi-attacher", "leaderElection.retryPeriod=4s", "--leader-election-retry-period=4s"},
 		{"csi-attacher", "timeout=1m30s", "--timeout=1m30s"},
 		{"csi-attacher", "workerThreads=50", "--worker-threads=50"},
+		{"csi-attacher", "maxDriverCalls=50", "--max-driver-calls=50"},
+		{"csi-attacher", "maxDriverCalls=0", "!--max-driver-calls"},
 		{"csi-attacher", "verbosity=0", "--v=0"},
 		{"csi-attacher", "extraArgs[0]=--reconcile-sync=2m", "- --reconcile-sync=2m"},
 		{"csi-attacher", "env[0].name=A,env[0].value=b", "- name: A"},
@@ -162,6 +169,10 @@ func TestEveryValueReachesTheObjects(t *testing.T) {
 		{"csi-attacher", "networkPolicy.egress[0].ports[0].port=6443", "- port: 6443"},
 		{"csi-attacher", "networkPolicy.extraIngress[0].ports[0].port=50051", "- port: 50051"},
 		{"csi-attacher", "driver.name=disk.example.com", "resourceNames: [external-attacher-leader-disk-example-com]"},
+		{"csi-attacher", "driver.name=disk.example.com,finalizersOnly.enabled=true", "!startsWith"},
+		{"csi-attacher", "driver.name=disk.example.com,finalizersOnly.enabled=true",
+			"name != 'external-attacher/disk-example-com')"},
+		{"csi-attacher", "finalizersOnly.enabled=true", "PersistentVolume but external-attacher/*"},
 		{"csi-attacher", "driver.name=disk.example.com,csiDriver.create=true,csiDriver.spec.podInfoOnMount=true", "podInfoOnMount: true"},
 		{"csi-attacher", "driver.name=disk.example.com,leaderElection.enabled=false,replicas=1", "!external-attacher-leader"},
 		{"csi-attacher", "global.imageRegistry=mirror.example:5000/a", "image: mirror.example:5000/a/csi-attacher:0.1.0"},
@@ -179,10 +190,16 @@ func TestEveryValueReachesTheObjects(t *testing.T) {
 		{"csi-attacher", "serviceMonitor.enabled=true,serviceMonitor.scrapeTimeout=5s", "scrapeTimeout: 5s"},
 		{"csi-attacher", "prometheusRule.enabled=true,prometheusRule.runbookURL=https://docs.example/x",
 			"runbook_url: https://docs.example/x#csiattacherattachstuck"},
+		{"csi-attacher", "prometheusRule.enabled=true,fullnameOverride=disk", `kube_deployment_spec_replicas{deployment="disk", namespace="x"}`},
+		{"csi-attacher", "serviceMonitor.enabled=true,metrics.authentication.enabled=true,serviceMonitor.tokenSecret=s",
+			"authorization:\n        credentials:\n          name: s\n          key: token"},
+		{"csi-attacher", "serviceMonitor.enabled=true,metrics.authentication.enabled=true,serviceMonitor.tokenSecret=s", "!bearerTokenFile"},
 		{"csi-attacher", "dashboard.enabled=true,dashboard.annotations.folder=CSI", "folder: CSI"},
 		{"csi-attacher", "openshift=true", "!runAsUser"},
 		{"csi-attacher", "test.image.tag=v1.99.0", "image: registry.k8s.io/kubectl:v1.99.0"},
 		{"csi-mock-driver", "global.imageRegistry=mirror.example", "image: mirror.example/sig-storage/csi-provisioner:v"},
+		{"csi-mock-driver", "revisionHistoryLimit=0", "revisionHistoryLimit: 0"},
+		{"csi-mock-driver", `extraObjects[0].apiVersion=v1,extraObjects[0].kind=ConfigMap,extraObjects[0].metadata.name=x-\{\{ .Release.Name \}\}`, "name: x-x"},
 		{"csi-mock-driver", "driverName=a.b", "resourceNames: [external-attacher-leader-a-b]"},
 		{"csi-mock-driver", "networkPolicy.enabled=false", "!NetworkPolicy"},
 		{"csi-mock-driver", "controller.priorityClassName=,node.priorityClassName=", "!ResourceQuota"},
@@ -239,6 +256,7 @@ func TestChartsRefuseBadValues(t *testing.T) {
 		{"csi-attacher", "metrics.authentication.certificateSecret=c", "need metrics.authentication.enabled"},
 		{"csi-attacher", "metrics.authentication.enabled=true,metrics.authentication.serverName=s", "needs metrics.authentication.certificateSecret"},
 		{"csi-attacher", "metrics.authentication.certificate=c", "certificate"},
+		{"csi-attacher", "serviceMonitor.enabled=true,serviceMonitor.tokenSecret=s", "needs metrics.authentication.enabled"},
 		{"csi-attacher", "tolerations[0].effect=Never", "tolerations"},
 		{"csi-attacher", "driver.containers[0].name=disk", "image"},
 		{"csi-attacher", "driver.containers[0].name=csi-attacher,driver.containers[0].image=a", "containers"},
@@ -258,6 +276,7 @@ func TestChartsRefuseBadValues(t *testing.T) {
 		{"csi-mock-driver", "storageClasses[0].name=a,storageClasses[0].fsType=btrfs", "storageClasses"},
 		{"csi-mock-driver", "groupSnapshots.enabled=true", "snapshots.enabled"},
 		{"csi-mock-driver", "node.tolerate=true", "tolerate"},
+		{"csi-mock-driver", "commonLabels.app\\.kubernetes\\.io/component=x", "app.kubernetes.io/component"},
 		{"csi-mock-driver", "controller.replicas=2", "replicas"},
 	} {
 		t.Run(test.chart+" "+test.value, func(t *testing.T) {
@@ -286,14 +305,21 @@ func TestChartsAreLintClean(t *testing.T) {
 
 // Every object has the common labels, and no selector has them.
 func TestCommonLabelsAreOnEveryObject(t *testing.T) {
-	values := []string{"commonLabels.team=storage", "serviceMonitor.enabled=true,prometheusRule.enabled=true,dashboard.enabled=true",
-		"finalizersOnly.enabled=true,publishSecrets.enabled=true,driver.name=d.example,csiDriver.create=true"}
-	for name, read := range helm(t, "csi-attacher", "x", "x", values...) {
-		if field(read, "metadata", "labels")["team"] != "storage" {
-			t.Errorf("%s has the labels %v", name, field(read, "metadata", "labels"))
-		}
-		if selector := selectorOf(fmt.Sprint(read["kind"]), read); selector["team"] != nil {
-			t.Errorf("%s selects by %v", name, selector)
+	for chart, values := range map[string]string{
+		"csi-attacher": "serviceMonitor.enabled=true,prometheusRule.enabled=true,dashboard.enabled=true,finalizersOnly.enabled=true," +
+			"publishSecrets.enabled=true,driver.name=d.example,csiDriver.create=true",
+		"csi-mock-driver": "serviceMonitor.enabled=true,snapshots.enabled=true,groupSnapshots.enabled=true",
+	} {
+		for name, read := range helm(t, chart, "x", "x", "commonLabels.team=storage", values) {
+			if field(read, "metadata", "labels")["team"] != "storage" {
+				t.Errorf("%s of %s has the labels %v", name, chart, field(read, "metadata", "labels"))
+			}
+			if pod := field(read, "spec", "template", "metadata", "labels"); pod != nil && pod["team"] != "storage" {
+				t.Errorf("pods of %s of %s have the labels %v", name, chart, pod)
+			}
+			if selector := selectorOf(fmt.Sprint(read["kind"]), read); selector["team"] != nil {
+				t.Errorf("%s of %s selects by %v", name, chart, selector)
+			}
 		}
 	}
 }

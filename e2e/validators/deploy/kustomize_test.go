@@ -49,6 +49,34 @@ func TestAuthenticatedMetricsServeHealthOnAnotherPort(t *testing.T) {
 	}
 }
 
+// Prometheus does not need the page that shows names of volumes and nodes.
+func TestReadersOfMetricsAndStatusHaveRolesOfTheirOwn(t *testing.T) {
+	for source, built := range map[string]objects{
+		"component": kustomize(t, "base", "authenticated-metrics"),
+		"chart":     helm(t, "csi-attacher", "csi-attacher", "csi-attacher", "metrics.authentication.enabled=true"),
+	} {
+		for role, path := range map[string]string{"metrics-reader": "/metrics", "statusz-reader": "/statusz"} {
+			rules := fmt.Sprint(built["ClusterRole /csi-attacher-"+role]["rules"])
+			if expected := fmt.Sprintf("[map[nonResourceURLs:[%s] verbs:[get]]]", path); rules != expected {
+				t.Errorf("%s of the %s allows %s", role, source, rules)
+			}
+		}
+	}
+}
+
+// The bound is the driver's own --worker-threads, which the Go sidecar has for all calls together.
+func TestExistingDriverKeepsItsBoundOfCalls(t *testing.T) {
+	args := container(t, kustomize(t, "overlays/existing-driver"), "csi-attacher")["args"].([]any)
+	workers := slices.IndexFunc(args, func(arg any) bool { return strings.HasPrefix(fmt.Sprint(arg), "--worker-threads=") })
+	if workers < 0 {
+		t.Fatalf("the driver has no --worker-threads: %v", args)
+	}
+	_, bound, _ := strings.Cut(fmt.Sprint(args[workers]), "=")
+	if !slices.Contains(args, any("--max-driver-calls="+bound)) {
+		t.Errorf("the attacher may make more than %s calls at once: %v", bound, args)
+	}
+}
+
 // container returns a container of the attacher's Deployment.
 func container(t *testing.T, built objects, name string) object {
 	t.Helper()

@@ -17,7 +17,7 @@ func TestOverlaysOfTheReadmeBuild(t *testing.T) {
 			patches = append(patches, block)
 		}
 	}
-	if len(overlays) != 1 || len(patches) != 3 {
+	if len(overlays) != 1 || len(patches) != 4 {
 		t.Fatalf("the README shows %d overlays and %d patches", len(overlays), len(patches))
 	}
 
@@ -41,10 +41,36 @@ func TestOverlaysOfTheReadmeBuild(t *testing.T) {
 		t.Errorf("the patch sets the label to %v", label)
 	}
 
-	chart := helm(t, "csi-attacher", "csi-attacher", "csi-attacher", "serviceMonitor.enabled=true,prometheusRule.enabled=true,"+
-		"dashboard.enabled=true,metrics.authentication.enabled=true,metrics.authentication.certificateSecret=csi-attacher-http")
 	authenticated := strings.Replace(base, "monitoring]", "monitoring, path/to/deploy/components/authenticated-metrics]", 1)
-	expectSame(t, chart.installed(), parse(t, build(t, authenticated+patches[2])), notInCharts...)
+	for patch, value := range map[string]string{
+		patches[2]: "metrics.authentication.certificateSecret=csi-attacher-http",
+		patches[3]: "serviceMonitor.tokenSecret=csi-attacher-scraper",
+	} {
+		chart := helm(t, "csi-attacher", "csi-attacher", "csi-attacher", "serviceMonitor.enabled=true,prometheusRule.enabled=true,"+
+			"dashboard.enabled=true,metrics.authentication.enabled=true", value)
+		expectSame(t, chart.installed(), parse(t, asTheChartKnows(build(t, authenticated+patch))), notInCharts...)
+	}
+}
+
+// The account whose token the ServiceMonitor may name, with the role of the component.
+func TestScraperOfTheReadmeMayReadMetrics(t *testing.T) {
+	var scraper objects
+	for _, block := range yamlBlocks(t) {
+		if strings.HasPrefix(block, "# scraper.yaml\n") {
+			scraper = parse(t, block)
+		}
+	}
+	scraper.checkFields(t)
+	account := "csi-attacher-scraper"
+	secret := scraper["Secret csi-attacher/"+account]
+	if field(secret, "metadata", "annotations")["kubernetes.io/service-account.name"] != account {
+		t.Errorf("the Secret is %v", secret)
+	}
+	binding := scraper["ClusterRoleBinding /"+account]
+	role := kustomize(t, "base", "authenticated-metrics")["ClusterRole /"+fmt.Sprint(field(binding, "roleRef")["name"])]
+	if rules := fmt.Sprint(role["rules"]); rules != "[map[nonResourceURLs:[/metrics] verbs:[get]]]" {
+		t.Errorf("the account of %v gets %s", binding, rules)
+	}
 }
 
 // The two kustomizations for a second driver in the cluster.

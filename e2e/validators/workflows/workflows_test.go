@@ -57,6 +57,50 @@ func TestActionsArePinnedByCommit(t *testing.T) {
 	}
 }
 
+// Without a named shell GitHub runs `bash -e`, where a pipe hides the failure of its first command.
+func TestPipesOfWorkflowsFail(t *testing.T) {
+	pipe := regexp.MustCompile(`(?m)^[^#\n]* \| `)
+	count := 0
+	for _, workflow := range workflows(t) {
+		text, err := os.ReadFile(workflow)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !pipe.Match(text) {
+			continue
+		}
+		count++
+		if !strings.Contains(string(text), "\ndefaults:\n  run:\n    shell: bash\n") {
+			t.Errorf("%s has a pipe, and no `defaults: {run: {shell: bash}}`", workflow)
+		}
+	}
+	if count == 0 {
+		t.Error("no workflow has a pipe")
+	}
+}
+
+// Dependabot updates the modules that its configuration lists.
+func TestDependabotCoversEveryGoModule(t *testing.T) {
+	config, err := os.ReadFile(filepath.Join(root, ".github/dependabot.yml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed, err := exec.Command("git", "-C", root, "ls-files", "*go.mod").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	modules := strings.Fields(string(listed))
+	if len(modules) < 5 {
+		t.Fatalf("only %v were found", modules)
+	}
+	for _, module := range modules {
+		directory := "/" + filepath.Dir(module)
+		if !regexp.MustCompile(regexp.QuoteMeta(directory) + `[],]`).Match(config) {
+			t.Errorf("dependabot.yml does not list %s", directory)
+		}
+	}
+}
+
 // Workflows and documents name the files and the programs of the tree.
 func TestWorkflowsNameFilesThatExist(t *testing.T) {
 	named := regexp.MustCompile(`(?:^|[\s"=])((?:deploy|e2e|attacher|\.ci)/[\w./-]*\w)`)

@@ -2,6 +2,7 @@ use futures::FutureExt;
 use futures::future::join_all;
 
 use super::*;
+use crate::metrics::Scrape;
 
 const WRITE_HIGH: RequestKind = RequestKind::Write(Priority::High);
 const WRITE_LOW: RequestKind = RequestKind::Write(Priority::Low);
@@ -91,6 +92,24 @@ async fn clients_share_one_bucket() {
     let begin = Instant::now();
     one.acquire(RequestKind::Read).await.unwrap();
     assert_eq!(begin.elapsed().as_secs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waits_for_the_rate_are_counted() {
+    let counts = Requests::default();
+    let limiter = |rate| RequestLimiter::new(rate, Leadership::unopposed(), counts.clone());
+    limiter(None).acquire(WRITE_HIGH).await.unwrap();
+    let limited = limiter(Some(mk_limit(0.5, 1)));
+    for kind in [RequestKind::Read, WRITE_HIGH, WRITE_LOW] {
+        limited.acquire(kind).await.unwrap();
+    }
+    let scrape = Scrape::default();
+    counts.collect(&scrape);
+    let text = scrape.text();
+    for line in ["_bucket{le=\"0.005\"} 1\n", "_sum 4", "_count 3\n"] {
+        let line = format!("csi_attacher_api_rate_limiter_duration_seconds{line}");
+        assert!(text.contains(&line), "{text}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

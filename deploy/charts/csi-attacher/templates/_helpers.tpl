@@ -34,8 +34,12 @@
 {{- end -}}
 {{- end -}}
 
+{{- define "csi-attacher.sanitizedDriver" -}}
+{{ regexReplaceAll "[^a-zA-Z0-9-]" .Values.driver.name "-" }}
+{{- end -}}
+
 {{- define "csi-attacher.leaseName" -}}
-external-attacher-leader-{{ regexReplaceAll "[^a-zA-Z0-9-]" .Values.driver.name "-" }}
+external-attacher-leader-{{ include "csi-attacher.sanitizedDriver" . }}
 {{- end -}}
 
 {{/* The port of health alone; empty if there is none. */}}

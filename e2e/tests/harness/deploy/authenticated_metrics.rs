@@ -63,17 +63,20 @@ async fn api_server_decides_who_reads_metrics(harness: Arc<Harness>) -> Result<(
     config.root_cert = Some(vec![pair.cert.der().to_vec()]);
     config.default_retry = false;
     let metrics = MetricsClient(Client::try_from(config)?);
-    let (permitted, other) = (
-        token(cluster, &namespace, "reader").await?,
+    let (prometheus, person, other) = (
+        token(cluster, &namespace, "metrics-reader").await?,
+        token(cluster, &namespace, "statusz-reader").await?,
         token(cluster, &namespace, "default").await?,
     );
     for (path, token, status) in [
         ("/metrics", "", 401),
         ("/metrics", "not.a.token", 401),
         ("/metrics", other.as_str(), 403),
-        ("/metrics", permitted.as_str(), 200),
-        ("/statusz", permitted.as_str(), 200),
-        ("/", permitted.as_str(), 403),
+        ("/metrics", prometheus.as_str(), 200),
+        ("/statusz", prometheus.as_str(), 403),
+        ("/statusz", person.as_str(), 200),
+        ("/metrics", person.as_str(), 403),
+        ("/", person.as_str(), 403),
     ] {
         let reached = attacher.while_alive(metrics.reaches(path, token, status));
         reached
@@ -83,7 +86,7 @@ async fn api_server_decides_who_reads_metrics(harness: Arc<Harness>) -> Result<(
     attacher.stop(DEADLINE).await?;
     let log = std::fs::read_to_string(attacher.log()).context("read the log")?;
     ensure!(
-        [permitted, other]
+        [prometheus, person, other]
             .iter()
             .all(|token| !log.contains(token.as_str())),
         "a token is in {}",
@@ -93,29 +96,32 @@ async fn api_server_decides_who_reads_metrics(harness: Arc<Harness>) -> Result<(
     cluster.delete(&own).await
 }
 
-/// An account with the role of the component. Each namespace has an account `default` without roles.
+/// An account for each role of the component. Each namespace has an account `default` without roles.
 fn users(namespace: &str) -> String {
-    format!(
-        "apiVersion: v1
+    let user = |role: &str| {
+        format!(
+            "apiVersion: v1
 kind: ServiceAccount
 metadata:
-  name: reader
+  name: {role}
   namespace: {namespace}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata:
-  name: reader-{namespace}
+  name: {role}-{namespace}
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: ClusterRole
-  name: csi-attacher-metrics-reader-{namespace}
+  name: csi-attacher-{role}-{namespace}
 subjects:
   - kind: ServiceAccount
-    name: reader
+    name: {role}
     namespace: {namespace}
 "
-    )
+        )
+    };
+    ["metrics-reader", "statusz-reader"].map(user).join("---\n")
 }
 
 /// The flags of the component, with paths and addresses of this machine.

@@ -7,7 +7,7 @@ use csi_e2e::kubeconfig;
 use csi_e2e::wait::{self, Progress};
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use super::DEADLINE;
@@ -28,6 +28,34 @@ spec:
   csi: {driver: example.com, volumeHandle: v}
 ";
 
+/// What RBAC does not grant the attacher, so that the policy alone refuses it. The name is the account's.
+fn excessive_role(account: &str, namespace: &str) -> String {
+    format!(
+        "apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: excessive-{account}
+rules:
+  - apiGroups: ['']
+    resources: [persistentvolumes, persistentvolumes/status]
+    verbs: [create, delete, patch]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: excessive-{account}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: excessive-{account}
+subjects:
+  - kind: ServiceAccount
+    name: {account}
+    namespace: {namespace}
+"
+    )
+}
+
 trials! { "deploy":
     policy_allows_the_attachers_finalizer_only,
 }
@@ -42,8 +70,9 @@ async fn policy_allows_the_attachers_finalizer_only(harness: Arc<Harness>) -> Re
     cluster.apply(&own).await?;
     cluster.apply(VOLUME).await?;
     let path = harness.run.subdir("finalizers-only")?;
+    let account = format!("csi-attacher-{namespace}");
     let path = cluster
-        .service_account_kubeconfig(&namespace, &format!("csi-attacher-{namespace}"), &path)
+        .service_account_kubeconfig(&namespace, &account, &path)
         .await?;
     let volumes = Api::<PersistentVolume>::all(kubeconfig::client(&path).await?);
     let write = async |patch: &Value| {
@@ -78,6 +107,11 @@ async fn policy_allows_the_attachers_finalizer_only(harness: Arc<Harness>) -> Re
         );
     }
 
+    let excessive = excessive_role(&account, &namespace);
+    cluster.apply(&excessive).await?;
+    refuses_other_operations(&volumes).await?;
+    cluster.delete(&excessive).await?;
+
     // The attacher's patches, as ADR 0003 has them.
     let finalizer = "external-attacher/example-com";
     let added = write(&json!({"metadata": {"finalizers": [finalizer]}}))
@@ -106,6 +140,35 @@ async fn policy_allows_the_attachers_finalizer_only(harness: Arc<Harness>) -> Re
     cluster.delete(VOLUME).await
 }
 
+/// The policy refuses to create, to delete and to write a status. RBAC does, too, until the API server has read the role.
+async fn refuses_other_operations(volumes: &Api<PersistentVolume>) -> Result<()> {
+    let mut other: PersistentVolume = serde_saphyr::from_str(VOLUME).context("read the volume")?;
+    other.metadata.name = Some("finalizers-only-other".to_owned());
+    other.metadata.finalizers = None;
+    let status = json!({"status": {"phase": "Failed"}});
+    wait::poll(DEADLINE, "the policy to refuse other operations", || async {
+        let (patch, post) = (PatchParams::default(), PostParams::default());
+        let created = volumes.create(&post, &other).await;
+        let deleted = volumes.delete("finalizers-only", &DeleteParams::default()).await;
+        let written = volumes
+            .patch_status("finalizers-only", &patch, &Patch::Merge(&status))
+            .await;
+        let mut pending = Vec::new();
+        for (operation, error) in [
+            ("create", created.err()),
+            ("delete", deleted.err()),
+            ("status", written.err()),
+        ] {
+            let error = error.with_context(|| format!("the API server accepted {operation}"))?;
+            if !error.to_string().contains("neither creates nor deletes") {
+                pending.push(format!("{operation}: {error}"));
+            }
+        }
+        Ok(Progress::of(pending.is_empty(), || pending.join("; ")))
+    })
+    .await
+}
+
 /// Patches that the policy refuses, and a part of its message.
 fn refused_patches() -> [(Value, &'static str); 7] {
     [
@@ -127,11 +190,11 @@ fn refused_patches() -> [(Value, &'static str); 7] {
         ),
         (
             json!({"metadata": {"$deleteFromPrimitiveList/finalizers": ["example.com/backup"]}}),
-            "no finalizer of a PersistentVolume but its own",
+            "no finalizer of a PersistentVolume but external-attacher/*",
         ),
         (
             json!({"metadata": {"finalizers": ["example.com/mine"]}}),
-            "no finalizer of a PersistentVolume but its own",
+            "no finalizer of a PersistentVolume but external-attacher/*",
         ),
         (
             json!({"metadata": {"ownerReferences": [
