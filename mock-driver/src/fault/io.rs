@@ -100,6 +100,9 @@ enum RawBytes {
 pub(super) const NEEDS_BYTES: &str =
     "needs match.io: read, write or [read, write]: the other operations have no bytes";
 
+/// Maximum number of bytes of a FUSE operation, into which the kernel splits reads and writes: `FUSE_MAX_MAX_PAGES` pages.
+pub(super) const LARGEST_IO: u64 = 1 << 20;
+
 const ERRORS: [(&str, Errno); 13] = [
     ("EIO", Errno::IO),
     ("ENOSPC", Errno::NOSPC),

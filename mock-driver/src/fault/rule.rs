@@ -71,7 +71,7 @@ pub(crate) struct Match {
     /// The bytes of the file of an I/O.
     pub(super) offset: Option<Offsets>,
     /// Requests of more bytes than this.
-    pub(super) bytes_above: Option<u64>,
+    pub(super) bytes_above: Option<Bytes>,
     /// The call with this number among those that match, from 1.
     pub(super) call: Option<u64>,
     /// Every nth matching call: n, 2n and so on; with `call`, every nth from that call on.
@@ -305,7 +305,7 @@ impl Match {
             && wanted.as_ref().is_none_or(|wanted| *wanted.0 == *state)
             && has("secrets", &self.secrets)
             && (has("parameters", &self.parameters) || has("volume_context", &self.parameters))
-            && self.bytes_above.is_none_or(|bytes| call.size() > bytes)
+            && self.bytes_above.is_none_or(|bytes| call.size() > bytes.0)
             && volume.is_none_or(|wanted| call.location().is_some_and(|location| wanted.matches(location)))
             && (self.request.is_empty() || ValueMatch::all(&self.request, &call.json()))
             && self

@@ -17,7 +17,7 @@ use fuser::{
 use rustix::fs::{AtFlags, CWD, FileType as Type, Gid, Mode, OFlags, RawDir, SeekFrom, Timestamps, Uid};
 
 use super::file::{OpenFile, give, open_flags, timespec};
-use super::operation::{Extent, Volume};
+use super::operation::{Extent, Resized, Volume};
 use super::reply::Reply;
 use crate::fault::IoKind;
 
@@ -100,8 +100,18 @@ impl Filesystem for Passthrough {
         _: Option<SystemTime>, _: Option<FileHandle>, _: Option<SystemTime>, _: Option<SystemTime>,
         _: Option<SystemTime>, _: Option<BsdFileFlags>, reply: ReplyAttr) {
         let kind = size.map_or(IoKind::Stat, |_| IoKind::Write);
-        let target = self.0.inodes.get(number);
-        self.perform(kind, target, request, reply, move |volume, inode, _| {
+        let target = self.0.inodes.get(number).and_then(|file| {
+            let range = match size {
+                Some(size) => {
+                    let present = u64::try_from(rustix::fs::fstat(&file.fd)?.st_size).unwrap_or(0);
+                    present.min(size)..present.max(size)
+                }
+                None => 0..0,
+            };
+            Ok(Resized { file, range })
+        });
+        self.perform(kind, target, request, reply, move |volume, at, _| {
+            let inode = &at.file;
             if uid.is_some() || gid.is_some() {
                 let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
                 rustix::fs::chownat(&inode.fd, "", uid, gid, AtFlags::EMPTY_PATH)?;
@@ -233,9 +243,10 @@ impl Filesystem for Passthrough {
 
     fn fallocate(&self, request: &Request, _: INodeNo, handle: FileHandle, offset: u64, length: u64,
         mode: i32, reply: ReplyEmpty) {
-        let file = self.0.file(handle);
-        self.perform(IoKind::Write, file, request, reply, move |volume, file, _| {
-            file.allocate(volume, mode, offset, length)
+        let range = offset..offset.saturating_add(length);
+        let target = self.0.file(handle).map(|file| Resized { file, range });
+        self.perform(IoKind::Write, target, request, reply, move |volume, at, _| {
+            at.file.allocate(volume, mode, offset, length)
         });
     }
 

@@ -47,6 +47,17 @@ pub(super) trait Target: FilePath + Send + 'static {
     fn range(&self) -> Option<Range<u64>> {
         None
     }
+
+    /// The number of bytes that are read or written.
+    fn bytes(&self) -> u64 {
+        0
+    }
+}
+
+/// A file, and those of its bytes that an operation adds or removes without data.
+pub(super) struct Resized<F> {
+    pub(super) file: F,
+    pub(super) range: Range<u64>,
 }
 
 /// A name in a directory.
@@ -97,7 +108,7 @@ impl CallInfo for Operation<'_> {
     }
 
     fn size(&self) -> u64 {
-        self.target.range().map_or(0, |range| range.end - range.start)
+        self.target.bytes()
     }
 }
 
@@ -110,6 +121,22 @@ impl Target for Name {}
 impl Target for Extent {
     fn range(&self) -> Option<Range<u64>> {
         Some(self.range.clone()).filter(|range| !range.is_empty())
+    }
+
+    fn bytes(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+}
+
+impl<F: Target> Target for Resized<F> {
+    fn range(&self) -> Option<Range<u64>> {
+        Some(self.range.clone()).filter(|range| !range.is_empty())
+    }
+}
+
+impl<F: FilePath> FilePath for Resized<F> {
+    fn file_path(&self) -> String {
+        self.file.file_path()
     }
 }
 
