@@ -216,10 +216,11 @@ impl Node {
         volume: &str,
         view: Option<&ArrayVolume>,
     ) -> Result<(), Error> {
-        if matches!(self.devices.kind, Kind::None | Kind::Simulated) {
+        if self.is_simulated() {
             return Ok(());
         }
         match view.and_then(|view| Some((view.bytes, view.attachment.as_ref()?))) {
+            Some(_) if self.devices.kind == Kind::None => {}
             Some((bytes, attachment)) => {
                 let volume_disk = VolumeDisk {
                     bytes,

@@ -198,7 +198,7 @@ impl Node {
         let is_used = self.blocking(move |node| {
             // A device that is in use is detached by its last user.
             node.devices.detach(&serial)?;
-            let mounted = node.mounter.source_at(&target)?;
+            let mounted = mount::source_at(&target)?;
             let is_mounted = mounted.is_some_and(|mounted| node.is_of_lost(&id, &mounted));
             Ok(is_mounted || !node.devices.all_of(&disk)?.is_empty())
         });
@@ -218,8 +218,7 @@ impl Node {
         }
         let (staging, volume_id) = (self.private_staging(volume)?, volume.to_owned());
         self.blocking(move |node| {
-            node.mounter
-                .unmount(&staging, |mounted| node.is_of_lost(&volume_id, mounted))?;
+            mount::unmount(&staging, |mounted| node.is_of_lost(&volume_id, mounted))?;
             Ok(mount::remove_empty(&staging)?)
         })
         .await?;

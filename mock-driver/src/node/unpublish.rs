@@ -7,11 +7,11 @@ use std::sync::Arc;
 use super::Node;
 use super::error::Error;
 use super::leftovers;
-use super::path_state::foreign;
+use super::path_state::{foreign, mount_at};
 use super::record::{Progress, Record, Role};
 use super::stage_publish::NodeFeatures;
 use crate::error_chain;
-use crate::node::mount::{self, MountSource, Mounter};
+use crate::node::mount;
 
 // === impl Node ===
 
@@ -87,9 +87,10 @@ impl Node {
         }
         let (volume, path) = (volume.to_owned(), path.to_owned());
         self.blocking(move |node| {
-            // A staging path of an emulated volume is a directory, to which nothing is linked.
-            if node.mounter == Mounter::Kernel {
-                node.unmount_whoever_mounted(&volume, Path::new(&path))?;
+            let path = Path::new(&path);
+            // A link to a staging path is the caller's.
+            if mount::is_mount(path)? {
+                node.unmount_whoever_mounted(&volume, path)?;
             }
             Ok(())
         })
@@ -99,12 +100,11 @@ impl Node {
     /// Unmounts a volume without record, and frees the device that was mounted at the path if a process that has ended had it.
     /// Other devices of a volume with this id may be those of a running driver in another container. Blocks.
     fn unmount_whoever_mounted(&self, volume: &str, path: &Path) -> Result<(), Error> {
-        let Some(mounted) = self.mounter.source_at(path)? else {
+        let Some(mounted) = mount::source_at(path)? else {
             return Ok(());
         };
         let abandoned = self.abandoned_device(volume, &mounted);
-        self.mounter
-            .unmount(path, |mounted| self.is_of_lost(volume, mounted))?;
+        mount::unmount(path, |mounted| self.is_of_lost(volume, mounted))?;
         match abandoned {
             Some(device) if !leftovers::is_mounted(&device)? => Ok(self.devices.free(&device)?),
             Some(_) | None => Ok(()),
@@ -148,9 +148,8 @@ impl Node {
         if self.is_simulated() {
             return Ok(());
         }
-        if !self.shows_nothing(record) {
-            let is_ours = |mounted: &MountSource| self.is_of(record, mounted);
-            self.mounter.unmount(Path::new(&record.path), is_ours)?;
+        if mount_at(record)?.is_some() {
+            mount::unmount(Path::new(&record.path), |mounted| self.is_of(record, mounted))?;
         }
         self.end_idle_passthrough(record)
     }
@@ -263,10 +262,9 @@ impl Node {
         self.blocking(move |node| {
             let path = Path::new(&record.path);
             let is_there = match record.role {
-                Role::Staged if record.capability.is_block() => true,
-                Role::Staged => node.mounter.may_be_mounted(path)?,
+                Role::Staged => node.shows_nothing(&record) || mount::is_mount(path)?,
                 // An inline volume exists as long as its target's record.
-                Role::Published { .. } => record.inline.is_some() || node.mounter.source_at(path)?.is_some(),
+                Role::Published { .. } => record.inline.is_some() || mount::source_at(path)?.is_some(),
             };
             if !is_there {
                 tracing::info!(
@@ -308,16 +306,14 @@ impl Node {
         .await
     }
 
-    /// Unpublishes and unstages everything and detaches the devices, at the end of a process without state directory. With
-    /// one, pods continue to use their volumes.
-    pub(crate) async fn leave(self: &Arc<Self>, features: NodeFeatures) {
-        // Those of calls that were running.
-        self.abort_passthroughs().await;
-        if self.records.are_kept() {
-            return;
-        }
+    /// Unpublishes and unstages everything.
+    ///
+    /// # Errors
+    /// The last failure; all are logged.
+    pub(crate) async fn undo_all(self: &Arc<Self>) -> Result<(), Error> {
         let (staged, published): (Vec<_>, Vec<_>) =
             self.records.all().into_iter().partition(Record::is_staged);
+        let mut result = Ok(());
         for record in published.into_iter().chain(staged) {
             let (path, volume) = (record.path.clone(), record.volume.clone());
             if let Err(error) = self.undo(record).await {
@@ -327,8 +323,21 @@ impl Node {
                     error = error_chain(&error),
                     "something is left behind"
                 );
+                result = Err(error);
             }
         }
+        result
+    }
+
+    /// Unpublishes and unstages everything and detaches the devices, at the end of a process without state directory. With
+    /// one, pods continue to use their volumes.
+    pub(crate) async fn leave(self: &Arc<Self>, features: NodeFeatures) {
+        // Those of calls that were running.
+        self.abort_passthroughs().await;
+        if self.records.are_kept() {
+            return;
+        }
+        self.undo_all().await.ok();
         if let Err(error) = self.retain_devices(Vec::new(), features).await {
             tracing::warn!(error = error_chain(&error), "devices are left behind");
         }

@@ -220,6 +220,11 @@ pub(crate) fn has_file_below(device: &Path, directory: &Path) -> bool {
     known_file(device).starts_with(directory)
 }
 
+/// Whether a device has a file.
+pub(super) fn has_file(device: &Path) -> bool {
+    known_file(device) != Path::new("")
+}
+
 /// The path of a device's file, also of a deleted one; empty without one.
 fn known_file(device: &Path) -> PathBuf {
     let name = device.file_name().unwrap_or_default();
