@@ -36,7 +36,7 @@ pub use self::file::OpenError;
 pub use self::line::Line;
 pub(crate) use self::line::text;
 pub(crate) use self::memory::{BOUNDS, CallStats, Cursor, Filter, Gap, Memory, StatsKey};
-pub(crate) use self::message::{Direction, RedactedMessage};
+pub(crate) use self::message::{Direction, RedactedMessage, has_volume};
 pub(crate) use self::record::CallRecord;
 
 mod call;
@@ -211,6 +211,11 @@ impl Journal {
 
     pub(crate) fn request(&self, call: &Call) -> Value {
         self.renderer.json(&call.request)
+    }
+
+    /// The request with all its fields, also those at their default value.
+    pub(crate) fn full_request(&self, call: &Call) -> Value {
+        self.renderer.full_json(&call.request)
     }
 
     pub(crate) fn response(&self, call: &Call) -> Option<Value> {

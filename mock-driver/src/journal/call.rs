@@ -42,6 +42,8 @@ pub(crate) struct Call {
     pub(super) request: RedactedMessage,
     /// Read from the request when it is asked for.
     pub(super) subject: OnceLock<Subject>,
+    /// The node on which the call runs, for a request without a node id.
+    pub(super) on_node: String,
     pub(super) fault: Mutex<Option<String>>,
     pub(super) end: OnceLock<End>,
     pub(super) operation: Mutex<Operation>,
@@ -85,7 +87,10 @@ impl Call {
     }
 
     pub(crate) fn node(&self) -> &str {
-        &self.subject().node
+        match self.subject().node.as_str() {
+            "" => &self.on_node,
+            node => node,
+        }
     }
 
     /// The present time, from which the duration until now follows.

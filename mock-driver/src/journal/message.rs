@@ -10,7 +10,22 @@ use prost_reflect::{
 use serde_json::{Value, json};
 use siphasher::sip::SipHasher24;
 
+use crate::rpc::method::{self, Method};
 use crate::rpc::validate::TOKENS;
+
+/// Request fields with the volume of a call, or with the other object that it is about.
+const VOLUME_FIELDS: [&str; 5] = [
+    "volume_id",
+    "source_volume_id",
+    "snapshot_id",
+    "group_snapshot_id",
+    "name",
+];
+
+/// Whether calls of a method have a volume in the journal.
+pub(crate) fn has_volume(method: Method) -> bool {
+    VOLUME_FIELDS.iter().any(|field| method.takes(field))
+}
 
 /// The option that marks a field as secret.
 const SECRET_OPTION: &str = "csi.v1.csi_secret";
@@ -169,6 +184,20 @@ impl Renderer {
         }
     }
 
+    /// The message as JSON with all its fields.
+    pub(super) fn full_json(&self, kept: &RedactedMessage) -> Value {
+        let RedactedMessage::Csi { message, wire } = kept else {
+            return self.json(kept);
+        };
+        let message = DynamicMessage::decode(message.clone(), wire.as_ref());
+        let options = self.options.clone().skip_default_fields(false);
+        let json = |message: DynamicMessage| {
+            let json = message.serialize_with_options(serde_json::value::Serializer, &options);
+            json.unwrap_or_else(|_| self.json_of(&message))
+        };
+        message.map_or(Value::Null, json)
+    }
+
     /// A driver may send what has no JSON, such as a timestamp beyond the year 9999: those fields are shown raw.
     fn json_of(&self, message: &DynamicMessage) -> Value {
         let json = |message: &DynamicMessage| {
@@ -228,14 +257,8 @@ impl Subject {
             let is_text = field.kind() == prost_reflect::Kind::String && !field.is_list();
             is_text.then(|| field.number())
         };
-        let volume = number(&[
-            "volume_id",
-            "source_volume_id",
-            "snapshot_id",
-            "group_snapshot_id",
-            "name",
-        ]);
-        let node = number(&["node_id"]);
+        let volume = number(&VOLUME_FIELDS);
+        let node = number(&method::NODE);
         while !wire.is_empty() {
             let (number, wire_type) = decode_key(&mut wire)?;
             let wanted = if Some(number) == volume {

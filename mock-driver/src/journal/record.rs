@@ -42,6 +42,17 @@ impl Journal {
         peer: Option<Peer>,
         request: RedactedMessage,
     ) -> CallRecord {
+        self.begin_on(String::new(), method, peer, request)
+    }
+
+    /// As [`Journal::begin`], for a call that runs on a node without its id in the request.
+    pub(crate) fn begin_on(
+        self: &Arc<Self>,
+        node: String,
+        method: Cow<'static, str>,
+        peer: Option<Peer>,
+        request: RedactedMessage,
+    ) -> CallRecord {
         let call = Arc::new(Call {
             number: self.calls.fetch_add(1, Ordering::Relaxed) + 1,
             method,
@@ -50,6 +61,7 @@ impl Journal {
             begun: Instant::now(),
             request,
             subject: OnceLock::new(),
+            on_node: node,
             fault: Mutex::default(),
             end: OnceLock::new(),
             operation: Mutex::default(),

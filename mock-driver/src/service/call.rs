@@ -50,7 +50,8 @@ impl Call {
         Arrival::note(request.extensions());
         let peer = connection.as_ref().and_then(|connection| connection.peer);
         let begin = |journal: &Arc<Journal>| {
-            journal.begin(Q::PATH.into(), peer, journal.renderer.keep(request.get_ref()))
+            let request = journal.renderer.keep(request.get_ref());
+            journal.begin_on(driver.node_of(Q::METHOD), Q::PATH.into(), peer, request)
         };
         Self {
             driver: driver.clone(),

@@ -106,6 +106,15 @@ pub(super) async fn list(State(admin): State<Admin>, Query(query): Query<Journal
             calls.for_each(&mut take);
         }
     });
+    let gap = journal.read(|memory| {
+        let mut cursor = Cursor::after(query.after.unwrap_or(0), memory);
+        cursor.new_calls(memory).for_each(drop);
+        cursor.gap()
+    });
+    // Otherwise a page without calls would say that there were none.
+    if let (true, Some(gap)) = (found.is_empty(), gap) {
+        return Err(lacking(&gap));
+    }
     let next = left
         .then(|| found.last().map(|(sequence, _)| sequence.to_string()))
         .flatten();
@@ -214,7 +223,27 @@ pub(super) async fn assert(
 }
 
 fn check_expectation(expectation: &Expectation) -> Result<(), Refusal> {
-    for (index, count) in expectation.counts.iter().enumerate() {
+    let Expectation {
+        expected,
+        counts,
+        tracked,
+        ..
+    } = expectation;
+    if expected.is_empty() && counts.is_empty() && tracked.as_ref().is_none_or(Vec::is_empty) {
+        let message = "expected: nothing is asserted: name the expected calls, or bounds in counts, or in tracked the methods \
+                       that must not be called";
+        return Err(Refusal::invalid("expected", message));
+    }
+    for (index, count) in counts.iter().enumerate() {
+        let most = count.at_most.unwrap_or(u64::MAX);
+        if (count.at_least == 0 && count.at_most.is_none()) || most < count.at_least {
+            let field = format!("counts[{index}]");
+            let message = match count.at_most {
+                None => format!("{field}: has no bound: give atLeast or atMost"),
+                Some(_) => format!("{field}: atMost must not be below atLeast"),
+            };
+            return Err(Refusal::invalid(field, message));
+        }
         if expectation.volume.is_some() && count.volume.is_some() {
             let field = format!("counts[{index}].volume");
             let message = format!(
@@ -223,10 +252,19 @@ fn check_expectation(expectation: &Expectation) -> Result<(), Refusal> {
             return Err(Refusal::invalid(field, message));
         }
     }
-    for (index, name) in expectation.tracked.iter().flatten().enumerate() {
+    let methods = counts.iter().map(|count| &count.method);
+    for method in methods.chain(expected.iter().map(|call| &call.method)) {
+        check_has(
+            "volume",
+            expectation.volume.as_deref(),
+            method,
+            journal::has_volume,
+        )?;
+    }
+    for (index, name) in tracked.iter().flatten().enumerate() {
         check_method(&format!("tracked[{index}]"), name)?;
     }
-    for (index, expected) in expectation.expected.iter().enumerate() {
+    for (index, expected) in expected.iter().enumerate() {
         check_method(&format!("expected[{index}].method"), &expected.method)?;
         if expected.code != "OK" && code::named(&expected.code).is_none() {
             let field = format!("expected[{index}].code");
@@ -251,6 +289,22 @@ fn check_method(field: &str, name: &str) -> Result<(), Refusal> {
     let is_path = name.starts_with('/') && !name.starts_with("/csi.v1.");
     match name.parse::<Method>() {
         Err(unknown) if !is_path => Err(Refusal::invalid(field, format!("{field}: {unknown}"))),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+/// Calls of a method without the field would never match.
+fn check_has(
+    field: &str,
+    pattern: Option<&str>,
+    method: &str,
+    has: fn(Method) -> bool,
+) -> Result<(), Refusal> {
+    match method.parse::<Method>() {
+        Ok(known) if pattern.is_some_and(|pattern| pattern != "*") && !has(known) => {
+            let message = format!("{field}: {known} has none, so no call would match: remove it");
+            Err(Refusal::invalid(field, message))
+        }
         Ok(_) | Err(_) => Ok(()),
     }
 }
@@ -286,6 +340,8 @@ pub(super) fn filter(texts: [&Option<String>; 5]) -> Result<Filter, Refusal> {
     };
     if let Some(method) = method {
         check_method("method", method)?;
+        check_has("volume", volume, method, journal::has_volume)?;
+        check_has("node", node, method, Method::has_node)?;
     }
     Ok(Filter {
         method: method.map(str::to_owned),

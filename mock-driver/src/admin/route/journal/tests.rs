@@ -1,5 +1,5 @@
 use csi_proto::Secrets;
-use csi_proto::v1::{DeleteVolumeRequest, ProbeRequest};
+use csi_proto::v1::{ControllerPublishVolumeRequest, DeleteVolumeRequest, NodeGetInfoRequest, ProbeRequest};
 use prost::Message;
 use serde_json::json;
 use tokio_test::{assert_pending, assert_ready, task};
@@ -206,5 +206,164 @@ async fn unknown_method_in_a_filter_is_refused() {
             !is_known,
             "{method}: {refused}"
         );
+    }
+}
+
+async fn asserted(admin: &Admin, expectation: serde_json::Value) -> Result<ExpectationStatus, String> {
+    let expectation = serde_json::from_value(expectation).unwrap();
+    let asserted = assert(State(admin.clone()), Json(expectation)).await;
+    asserted
+        .map(|reply| reply.0.status)
+        .map_err(|refused| format!("{refused:?}"))
+}
+
+#[tokio::test]
+async fn upper_bounds_count_calls_in_flight() {
+    let admin = mk_admin();
+    let journal = admin.journal().unwrap();
+    let request = journal.renderer.keep(&ProbeRequest {});
+    let _running = journal.begin(Method::Probe.path().into(), None, request);
+    // (bounds, status)
+    let table = [
+        (json!({"atMost": 0}), ExpectationStatus::Mismatch),
+        (json!({"atMost": 1}), ExpectationStatus::Complete),
+        (json!({"atLeast": 1, "atMost": 1}), ExpectationStatus::Incomplete),
+        // Its code is not known yet.
+        (json!({"atMost": 0, "code": "OK"}), ExpectationStatus::Complete),
+    ];
+    for (mut count, status) in table {
+        count["method"] = json!("Probe");
+        let expectation = json!({"counts": [count.clone()]});
+        assert_eq!(asserted(&admin, expectation).await, Ok(status), "{count}");
+    }
+    probe(journal);
+    let once = json!({"counts": [{"method": "Probe", "atLeast": 1, "atMost": 1}]});
+    assert_eq!(asserted(&admin, once).await, Ok(ExpectationStatus::Mismatch));
+}
+
+#[tokio::test]
+async fn conditions_that_no_call_can_meet_are_refused() {
+    let admin = mk_admin();
+    // (count, a part of the error)
+    let table = [
+        (
+            json!({"method": "CreateVolume", "node": "node-0"}),
+            "counts[0].node",
+        ),
+        (
+            json!({"method": "NodeGetInfo", "volume": "vol-0"}),
+            "counts[0].volume",
+        ),
+        (
+            json!({"method": "CreateVolume", "request": {"secrets.user": "admin"}}),
+            "is a secret",
+        ),
+        (
+            json!({"method": "ControllerPublishVolume",
+                "request": {"volume_capability.access_mode.mode": "SINGLE_WRITER"}}),
+            "SINGLE_NODE_WRITER",
+        ),
+        (
+            json!({"method": "ControllerPublishVolume", "request": {"readonly": "no"}}),
+            "true or false",
+        ),
+        (
+            json!({"method": "ControllerPublishVolume", "request": {"volume_capability": "x"}}),
+            "access_mode",
+        ),
+        (
+            json!({"method": "CreateVolume", "request": {"volume_capabilities": "x"}}),
+            "volume_capabilities.*",
+        ),
+        (
+            json!({"method": "CreateVolume", "request": {"capacity_range.required_bytes": "1Gi"}}),
+            "a number",
+        ),
+    ];
+    for (mut count, part) in table {
+        count["atMost"] = json!(0);
+        let refused = asserted(&admin, json!({"counts": [count.clone()]}))
+            .await
+            .unwrap_err();
+        assert!(refused.contains(part), "{count}: {refused}");
+    }
+}
+
+#[tokio::test]
+async fn conditions_match_fields_at_their_default() {
+    let admin = mk_admin();
+    let request = ControllerPublishVolumeRequest {
+        volume_id: "vol-0".to_owned(),
+        ..Default::default()
+    };
+    end(
+        admin.journal().unwrap(),
+        Method::ControllerPublishVolume,
+        &request,
+    );
+    let writable = json!({"counts": [
+        {"method": "ControllerPublishVolume", "request": {"readonly": false}, "atMost": 0}]});
+    assert_eq!(asserted(&admin, writable).await, Ok(ExpectationStatus::Mismatch));
+}
+
+#[tokio::test]
+async fn assertion_that_always_holds_is_refused() {
+    let admin = mk_admin();
+    for (nothing, part) in [
+        (json!({}), "nothing is asserted"),
+        (json!({"expected": [], "tracked": []}), "nothing is asserted"),
+        (json!({"counts": [{"method": "Probe"}]}), "give atLeast or atMost"),
+        (
+            json!({"counts": [{"method": "Probe", "atLeast": 2, "atMost": 1}]}),
+            "must not be below",
+        ),
+    ] {
+        let refused = asserted(&admin, nothing.clone()).await.unwrap_err();
+        assert!(refused.contains(part), "{nothing}: {refused}");
+    }
+    let none = json!({"tracked": ["Probe"]});
+    assert_eq!(
+        asserted(&admin, none.clone()).await,
+        Ok(ExpectationStatus::Complete)
+    );
+    probe(admin.journal().unwrap());
+    assert_eq!(asserted(&admin, none).await, Ok(ExpectationStatus::Mismatch));
+}
+
+#[tokio::test]
+async fn calls_of_the_node_service_have_the_node() {
+    let settings = Settings {
+        node_id: Some("node-7".to_owned()),
+        journal_config: crate::journal::JournalConfig {
+            kept: 10,
+            ..Default::default()
+        },
+        ..Settings::default()
+    };
+    let (driver, _) = Driver::open(settings).unwrap();
+    let asked = driver.answer(tonic::Request::new(NodeGetInfoRequest {})).await;
+    asked.unwrap();
+    let admin = Admin { driver, ..mk_admin() };
+    for (node, status) in [
+        ("node-7", ExpectationStatus::Complete),
+        ("node-1", ExpectationStatus::Incomplete),
+    ] {
+        let expectation = json!({"counts": [{"method": "NodeGetInfo", "node": node, "atLeast": 1}]});
+        assert_eq!(asserted(&admin, expectation).await, Ok(status), "{node}");
+    }
+}
+
+/// Otherwise an empty page would say that there were no such calls.
+#[tokio::test]
+async fn list_without_calls_is_refused_if_some_were_dropped() {
+    let admin = mk_admin();
+    let journal = admin.journal().unwrap();
+    for _ in 0..10_001 {
+        probe(journal);
+    }
+    for (code, after, is_listed) in [("!OK", 0, false), ("!OK", 1, true), ("OK", 0, true)] {
+        let query = serde_json::from_value(json!({"code": code, "after": after})).unwrap();
+        let listed = list(State(admin.clone()), Query(query)).await;
+        assert_eq!(listed.is_ok(), is_listed, "{code} after {after}");
     }
 }
