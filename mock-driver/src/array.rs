@@ -34,6 +34,7 @@ pub(crate) use self::node::Node;
 pub use self::node::NodeSettings;
 pub use self::pool::Pool;
 pub(crate) use self::pool::PoolUsage;
+use self::promise::Promises;
 pub(crate) use self::publish::serial;
 pub(crate) use self::qos::{QosRule, Values};
 pub(crate) use self::row::{Counters, RowId, json};
@@ -58,6 +59,7 @@ mod image;
 mod listing;
 mod node;
 mod pool;
+mod promise;
 mod publish;
 mod qos;
 mod row;
@@ -145,6 +147,7 @@ pub struct Array {
     attached: u64,
     /// Number of initial volumes, deleted ones included.
     initial_volumes: u64,
+    promises: Promises,
 }
 
 /// The objects that have a name beside their id.
@@ -218,6 +221,7 @@ impl Array {
             made: 0,
             attached: 0,
             initial_volumes: 0,
+            promises: Promises::default(),
         };
         for id in registered {
             // That of its first entry for a node that is listed twice, such as the one of `--node-id=node-0`.
@@ -321,12 +325,13 @@ impl Array {
     /// A unique id, derived from the id_seed, the number of earlier objects and the name.
     fn fresh(
         &self,
-        kind: &str,
+        kind: &'static str,
         prefix: &str,
         before: u64,
         name: &str,
         taken: impl Fn(&str) -> bool,
     ) -> String {
+        let before = self.promises.get(kind, name).unwrap_or(before);
         let mut salt = 0_u32;
         loop {
             let hash = self.keyed_hash(&format!("{kind}/{before}/{salt}/{name}"));

@@ -165,6 +165,11 @@ impl Store {
         .await
     }
 
+    /// Keeps ids or numbers for operations that happen later.
+    pub(crate) fn promise(&self, promise: impl FnOnce(&mut Array)) {
+        promise(&mut crate::lock(&self.array));
+    }
+
     /// Reads the array, and returns after everything seen is durable.
     pub async fn read<T>(&self, look: impl FnOnce(&Array) -> Result<T, array::Error>) -> Result<T, Error> {
         self.flushed(|array| look(array)).await

@@ -13,6 +13,7 @@ use super::{Array, Change, GroupId, NodeId, SnapshotId, Spec, VolumeId};
 impl Array {
     /// Applies a new or a replayed change.
     pub fn apply(&mut self, change: Change) {
+        self.promises.keep(&change);
         match change {
             Change::Created { spec } => {
                 self.created += 1;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::error::listed;
 use super::pool::PlacementRequest;
 use super::volume::{CreateVolumeParams, SizeRange, Source, Spec};
-use super::{Array, Change, CopyMode, Done, Error, PoolName, VolumeId};
+use super::{Array, Change, CopyMode, Done, Error, PoolName, VolumeId, promise};
 
 /// The outcome that a request for a volume would have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl Array {
     /// name gets another id.
     pub(crate) fn volume_id(&self, name: &str) -> VolumeId {
         let taken = |id: &str| self.volumes.contains_key(id);
-        VolumeId::from(self.fresh("volume", "mock", self.created, name, taken))
+        VolumeId::from(self.fresh(promise::VOLUME, "mock", self.created, name, taken))
     }
 
     /// Creates a volume with `id`, which is from [`Array::volume_id`].

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::error::listed;
 use super::snapshot::{Snapshot, Timing};
 use super::volume::Source;
-use super::{Array, Change, Done, Error, GroupId, PoolName, SnapshotId, VolumeId};
+use super::{Array, Change, Done, Error, GroupId, PoolName, SnapshotId, VolumeId, promise};
 
 /// A group of snapshots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,7 +93,7 @@ impl Array {
     /// Ids for a group to be created.
     pub fn group_ids(&self, wanted: &CreateGroupParams) -> GroupIds {
         let taken = |id: &str| self.groups.contains_key(id);
-        let group = self.fresh("group", "group", self.made, &wanted.name, taken);
+        let group = self.fresh(promise::GROUP, "group", self.made, &wanted.name, taken);
         let member = |volume: &String| {
             let id = self.snapshot_id(&format!("{group}/{volume}"));
             (VolumeId::from(volume.as_str()), id)

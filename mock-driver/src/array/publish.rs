@@ -59,8 +59,9 @@ impl Array {
             return Err(Error::NodeFull { node, limit });
         }
 
+        let promised = self.promises.attachment(volume, node.as_str());
         let attachment = Attachment {
-            number: self.attached + 1,
+            number: promised.unwrap_or(self.attached + 1),
             params: params.clone(),
         };
         let change = Change::Attached {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::listing::{Listing, Page};
 use super::pool::PlacementRequest;
 use super::volume::Source;
-use super::{Array, Change, Done, Error, GroupId, PoolName, Requirement, SnapshotId, VolumeId};
+use super::{Array, Change, Done, Error, GroupId, PoolName, Requirement, SnapshotId, VolumeId, promise};
 
 /// A snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,7 +126,7 @@ impl Array {
     /// An id for a snapshot to be created under this name.
     pub fn snapshot_id(&self, name: &str) -> SnapshotId {
         let taken = |id: &str| self.snapshots.contains_key(id);
-        SnapshotId::from(self.fresh("snapshot", "snap", self.made, name, taken))
+        SnapshotId::from(self.fresh(promise::SNAPSHOT, "snap", self.made, name, taken))
     }
 
     /// Creates a snapshot with `id`, or finds the one of an earlier equal request.

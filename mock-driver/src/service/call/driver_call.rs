@@ -125,7 +125,10 @@ impl<Q: Rpc> Execute for DriverCall<'_, Q> {
         let replied = match Q::KIND {
             Kind::Read => Q::execute(params, self.driver).await,
             Kind::OnNode => Ok(Q::Reply::default()),
-            Kind::Change | Kind::Publish => Q::execute(params, &self.driver.with_copied_array()).await,
+            Kind::Change | Kind::Publish => {
+                self.driver.store.promise(|array| Q::promise(&params, array));
+                Q::execute(params, &self.driver.with_copied_array()).await
+            }
         };
         replied.unwrap_or_default()
     }

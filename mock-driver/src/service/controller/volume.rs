@@ -6,7 +6,7 @@ use csi_proto::v1::{
     DeleteVolumeRequest, DeleteVolumeResponse,
 };
 
-use crate::array::{self, Access, CreateVolumeParams, Source};
+use crate::array::{self, Access, Array, CreateVolumeParams, Source};
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::driver::locks::{Key, LockMode};
@@ -46,6 +46,10 @@ impl Rpc for CreateVolumeRequest {
             source: validate::source(self.volume_content_source.as_ref())?,
             requirement: validate::requirement(self.accessibility_requirements.as_ref())?,
         })
+    }
+
+    fn promise(wanted: &Self::Params, array: &mut Array) {
+        array.promise_volume(&wanted.name);
     }
 
     async fn execute(wanted: CreateVolumeParams, driver: &Driver) -> Result<Self::Reply, Error> {
