@@ -18,6 +18,7 @@ use crate::fault::VolumeLocation;
 use crate::node::stage_publish::NodeFeatures;
 use crate::node::{ArrayVolume, Node, NodeInfo};
 use crate::rpc::capabilities::Capability;
+use crate::rpc::method::Method;
 
 /// Maximum time of one step on devices and files while the driver exits.
 pub(crate) const LAST_STEP: Duration = Duration::from_secs(60);
@@ -176,9 +177,23 @@ impl Driver {
         self.node.as_ref().map(|node| node.info().id).unwrap_or_default()
     }
 
+    /// The node on which calls of a method run without its id in the request; empty for other methods.
+    pub(crate) fn node_of(&self, method: Method) -> String {
+        match method.is_on_node() {
+            true => self.own_node(),
+            false => String::new(),
+        }
+    }
+
     /// Whether this process has the node with that id.
     pub(crate) fn is_here(&self, node: &str) -> bool {
         self.node.as_ref().is_some_and(|here| here.info().id == node)
+    }
+
+    /// Whether this process's node had that id before it was renamed.
+    pub(crate) fn was_here(&self, node: &str) -> bool {
+        let own = self.own_node();
+        own != node && self.node.is_some() && self.store.peek(|array| array.current_id(node) == own)
     }
 
     /// Attaches or detaches the volume's device on this process's node according to the array. Call it after every change of

@@ -1012,3 +1012,29 @@ async fn rule_with_an_id_of_a_scenario_is_refused() {
     );
     assert_eq!(client.faults().await.unwrap().rules, rules, "nothing has changed");
 }
+
+/// The device of a volume that was attached under the former id.
+#[tokio::test]
+async fn detach_under_a_former_node_id_removes_the_device() {
+    let (server, client) = Server::start_administered(|directory, settings| {
+        settings.initial_volumes = 1;
+        settings.node_id = Some("node-0".to_owned());
+        settings.node.device_dir = Some(directory.join("links"));
+    })
+    .await;
+    let mut csi = server.controller().await;
+    let links = || std::fs::read_dir(server.path("links")).unwrap().count();
+    csi.controller_publish_volume(mk_publish("vol-0", "node-0"))
+        .await
+        .unwrap();
+    assert_eq!(links(), 1);
+    let change = NodeChange {
+        id: Some("node-new".to_owned()),
+        ..Default::default()
+    };
+    client.change_node("node-0", &change).await.unwrap();
+    csi.controller_unpublish_volume(mk_unpublish("vol-0", "node-0"))
+        .await
+        .unwrap();
+    assert_eq!(links(), 0);
+}
