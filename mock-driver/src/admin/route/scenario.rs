@@ -30,17 +30,8 @@ pub(super) async fn switch(
 ) -> Reply<Scenario> {
     let unknown = |error: scenario::UnknownScenario| Refusal::new(Code::NotFound, error.to_string());
     let wanted = scenario::Scenario::named(&name).map_err(unknown)?;
-    let mut played = played(&admin);
-    if change.enabled {
-        played.insert(wanted.name);
-    } else {
-        played.remove(&wanted.name);
-    }
-    let whole: Vec<&scenario::Scenario> = scenario::Scenario::ALL
-        .iter()
-        .filter(|known| played.contains(&known.name))
-        .collect();
-    scenario::play(&whole, &admin.driver.initial.stubs, &admin.driver.faults).map_err(taken)?;
+    let (stubs, faults) = (&admin.driver.initial.stubs, &admin.driver.faults);
+    scenario::switch(wanted, change.enabled, stubs, faults).map_err(taken)?;
     admin.touch();
     Ok(Json(shown(wanted, change.enabled)))
 }
