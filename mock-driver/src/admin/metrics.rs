@@ -59,7 +59,14 @@ pub(super) async fn healthz(State(admin): State<Admin>) -> Response {
         let text = format!("registration socket in --registration-dir is not available: {error}");
         return Refusal::new(Code::Unavailable, text).into_response();
     }
-    match admin.perform(ProbeRequest {}).await {
+    let probed = match admin.driver.probe_proxied().await {
+        Some(probed) => probed.map_err(|status| {
+            let text = format!("Probe of the driver behind --proxy-to: {}", status.message());
+            Refusal::new(status.code(), text)
+        }),
+        None => admin.perform(ProbeRequest {}).await,
+    };
+    match probed {
         Ok(reply) if reply.ready != Some(false) => "ok\n".into_response(),
         Ok(_) => Refusal::new(Code::Unavailable, "not ready yet: see --ready-after").into_response(),
         Err(refusal) => refusal

@@ -80,6 +80,11 @@ impl Remote {
         Self { channel, socket }
     }
 
+    /// For calls of the proxy's own.
+    pub(super) fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
     /// Forwards a call. Dropping it cancels the call at the driver.
     pub(super) async fn call(&self, request: http::Request<Body>) -> Result<http::Response<Body>, Status> {
         let mut channel = self.channel.clone();

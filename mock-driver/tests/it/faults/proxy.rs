@@ -12,6 +12,7 @@ use csi_mock_driver::run;
 use csi_mock_driver::socket::Listener;
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;
+use csi_proto::v1::node_client::NodeClient;
 use rustix::process::Signal;
 use serde_json::json;
 use tempfile::TempDir;
@@ -672,4 +673,28 @@ async fn delay_of_a_rule_shortens_the_deadline_of_the_driver() {
     let left = seen.recv().await.unwrap();
     let micros: u64 = left.strip_suffix('u').unwrap().parse().unwrap();
     assert!((30_000_000..=59_000_000).contains(&micros), "{left}");
+}
+
+#[tokio::test]
+async fn health_of_a_proxy_is_that_of_its_driver() {
+    let behind = Server::start_with(|_, settings| settings.config.ready_after = DEADLINE * 10).await;
+    let to = behind.path("csi.sock");
+    let (server, client) = Server::start_administered(|_, settings| settings.proxy_to = Some(to)).await;
+    let health = client.text("/healthz").await;
+    assert!(health.is_err(), "the driver is not ready: {health:?}");
+    behind.stop().await;
+    let health = client.text("/healthz").await.unwrap_err().to_string();
+    assert!(health.contains("--proxy-to"), "{health}");
+    drop(server);
+}
+
+#[tokio::test]
+async fn rules_with_a_node_match_before_node_get_info_passed() {
+    let behind = Server::start_with(|_, settings| settings.node_id = Some("node-7".to_owned())).await;
+    let rule = "{id: x, match: {method: NodeGetCapabilities, node: node-7}, action: {code: ABORTED}}";
+    let fronted = Fronted::before(behind, &[rule]);
+    let mut node = NodeClient::new(connect(&fronted.socket()).await);
+    let request = v1::NodeGetCapabilitiesRequest {};
+    let refused = node.node_get_capabilities(request).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Aborted, "{refused}");
 }
