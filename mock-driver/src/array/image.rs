@@ -44,6 +44,9 @@ pub struct Image {
     pub pools: BTreeMap<PoolName, u64>,
 }
 
+/// CSI's limit for ids and names, in bytes.
+const MAX_TEXT: usize = 128;
+
 // === impl Array ===
 
 impl Array {
@@ -124,6 +127,14 @@ impl Image {
             self.snapshots.iter().map(|snapshot| snapshot.name.as_str()),
         )?;
         unique("groups", self.groups.iter().map(|group| group.id.as_str()))?;
+        unique(
+            "unhealthy",
+            self.unhealthy.iter().map(|unhealthy| unhealthy.volume.as_str()),
+        )?;
+        let storage = self.storage.iter().map(|(node, _)| node.as_ref());
+        unique("storage", storage.map(|node| node.map_or("*", NodeId::as_str)))?;
+        self.check_texts()?;
+        self.check_nodes(settings)?;
         unique("groups", self.groups.iter().map(|group| group.name.as_str()))?;
         let pools = volumes.map(|spec| &spec.pool);
         let mut pools = pools.chain(self.snapshots.iter().map(|snapshot| &snapshot.pool));
@@ -159,6 +170,65 @@ impl Image {
         }
     }
 
+    /// Checks ids, names and sizes, which no request could have given the objects otherwise.
+    fn check_texts(&self) -> Result<(), Error> {
+        let volumes = self.volumes.iter().map(|volume| &volume.spec);
+        let volumes = volumes.map(|spec| {
+            (
+                "volumes",
+                spec.id.as_str(),
+                spec.name.as_str(),
+                Some(spec.capacity_bytes),
+            )
+        });
+        let snapshots = self.snapshots.iter();
+        let snapshots = snapshots.map(|shot| {
+            (
+                "snapshots",
+                shot.id.as_str(),
+                shot.name.as_str(),
+                Some(shot.size_bytes),
+            )
+        });
+        let groups = self.groups.iter();
+        let groups = groups.map(|group| ("groups", group.id.as_str(), group.name.as_str(), None));
+        for (field, id, name, bytes) in volumes.chain(snapshots).chain(groups) {
+            if id.is_empty() {
+                return Err(wrong(field, "an id is empty: give each object one".to_owned()));
+            }
+            if let Some(long) = [id, name].into_iter().find(|text| text.len() > MAX_TEXT) {
+                let reason = format!("\"{long}\" is longer than {MAX_TEXT} bytes: shorten it");
+                return Err(wrong(field, reason));
+            }
+            if bytes == Some(0) {
+                return Err(wrong(
+                    field,
+                    format!("\"{id}\" has no bytes: give it a size above 0"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that the array has, or had, the nodes to which volumes are attached.
+    fn check_nodes(&self, settings: &Settings) -> Result<(), Error> {
+        let is_known = |node: &NodeId| self.nodes.contains_key(node) || settings.nodes.contains(node);
+        let attachments = self.volumes.iter().flat_map(|volume| {
+            let nodes = volume.attachments.keys();
+            nodes.map(|node| (&volume.spec.id, node))
+        });
+        for (volume, node) in attachments {
+            if !is_known(node) {
+                let reason = format!(
+                    "volume \"{volume}\" is attached to \"{node}\", which is no node of the array: add it to nodes, or start \
+                     the driver with more --nodes"
+                );
+                return Err(wrong("attachments", reason));
+            }
+        }
+        Ok(())
+    }
+
     fn check_groups(&self) -> Result<(), Error> {
         let groups: BTreeSet<_> = self.groups.iter().map(|group| &group.id).collect();
         let of_unknown = |snapshot: &&Arc<Snapshot>| {
@@ -191,7 +261,10 @@ fn unique<'a>(field: &str, texts: impl Iterator<Item = &'a str>) -> Result<(), E
         .filter(|text| !text.is_empty())
         .find(|text| !seen.insert(*text))
     {
-        Some(text) => Err(wrong(field, format!("\"{text}\" is there twice"))),
+        Some(text) => Err(wrong(
+            field,
+            format!("\"{text}\" is there twice: remove one of them"),
+        )),
         None => Ok(()),
     }
 }
