@@ -131,7 +131,11 @@ pub(super) enum Command {
         file: PathBuf,
     },
     /// Return to the state after the start: array, rules, capabilities and journal.
-    Reset,
+    Reset {
+        /// First unpublish and unstage the volumes that the driver's own node uses.
+        #[arg(long)]
+        force: bool,
+    },
 }
 
 #[derive(Args, Clone, Debug)]
@@ -256,8 +260,11 @@ impl Command {
                 client.import(&yaml_file(&file)?).await?;
                 done("imported".to_owned(), output)
             }
-            Self::Reset => {
-                client.reset().await?;
+            Self::Reset { force } => {
+                match force {
+                    true => client.force_reset().await?,
+                    false => client.reset().await?,
+                }
                 done("reset".to_owned(), output)
             }
         }

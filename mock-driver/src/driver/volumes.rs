@@ -18,6 +18,7 @@ use crate::array::{
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::driver::locks::{Guard, Key, LockMode, Scope};
+use crate::driver::reset::Copies;
 use crate::node;
 use crate::store;
 use crate::store::volume_files::{FileId, SweepReport};
@@ -56,12 +57,13 @@ impl Driver {
             Source::Volume(id) => FileId::Volume(id.to_string()),
         };
         let copy = FileId::Volume(id.to_string());
+        let copies = self.reset_scope.copying(vec![copy.clone()]);
         let copied = self.volume_files.copy(&from, &copy, bytes).await?;
         if let Source::Volume(id) = source {
             self.warn_of_writers(id.as_str(), copied);
         }
         let create = |array: &mut Array| array.create_volume_as(wanted, id);
-        self.change_with(&[copy], create).await
+        self.change_with(copies, create).await
     }
 
     /// Deletes a volume with its content.
@@ -116,10 +118,11 @@ impl Driver {
         let copy = FileId::Snapshot(id.to_string());
         let from = FileId::Volume(wanted.source.clone());
         let timing = self.timing();
+        let copies = self.reset_scope.copying(vec![copy.clone()]);
         let copied = self.volume_files.copy(&from, &copy, bytes).await?;
         self.warn_of_writers(&wanted.source, copied);
         let create = |array: &mut Array| array.create_snapshot(wanted, id, timing);
-        let snapshot = self.change_with(&[copy], create).await?;
+        let snapshot = self.change_with(copies, create).await?;
         self.finish_later(timing.delay, [&snapshot]);
         Ok(snapshot)
     }
@@ -149,15 +152,16 @@ impl Driver {
             (None, ids) => ids,
         };
         let timing = self.timing();
-        let mut copies = Vec::with_capacity(ids.members.len());
-        if let Err(error) = self.copy_members(&ids, &mut copies).await {
-            for copy in &copies {
+        let mut copies = self.reset_scope.copying(Vec::with_capacity(ids.members.len()));
+        if let Err(error) = self.copy_members(&ids, &mut copies.files).await {
+            for copy in &copies.files {
                 self.discard(copy).await;
             }
+            copies.settle();
             return Err(error);
         }
         let create = |array: &mut Array| array.create_group(wanted, ids, timing);
-        let members = self.change_with(&copies, create).await?;
+        let members = self.change_with(copies, create).await?;
         self.finish_later(timing.delay, &members.snapshots);
         Ok(members)
     }
@@ -314,15 +318,16 @@ impl Driver {
     /// have stored the change, so the files remain; the next start moves those without an object to `orphaned/`.
     async fn change_with<T>(
         &self,
-        copies: &[FileId],
+        copies: Copies<'_>,
         act: impl FnOnce(&mut Array) -> Result<array::Done<T>, array::Error>,
     ) -> Result<T, Error> {
         let changed = self.store.change(act).await;
         if let Err(store::Error::Refused(_)) = &changed {
-            for copy in copies {
+            for copy in &copies.files {
                 self.discard(copy).await;
             }
         }
+        copies.settle();
         Ok(changed?)
     }
 

@@ -157,3 +157,12 @@ requests! {
     /// Lists the in-flight calls.
     pub GET "/calls" running() -> Vec<Call>;
 }
+
+impl Client {
+    /// As [`Client::reset`], after the volumes that the driver's own node uses were unpublished and unstaged.
+    pub async fn force_reset(&self) -> Result<(), Error> {
+        let force = [("force", "true".to_owned())];
+        self.request(http::Method::POST, "/reset", &[], &force, &NoFields {})
+            .await
+    }
+}
