@@ -35,7 +35,7 @@ pub(crate) struct OperationRecord {
 // === impl Journal ===
 
 impl Journal {
-    /// Records the begin of a call. The caller must end the record.
+    #[cfg(test)]
     pub(crate) fn begin(
         self: &Arc<Self>,
         method: Cow<'static, str>,
@@ -45,7 +45,7 @@ impl Journal {
         self.begin_on(String::new(), method, peer, request)
     }
 
-    /// As [`Journal::begin`], for a call that runs on a node without its id in the request.
+    /// Records the begin of a call. The caller must end the record. `node` is where the call runs if its id is not in the request.
     pub(crate) fn begin_on(
         self: &Arc<Self>,
         node: String,

@@ -220,7 +220,7 @@ async fn volumes_are_unpublished_after_the_kind_of_devices_changed() {
                 env.stage(&volume).await.unwrap();
                 env.publish(&volume, "t").await.unwrap();
                 let mut env = env.again(after, |_| {}).await;
-                assert_eq!(count_records(&env.server.driver), 2, "{case}");
+                assert_eq!(count_records(env.server.driver()), 2, "{case}");
                 assert_eq!(env.unpublish(&volume, "t").await, Ok(()), "{case}");
                 assert!(fs::symlink_metadata(env.target("t")).is_err(), "{case}");
                 assert_eq!(env.unstage(&volume).await, Ok(()), "{case}");
