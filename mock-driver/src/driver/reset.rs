@@ -37,9 +37,7 @@ pub(crate) struct ResetScope {
     current: Mutex<(CancellationToken, TaskTracker)>,
     /// Cancelled when the array is replaced.
     copies: Mutex<CancellationToken>,
-    /// Held during a reset.
     resetting: tokio::sync::Mutex<()>,
-    /// The end of the driver.
     halt: CancellationToken,
 }
 
@@ -120,9 +118,6 @@ impl Entered {
     }
 
     /// Runs a call.
-    ///
-    /// # Errors
-    /// The call's, or that it was interrupted.
     pub(crate) async fn call<T, E: From<Error>>(
         &self,
         call: impl Future<Output = Result<T, E>>,
@@ -204,7 +199,7 @@ impl Driver {
             let id = || file.id().to_owned();
             match file {
                 FileId::Snapshot(_) => vec![Key::Snapshot(id())],
-                FileId::Volume(_) | FileId::Ephemeral(_) => vec![Key::Volume(id()), Key::OnNode(id())],
+                FileId::Volume(_) | FileId::Ephemeral { .. } => vec![Key::Volume(id()), Key::OnNode(id())],
             }
         });
         let keys = keys.map(|key| (key, LockMode::Exclusive)).collect();
