@@ -39,7 +39,6 @@ mod link;
 mod loopback;
 mod target_notes;
 
-/// The devices of one node.
 #[derive(Debug)]
 pub struct Devices {
     pub(super) kind: Kind,
@@ -56,7 +55,6 @@ pub struct Devices {
 pub struct Device {
     /// A block device, or the regular file that emulates one.
     pub path: PathBuf,
-    /// Its size.
     pub bytes: u64,
     /// Held open, so that the device cannot get another disk.
     pub(crate) held: Arc<File>,
@@ -163,7 +161,6 @@ impl Devices {
         crate::lock(&self.lock).is_some()
     }
 
-    /// Unlocks the directory for the next process.
     pub(crate) fn unlock(&self) {
         *crate::lock(&self.lock) = None;
     }
