@@ -101,7 +101,7 @@ fn array(counts: &Counts, families: &mut Families) {
 async fn nodes(admin: &Admin, families: &mut Families) -> Result<(), Refusal> {
     let store = &admin.driver.store;
     let nodes = store.read(|array| {
-        let shown = |node: crate::array::Node| (node.id.to_string(), node.attached.len(), node.limit);
+        let shown = |node: &crate::array::Node| (node.id.to_string(), node.attached.len(), node.limit);
         Ok(array.nodes().map(shown).collect::<Vec<_>>())
     });
     let nodes = nodes.await?;

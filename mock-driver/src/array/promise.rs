@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Array, Change, CreateGroupParams};
+use super::{Array, CreateGroupParams, Row};
 
 /// What an id or number depends on, by kind and subject: the number of earlier objects, or the attachment number.
 #[derive(Clone, Debug, Default)]
@@ -27,24 +27,29 @@ impl Promises {
         self.get(ATTACHMENT, &pair(volume, node))
     }
 
-    /// Removes the promises that a change keeps.
-    pub(super) fn keep(&mut self, change: &Change) {
+    /// Removes the promises that a new row keeps.
+    pub(super) fn keep(&mut self, row: &Row) {
         if self.0.is_empty() {
             return;
         }
-        let kept = match change {
-            Change::Created { spec } => (VOLUME, spec.name.clone()),
-            Change::Attached { volume, node, .. } => (ATTACHMENT, pair(volume.as_str(), node.as_str())),
-            Change::Snapshotted { snapshot } => (SNAPSHOT, snapshot.name.clone()),
-            Change::Grouped { group, .. } => {
-                let members = format!("{}/", group.id);
+        match row {
+            Row::Volume(id, Some(volume)) => {
+                self.0.remove(&(VOLUME, volume.spec.name.clone()));
+                for node in volume.attachments.keys() {
+                    self.0.remove(&(ATTACHMENT, pair(id.as_str(), node.as_str())));
+                }
+            }
+            Row::Snapshot(_, Some(snapshot)) => {
+                self.0.remove(&(SNAPSHOT, snapshot.name.clone()));
+            }
+            Row::Group(id, Some(group)) => {
+                let members = format!("{id}/");
                 let is_member = |kind: &str, name: &str| kind == SNAPSHOT && name.starts_with(&members);
                 self.0.retain(|(kind, name), _| !is_member(kind, name));
-                (GROUP, group.name.clone())
+                self.0.remove(&(GROUP, group.name.clone()));
             }
-            _ => return,
-        };
-        self.0.remove(&kept);
+            _ => {}
+        }
     }
 }
 
@@ -61,23 +66,23 @@ impl Array {
         let is_attached = |held: &super::Volume| held.attachments.contains_key(node);
         let is_promised = self.promises.attachment(volume, node).is_some();
         if !is_promised && self.volumes.get(volume).is_some_and(|held| !is_attached(held)) {
-            self.attached += 1;
+            self.counters.attached += 1;
             let promised = (ATTACHMENT, pair(volume, node));
-            self.promises.0.insert(promised, self.attached);
+            self.promises.0.insert(promised, self.counters.attached);
         }
     }
 
     /// Keeps the id of a volume that will be created under this name.
     pub(crate) fn promise_volume(&mut self, name: &str) {
         if !self.names.contains_key(name) {
-            self.promise(VOLUME, name.to_owned(), self.created);
+            self.promise(VOLUME, name.to_owned(), self.counters.created);
         }
     }
 
     /// Keeps the id of a snapshot that will be created under this name.
     pub(crate) fn promise_snapshot(&mut self, name: &str) {
         if !self.snapshot_names.contains_key(name) {
-            self.promise(SNAPSHOT, name.to_owned(), self.made);
+            self.promise(SNAPSHOT, name.to_owned(), self.counters.made);
         }
     }
 
@@ -86,10 +91,10 @@ impl Array {
         if self.group_names.contains_key(&wanted.name) {
             return;
         }
-        self.promise(GROUP, wanted.name.clone(), self.made);
+        self.promise(GROUP, wanted.name.clone(), self.counters.made);
         let group = self.group_ids(wanted).group;
         for source in &wanted.sources {
-            self.promise(SNAPSHOT, format!("{group}/{source}"), self.made);
+            self.promise(SNAPSHOT, format!("{group}/{source}"), self.counters.made);
         }
     }
 

@@ -16,7 +16,6 @@ const CUT_OFF: &str = "... (cut off)";
 
 /// An error of a call.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "documented by the error messages")]
 pub enum Error {
     #[error(transparent)]
     Invalid(#[from] Invalid),

@@ -53,7 +53,7 @@ impl Driver {
                 Ok(ArrayVolume {
                     bytes: self.config.disk_bytes(&found.spec),
                     attachment: found.attachments.get(node.as_str()).cloned(),
-                    issues: array.issues(volume).to_vec(),
+                    issues: found.health.clone(),
                 })
             })
             .await?;
@@ -67,22 +67,23 @@ impl Driver {
             Some(remote) => {
                 // Kubelet calls as soon as the driver is registered, and keeps the first response.
                 let known = ensure_joined(remote, node).await?;
-                Some((known.advertised, known.segments))
+                Some((known.advertised_limit, known.topology))
             }
             None => {
                 let id = node.info().id;
                 let known = self.store.read(|array| Ok(array.node_or_former(&id).ok()));
-                known.await?.map(|known| (known.advertised, known.segments))
+                let known = known.await?;
+                known.map(|known| (known.advertised, known.segments.as_map().clone()))
             }
         };
         let info = node.info();
-        let Some((advertised, segments)) = known else {
+        let Some((advertised, topology)) = known else {
             return Ok(info);
         };
         Ok(NodeInfo {
             limit: info.limit.or(advertised),
             topology: if info.topology.is_empty() {
-                segments.as_map().clone()
+                topology
             } else {
                 info.topology
             },
@@ -338,9 +339,6 @@ impl Driver {
     }
 
     /// Checks whether kubelet can find a driver that registers itself.
-    ///
-    /// # Errors
-    /// Nothing listens on the registration socket.
     pub async fn check_registration(&self) -> std::io::Result<()> {
         match &self.registrar {
             Some(registrar) => registration::dial(&registrar.socket()).await,

@@ -40,9 +40,7 @@ pub(crate) struct ResetScope {
     copies: Mutex<CancellationToken>,
     /// Copies of which a reset interrupted the operation, before the array had an object for them.
     interrupted: Mutex<BTreeSet<FileId>>,
-    /// Held during a reset.
     resetting: tokio::sync::Mutex<()>,
-    /// The end of the driver.
     halt: CancellationToken,
 }
 
@@ -157,9 +155,6 @@ impl Entered {
     }
 
     /// Runs a call.
-    ///
-    /// # Errors
-    /// The call's, or that it was interrupted.
     pub(crate) async fn call<T, E: From<Error>>(
         &self,
         call: impl Future<Output = Result<T, E>>,
@@ -239,7 +234,7 @@ impl Driver {
             let id = || file.id().to_owned();
             match file {
                 FileId::Snapshot(_) => vec![Key::Snapshot(id())],
-                FileId::Volume(_) | FileId::Ephemeral(_) => vec![Key::Volume(id()), Key::OnNode(id())],
+                FileId::Volume(_) | FileId::Ephemeral { .. } => vec![Key::Volume(id()), Key::OnNode(id())],
             }
         });
         let keys = keys.map(|key| (key, LockMode::Exclusive)).collect();

@@ -39,7 +39,6 @@ mod link;
 mod loopback;
 mod target_notes;
 
-/// The devices of one node.
 #[derive(Debug)]
 pub struct Devices {
     pub(super) kind: Kind,
@@ -56,7 +55,6 @@ pub struct Devices {
 pub struct Device {
     /// A block device, or the regular file that emulates one.
     pub path: PathBuf,
-    /// Its size.
     pub bytes: u64,
     /// Held open, so that the device cannot get another disk.
     pub(crate) held: Arc<File>,
@@ -168,7 +166,6 @@ impl Devices {
         crate::lock(&self.lock).is_some()
     }
 
-    /// Unlocks the directory for the next process.
     pub(crate) fn unlock(&self) {
         *crate::lock(&self.lock) = None;
     }
@@ -333,7 +330,9 @@ impl Devices {
     pub(crate) fn all_of(&self, disk: &Path) -> Result<Vec<PathBuf>, Error> {
         match self.kind {
             Kind::Loop => loopback::all_of(disk),
-            Kind::Emulated | Kind::None | Kind::Simulated => Ok(Vec::new()),
+            // Of an earlier process, if losetup can list them.
+            Kind::Emulated | Kind::None => Ok(loopback::all_of(disk).unwrap_or_default()),
+            Kind::Simulated => Ok(Vec::new()),
         }
     }
 

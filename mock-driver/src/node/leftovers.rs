@@ -19,7 +19,6 @@ use crate::store::volume_files::{FileId, paths_in};
 /// The mounts of this process's mount namespace.
 const MOUNTS: &str = "/proc/self/mountinfo";
 
-/// The number of things that were undone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Undone {
     pub(crate) mounts: usize,
@@ -27,7 +26,6 @@ pub(crate) struct Undone {
     pub(crate) targets: usize,
 }
 
-/// A mount in this process's mount namespace.
 struct Mount {
     path: PathBuf,
     /// The device number of the filesystem.

@@ -29,7 +29,6 @@ mod formatting;
 mod kernel;
 mod options;
 
-/// A volume's disk.
 #[derive(Clone, Debug)]
 pub(crate) struct Disk {
     /// The file with the volume's data.
@@ -72,7 +71,6 @@ pub(crate) struct Usage {
     pub(crate) used: u64,
 }
 
-/// Bytes and inodes of a filesystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stats {
     pub(crate) bytes: Usage,

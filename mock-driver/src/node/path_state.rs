@@ -165,7 +165,7 @@ impl Node {
             let devices = disk.and_then(|disk| self.devices.all_of(&disk).ok());
             devices.into_iter().flatten().any(is_source)
         };
-        let volume_disks = [VolumeDisk::of_volume(volume), VolumeDisk::of_ephemeral(volume)];
+        let volume_disks = [VolumeDisk::of_volume(volume), self.ephemeral_disk(volume)];
         let mut volume_disks = volume_disks.iter();
         volume_disks.any(|volume_disk| {
             self.is_of_volume_disk(volume_disk, mounted)
@@ -177,7 +177,7 @@ impl Node {
     /// The mounted loop device, if it is one of a volume that a process without a state directory left when it was killed, as in
     /// a container whose files are gone. Blocks.
     pub(super) fn abandoned_device(&self, volume: &str, mounted: &MountSource) -> Option<PathBuf> {
-        let volume_disks = [VolumeDisk::of_volume(volume), VolumeDisk::of_ephemeral(volume)];
+        let volume_disks = [VolumeDisk::of_volume(volume), self.ephemeral_disk(volume)];
         // Below its passthrough filesystem, it is the device of the same process.
         let mut links = volume_disks.iter();
         let link = links.find_map(|volume_disk| leftovers::passthrough_of(&volume_disk.serial, mounted));

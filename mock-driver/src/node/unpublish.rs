@@ -16,7 +16,6 @@ use crate::node::mount;
 // === impl Node ===
 
 impl Node {
-    /// Whether a record of the volume exists.
     pub(crate) fn knows(&self, volume: &str) -> bool {
         !self.records.of(volume).is_empty()
     }
@@ -113,23 +112,19 @@ impl Node {
 
     /// Undoes a record's staging or publishing, and deletes the record last.
     pub(super) async fn undo(self: &Arc<Self>, record: Record) -> Result<(), Error> {
-        self.undo_by(record, Self::unstage_device).await
+        self.undo_by(record, false).await
     }
 
     /// Undoes a call that never succeeded; a target with other contents remains.
     pub(super) async fn back_out(self: &Arc<Self>, record: Record) -> Result<(), Error> {
-        self.undo_by(record, Self::leave_path).await
+        self.undo_by(record, true).await
     }
 
-    async fn undo_by(
-        self: &Arc<Self>,
-        record: Record,
-        take: fn(&Self, &Record) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    async fn undo_by(self: &Arc<Self>, record: Record, keeps_others: bool) -> Result<(), Error> {
         let down = record.when(Progress::Undoing);
         self.blocking(move |node| {
             node.records.put(&down)?;
-            take(node, &down)
+            node.leave_path(&down, keeps_others)
         })
         .await?;
         if let Role::Published { staging, ours: true } = &record.role {
@@ -154,32 +149,21 @@ impl Node {
         self.end_idle_passthrough(record)
     }
 
-    /// As [`Self::unmount`], and removes the target. Blocks.
-    fn unstage_device(&self, record: &Record) -> Result<(), Error> {
+    /// As [`Self::unmount`], and removes the target. One that has other contents is an error, or remains. Blocks.
+    fn leave_path(&self, record: &Record, keeps_others: bool) -> Result<(), Error> {
         self.unmount(record)?;
-        match record.role {
-            Role::Published { .. } if !self.is_simulated() => {
-                Ok(mount::remove_empty(Path::new(&record.path))?)
-            }
-            Role::Published { .. } | Role::Staged => Ok(()),
+        if record.is_staged() || self.is_simulated() {
+            return Ok(());
         }
-    }
-
-    /// As [`Self::unmount`] for a call that never succeeded: a target with other contents remains. Blocks.
-    fn leave_path(&self, record: &Record) -> Result<(), Error> {
-        self.unmount(record)?;
-        if !record.is_staged()
-            && !self.is_simulated()
-            && let Err(error) = mount::remove_empty(Path::new(&record.path))
-        {
+        match mount::remove_empty(Path::new(&record.path)) {
             // Another user created it meanwhile.
-            tracing::warn!(
-                path = record.path,
-                error = error_chain(&error),
-                "failed to remove the target path"
-            );
+            Err(error) if keeps_others => {
+                let (path, error) = (&record.path, error_chain(&error));
+                tracing::warn!(path, error, "failed to remove the target path");
+                Ok(())
+            }
+            removed => Ok(removed?),
         }
-        Ok(())
     }
 
     /// Restores the path of a failed call and deletes the record. Blocks.
@@ -187,7 +171,7 @@ impl Node {
     /// # Errors
     /// The volume cannot be unmounted; the record remains unfinished.
     pub(super) fn discard(&self, record: &Record) -> Result<(), Error> {
-        self.leave_path(record)?;
+        self.leave_path(record, true)?;
         self.records.remove(&record.path)
     }
 

@@ -127,7 +127,6 @@ impl GroupParams {
     }
 }
 
-/// The CSI message of a group snapshot.
 fn group_snapshot(driver: &Driver, members: &Members) -> VolumeGroupSnapshot {
     VolumeGroupSnapshot {
         group_snapshot_id: members.group.id.to_string(),

@@ -52,7 +52,7 @@ pub(super) async fn list(State(admin): State<Admin>, Query(query): Query<NodeQue
     responses((status = 200, body = Node), (status = "default", body = Problem)))]
 pub(super) async fn get(State(admin): State<Admin>, Path(node): Path<String>) -> Reply<Node> {
     admin
-        .read(|array| Ok(shown(array, array.node_or_former(&node)?, usize::MAX)))
+        .read(|array| Ok(shown(array, &array.node_or_former(&node)?, usize::MAX)))
         .await
 }
 
@@ -142,15 +142,12 @@ pub(super) async fn change(
         admin.driver.warn_if_no_pool_is_accessible(&node);
     }
     // The array deletes a node that is not registered and has no attached volumes.
-    let gone = || array::Node {
+    let gone = array::Node {
         registered: false,
         renamed_to: None,
         ..known
     };
-    let show = |array: &Array| {
-        let now = array.node(&node).unwrap_or_else(|_| gone());
-        Ok(shown(array, now, usize::MAX))
-    };
+    let show = |array: &Array| Ok(shown(array, array.node(&node).unwrap_or(&gone), usize::MAX));
     admin.read(show).await
 }
 
@@ -173,7 +170,7 @@ fn segments(topology: &BTreeMap<String, String>) -> Result<Segments, Refusal> {
     Ok(validate::segments("topology", pairs)?)
 }
 
-fn shown(array: &Array, node: array::Node, volumes: usize) -> Node {
+fn shown(array: &Array, node: &array::Node, volumes: usize) -> Node {
     Node {
         health: storage::of(array, Some(node.id.as_str())),
         id: node.id.to_string(),

@@ -50,7 +50,6 @@ pub(super) async fn list(
     let (after, limit) = (query.after.as_deref(), query.limit);
     let list = |array: &Array| {
         let volumes = array.volumes().filter(|volume| query.covers(volume));
-        let shown = |volume| shown(array, volume);
         Ok(page(
             volumes,
             after,
@@ -67,7 +66,7 @@ pub(super) async fn list(
     responses((status = 200, body = Volume), (status = "default", body = Problem)))]
 pub(super) async fn get(State(admin): State<Admin>, Path(volume): Path<String>) -> Reply<Volume> {
     let volume = admin.id_of(Named::Volume, &volume).await?;
-    admin.read(|array| Ok(shown(array, array.volume(&volume)?))).await
+    admin.read(|array| array.volume(&volume).map(shown)).await
 }
 
 /// Creates a volume; idempotent by name, as CreateVolume.
@@ -199,7 +198,7 @@ pub(super) fn capability(block: bool, mode: Option<&str>) -> Result<VolumeCapabi
     })
 }
 
-fn shown(array: &Array, volume: &array::Volume) -> Volume {
+fn shown(volume: &array::Volume) -> Volume {
     let spec = &volume.spec;
     Volume {
         id: spec.id.to_string(),
@@ -213,7 +212,7 @@ fn shown(array: &Array, volume: &array::Volume) -> Volume {
         }),
         pool: spec.pool.to_string(),
         mutable_parameters: volume.qos.clone(),
-        health: array.issues(spec.id.as_str()).to_vec(),
+        health: volume.health.clone(),
         attachments: first(attachments(volume).collect(), usize::MAX, |held| {
             held.node.as_str()
         }),

@@ -32,7 +32,6 @@ const KNOWN: &str = "/sys/class/block";
 /// Maximum number of attempts: another process may take a free device first.
 const TRIES: usize = 20;
 
-/// Output of `losetup --json`.
 #[derive(Debug, Deserialize)]
 struct Listing {
     loopdevices: Vec<Entry>,

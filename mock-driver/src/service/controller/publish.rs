@@ -42,7 +42,7 @@ impl Rpc for ControllerPublishVolumeRequest {
         let mut is_new = false;
         let publish = |array: &mut Array| {
             let done = array.publish(&volume, &node, &params)?;
-            is_new = done.change.is_some();
+            is_new = !done.rows.is_empty();
             Ok(done)
         };
         let attachment = driver.store.change(publish).await?;

@@ -90,7 +90,7 @@ impl Rpc for ControllerGetVolumeRequest {
             volume: Some(driver.shape_volume(&volume.spec)),
             status: Some(VolumeStatus {
                 published_node_ids: volume.attachments.keys().map(ToString::to_string).collect(),
-                volume_condition: driver.volume_condition(volume.spec.id.as_str()),
+                volume_condition: driver.volume_condition(&volume),
             }),
         })
     }

@@ -124,7 +124,7 @@ async fn call_without_room_for_a_file_says_so_and_succeeds_once_there_is_room() 
             let directory = env.server.stop().await;
             assert_nothing_left(directory.path());
             assert_nothing_left(&media);
-            for folder in ["volumes", "snapshots", "ephemeral", "devices/node-0"] {
+            for folder in ["volumes", "snapshots", "ephemeral/node-0", "devices/node-0"] {
                 let entries = fs::read_dir(media.join(folder)).unwrap();
                 let names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
                 let expected = usize::from(matches!(folder, "volumes" | "snapshots"));

@@ -58,7 +58,7 @@ async fn restart_undoes_unfinished_operations() {
                 "{devices:?} {target}"
             );
         }
-        let ephemeral = env.server.media().join("ephemeral");
+        let ephemeral = env.server.media().join("ephemeral").join(HERE);
         assert_eq!(fs::read_dir(ephemeral).unwrap().count(), 0, "{devices:?}");
         assert_eq!(
             env.publish(&volume, "t").await,
@@ -195,7 +195,7 @@ async fn unpublish_works_after_the_records_are_lost() {
                 );
             }
             let media = env.server.media();
-            for made in ["ephemeral".to_owned(), format!("staging/{HERE}")] {
+            for made in [format!("ephemeral/{HERE}"), format!("staging/{HERE}")] {
                 let left = fs::read_dir(media.join(&made)).unwrap();
                 assert_eq!(left.count(), 0, "{devices:?} {made}");
             }
