@@ -28,13 +28,14 @@ use tonic::transport::Server;
 use tower_http::catch_panic::CatchPanic;
 
 use crate::admin;
+use crate::admin_api;
 use crate::driver::abandoned;
 use crate::driver::node_devices::LAST_STEP;
 use crate::driver::{Driver, OpenError, Settings};
 use crate::error_chain;
 use crate::fault::{Exit, FaultFile};
 use crate::proxy::Proxy;
-use crate::proxy::relay::{self, Relay, RelayError};
+use crate::proxy::relay::{Relay, RelayError};
 use crate::service;
 use crate::socket::authority::MAX_HEADER_LIST;
 use crate::socket::{BindError, Connection, Endpoint, Listener};
@@ -101,8 +102,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     for note in &args.notes {
         tracing::warn!("{note}");
     }
-    if let Some(drivers) = &args.faults.proxy_endpoint.0 {
-        return relay(&args.endpoint, drivers).await;
+    if args.faults.proxy_endpoint.is_given() {
+        return relay(&args.endpoint, &args.faults.proxy_endpoint).await;
     }
     let ready_file = value::given(&args.ready_file);
     let unusable = |source| {
@@ -269,7 +270,6 @@ pub async fn serve(
     result
 }
 
-/// Starts the driver's permanent tasks.
 fn start(
     driver: &Arc<Driver>,
     faults: Option<FaultFile>,
@@ -344,9 +344,9 @@ fn panicked(_: Box<dyn Any + Send>) -> http::Response<Body> {
 }
 
 /// Runs a relay between two sockets instead of a driver until a signal.
-async fn relay(clients: &Endpoint, drivers: &relay::RelayAddress) -> Result<(), Error> {
+async fn relay(clients: &Endpoint, drivers: &admin_api::Endpoint) -> Result<(), Error> {
     let mut signals = Signals::new().map_err(Error::Signals)?;
-    let relay = Relay::bind(&relay::RelayAddress::Unix(clients.clone()), drivers).await?;
+    let relay = Relay::bind(clients, drivers).await?;
     tracing::info!(clients = %clients.path().display(), %drivers, "passing bytes between connections");
     tokio::select! {
         biased;
@@ -362,7 +362,6 @@ async fn finish(driver: &Driver, tasks: &mut Tasks) {
     driver.work.wait().await;
 }
 
-/// SIGTERM and SIGINT.
 struct Signals {
     term: Signal,
     int: Signal,

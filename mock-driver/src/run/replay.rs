@@ -46,7 +46,6 @@ pub enum Error {
 /// Where no driver can listen: the rule `departure` answers what the stubs do not.
 const NO_DRIVER: &str = "/dev/null/csi.sock";
 
-/// A recorded call.
 struct Recorded {
     method: String,
     request: Value,
