@@ -33,7 +33,6 @@ struct Counter {
     counted: u64,
 }
 
-/// Conditions on finished calls.
 struct Matcher {
     filter: Filter,
     request: BTreeMap<String, ValueMatch>,
