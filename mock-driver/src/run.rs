@@ -27,13 +27,14 @@ use tonic::transport::Server;
 use tower_http::catch_panic::CatchPanic;
 
 use crate::admin;
+use crate::admin_api;
 use crate::driver::abandoned;
 use crate::driver::node_devices::LAST_STEP;
 use crate::driver::{Driver, OpenError, Settings};
 use crate::error_chain;
 use crate::fault::{Exit, FaultFile};
 use crate::proxy::Proxy;
-use crate::proxy::relay::{self, Relay, RelayError};
+use crate::proxy::relay::{Relay, RelayError};
 use crate::service;
 use crate::socket::authority::MAX_HEADER_LIST;
 use crate::socket::{BindError, Connection, Listener};
@@ -102,8 +103,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     for note in &args.notes {
         tracing::warn!("{note}");
     }
-    if let Some(drivers) = &args.faults.proxy_endpoint.0 {
-        return relay(&args, drivers).await;
+    if args.faults.proxy_endpoint.is_given() {
+        return relay(&args).await;
     }
     let ready_file = value::given(&args.ready_file);
     let unusable = |source| {
@@ -270,7 +271,6 @@ pub async fn serve(
     result
 }
 
-/// Starts the driver's permanent tasks.
 fn start(
     driver: &Arc<Driver>,
     faults: Option<FaultFile>,
@@ -345,10 +345,10 @@ fn panicked(_: Box<dyn Any + Send>) -> http::Response<Body> {
 }
 
 /// Runs a relay between two sockets instead of a driver until a signal.
-async fn relay(args: &Args, drivers: &relay::RelayAddress) -> Result<(), Error> {
-    let clients = &args.endpoint;
+async fn relay(args: &Args) -> Result<(), Error> {
+    let (clients, drivers) = (&args.endpoint, &args.faults.proxy_endpoint);
     let mut signals = Signals::new(args.stop_on_stdin_eof).map_err(Error::Signals)?;
-    let relay = Relay::bind(&relay::RelayAddress::Unix(clients.clone()), drivers).await?;
+    let relay = Relay::bind(clients, drivers).await?;
     tracing::info!(clients = %clients.path().display(), %drivers, "passing bytes between connections");
     tokio::select! {
         biased;

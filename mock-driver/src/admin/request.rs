@@ -35,10 +35,8 @@ pub(super) struct Path<T>(pub(super) T);
 #[from_request(via(axum::extract::Query), rejection(Refusal))]
 pub(super) struct Query<T>(pub(super) T);
 
-/// The responses of routes.
-pub(super) type Reply<T> = Result<Json<T>, Refusal>;
-pub(super) type Created<T> = Result<(StatusCode, Json<T>), Refusal>;
-pub(super) type Deleted = Result<StatusCode, Refusal>;
+/// The result of a handler.
+pub(super) type Reply<T> = Result<T, Refusal>;
 
 // === impl Json ===
 
@@ -113,7 +111,6 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
     Ok(value)
 }
 
-/// A pattern with `*` and `?`.
 pub(super) fn pattern(text: Option<&str>) -> Option<WildMatch> {
     text.filter(|text| !text.is_empty()).map(WildMatch::new)
 }

@@ -90,7 +90,6 @@ impl Scenario {
         Rule::read_list(self.yaml).expect("a built-in scenario must be valid")
     }
 
-    /// All scenarios with their descriptions.
     pub(crate) fn help() -> String {
         let longest = Self::ALL
             .iter()

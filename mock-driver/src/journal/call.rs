@@ -22,7 +22,6 @@ pub struct Peer {
     pub uid: u32,
 }
 
-/// The response of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) code: Code,
@@ -102,7 +101,6 @@ impl Call {
         self.subject.get_or_init(|| self.request.subject())
     }
 
-    /// The fault rule that affects the call.
     pub(crate) fn fault(&self) -> Option<String> {
         crate::lock(&self.fault).clone()
     }
@@ -116,7 +114,6 @@ impl Call {
         self.late.get()
     }
 
-    /// The size of its messages in memory.
     pub(super) fn bytes(&self) -> usize {
         let response = self.end().and_then(|end| end.response.as_ref());
         self.request.len() + response.map_or(0, RedactedMessage::len)

@@ -4,13 +4,12 @@ use csi_proto::Secrets;
 use prost::Message;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use prost_reflect::{
-    DescriptorPool, DynamicMessage, MapKey, MessageDescriptor, ReflectMessage, SerializeOptions,
-    Value as Field,
+    DynamicMessage, MapKey, MessageDescriptor, ReflectMessage, SerializeOptions, Value as Field,
 };
 use serde_json::{Value, json};
 use siphasher::sip::SipHasher24;
 
-use crate::rpc::method::{self, Method};
+use crate::rpc::method::{self, DESCRIPTORS, Method};
 use crate::rpc::validate::TOKENS;
 
 /// Request fields with the volume of a call, or with the other object that it is about.
@@ -27,7 +26,6 @@ pub(crate) fn has_volume(method: Method) -> bool {
     VOLUME_FIELDS.iter().any(|field| method.takes(field))
 }
 
-/// The option that marks a field as secret.
 const SECRET_OPTION: &str = "csi.v1.csi_secret";
 
 /// Field with kubelet's attributes of the pod, and with the pod's tokens for drivers that request tokens without
@@ -37,7 +35,6 @@ const CONTEXT: &str = "volume_context";
 /// Redacts messages and converts them to JSON with the field names of the proto file.
 #[derive(Debug)]
 pub(crate) struct Renderer {
-    pool: DescriptorPool,
     options: SerializeOptions,
     /// `None` to show secrets.
     key: Option<[u8; 16]>,
@@ -73,10 +70,7 @@ pub(super) struct Subject {
 
 impl Renderer {
     pub(super) fn new(key: Option<[u8; 16]>) -> Self {
-        let pool = DescriptorPool::decode(csi_proto::FILE_DESCRIPTOR_SET)
-            .expect("the built-in descriptors must decode");
         Self {
-            pool,
             options: SerializeOptions::new()
                 .use_proto_field_name(true)
                 .stringify_64_bit_integers(false),
@@ -84,10 +78,8 @@ impl Renderer {
         }
     }
 
-    /// The stored form of a message.
     pub(crate) fn keep<M: Message + Secrets + Clone>(&self, message: &M) -> RedactedMessage {
-        let descriptor = self
-            .pool
+        let descriptor = DESCRIPTORS
             .get_message_by_name(M::MESSAGE)
             .expect("every CSI message must be in the descriptors");
         let mut wire = match &self.key {
@@ -131,16 +123,14 @@ impl Renderer {
     /// The stored form of an encoded message of a method. Fields without a descriptor are removed, because they may be secret.
     pub(crate) fn keep_wire(&self, path: &str, side: Direction, wire: &[u8]) -> RedactedMessage {
         let known = || {
-            let (service, method) = path.strip_prefix('/')?.split_once('/')?;
-            let service = self.pool.get_service_by_name(service)?;
-            let method = service.methods().find(|known| known.name() == method)?;
+            let method = Method::at(path)?;
             let message = match side {
-                Direction::Request => method.input(),
-                Direction::Response => method.output(),
+                Direction::Request => method.request(),
+                Direction::Response => method.reply(),
             };
             let mut content = DynamicMessage::decode(message.clone(), wire).ok()?;
             if let Some(key) = &self.key {
-                self.hide_secrets(&mut content, key);
+                hide_secrets(&mut content, key);
                 hide_tokens(&mut content, key);
             }
             content.take_unknown_fields().for_each(drop);
@@ -148,26 +138,6 @@ impl Renderer {
             Some(RedactedMessage::Csi { message, wire })
         };
         known().unwrap_or(RedactedMessage::Foreign { bytes: wire.len() })
-    }
-
-    fn hide_secrets(&self, message: &mut DynamicMessage, key: &[u8; 16]) {
-        let option = self
-            .pool
-            .get_extension_by_name(SECRET_OPTION)
-            .expect("the option that marks secrets must be in the descriptors");
-        for field in message.descriptor().fields() {
-            let marked = field.options().get_extension(&option).as_bool() == Some(true);
-            if !marked {
-                continue;
-            }
-            // The build of csi-proto refuses a secret field of any other type.
-            if let Some(secrets) = message.get_field_mut(&field).as_map_mut() {
-                for value in secrets.values_mut() {
-                    let hidden = hide(key, value.as_str().unwrap_or_default());
-                    *value = Field::String(hidden);
-                }
-            }
-        }
     }
 
     /// The message as JSON. Fields at their default value are left out.
@@ -280,6 +250,25 @@ impl Subject {
             wire = rest;
         }
         Ok(())
+    }
+}
+
+fn hide_secrets(message: &mut DynamicMessage, key: &[u8; 16]) {
+    let option = DESCRIPTORS
+        .get_extension_by_name(SECRET_OPTION)
+        .expect("the option that marks secrets must be in the descriptors");
+    for field in message.descriptor().fields() {
+        let marked = field.options().get_extension(&option).as_bool() == Some(true);
+        if !marked {
+            continue;
+        }
+        // The build of csi-proto refuses a secret field of any other type.
+        if let Some(secrets) = message.get_field_mut(&field).as_map_mut() {
+            for value in secrets.values_mut() {
+                let hidden = hide(key, value.as_str().unwrap_or_default());
+                *value = Field::String(hidden);
+            }
+        }
     }
 }
 

@@ -119,7 +119,6 @@ impl Journal {
 // === impl CallRecord ===
 
 impl CallRecord {
-    /// Sets the fault rule that affects the call.
     pub(crate) fn set_fault(&mut self, rule: &str) {
         let OperationRecord { journal, call } = &self.operation;
         let mut fault = crate::lock(&call.fault);

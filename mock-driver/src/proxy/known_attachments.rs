@@ -14,7 +14,6 @@ pub(super) struct KnownAttachments(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Nodes of attached volumes.
     nodes: HashMap<String, BTreeSet<String>>,
     /// The driver's node, from NodeGetInfo.
     here: String,

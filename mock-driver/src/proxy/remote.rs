@@ -115,7 +115,6 @@ pub(super) fn is_reset(error: &(dyn Error + 'static)) -> bool {
     find::<h2::Error>(error).is_some_and(|error| error.is_reset() && error.is_remote())
 }
 
-/// The first cause of this type.
 fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a E> {
     std::iter::successors(Some(error), |cause| (*cause).source()).find_map(|cause| cause.downcast_ref())
 }

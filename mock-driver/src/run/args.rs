@@ -158,7 +158,6 @@ pub struct Args {
 // === impl Args ===
 
 impl Args {
-    /// The settings of the driver.
     pub(crate) fn settings(&self) -> driver::Settings {
         let mut nodes = crate::array::Settings::numbered_nodes(self.array.nodes);
         let node_id = self.node.id();
@@ -194,7 +193,7 @@ impl Args {
                 ..self.admin.journal_config()
             },
             faults: given(&self.faults.faults),
-            scenarios: self.faults.scenario.0.clone(),
+            scenarios: self.faults.scenario.clone(),
             stubs: self.stubs.clone(),
             seed: self.faults.seed,
             proxy_to: self.faults.proxy_to.as_ref().map(|to| to.path().to_owned()),

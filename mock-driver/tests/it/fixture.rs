@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use csi_mock_driver::admin_api::client::{Calls, Client};
+use csi_mock_driver::admin_api::query::ResetQuery;
 use csi_proto::v1;
 use csi_proto::v1::node_client::NodeClient;
 use rustix::process::Signal;
@@ -67,7 +68,7 @@ async fn driver_starts_from_an_exported_fixture_in_place_of_its_state() {
         .controller_publish_volume(mk_publish("vol-2", "node-2"))
         .await
         .unwrap();
-    admin.reset().await.unwrap();
+    admin.reset(&ResetQuery::default()).await.unwrap();
     assert_eq!(
         attached(&program).await,
         expected,
@@ -179,7 +180,7 @@ async fn reset_returns_to_the_state_after_the_start() {
         .await
         .unwrap();
 
-    admin.reset().await.unwrap();
+    admin.reset(&ResetQuery::default()).await.unwrap();
     hanging.join_next().await.unwrap().unwrap().ok();
     let rules = admin.faults().await.unwrap().rules;
     let ids: Vec<_> = rules
@@ -221,7 +222,7 @@ async fn reset_opens_a_socket_that_a_rule_has_removed() {
         tokio::time::timeout(DEADLINE, changed).await.unwrap();
     };
     until(false).await;
-    admin.reset().await.unwrap();
+    admin.reset(&ResetQuery::default()).await.unwrap();
     until(true).await;
     server.identity().await.probe(probe()).await.unwrap();
 }
@@ -305,7 +306,7 @@ async fn volume_of_the_fixture_can_be_staged_after_a_reset() {
 
     let flag = format!("--fixture={}", fixture.display());
     let (program, admin) = start(directory.path(), &[node[0], node[1], &flag]).await;
-    admin.reset().await.unwrap();
+    admin.reset(&ResetQuery::default()).await.unwrap();
     let mut controller = program.controller().await;
     let attached = controller.controller_publish_volume(attach()).await.unwrap();
     let staging = directory.path().join("staging");
@@ -352,11 +353,11 @@ async fn forced_reset_unpublishes_what_the_node_uses() {
     let mut node = NodeClient::new(program.channel().await);
     node.node_stage_volume(stage).await.unwrap();
     node.node_publish_volume(publish).await.unwrap();
-    let refused = admin.reset().await.unwrap_err();
+    let refused = admin.reset(&ResetQuery::default()).await.unwrap_err();
     assert!(refused.to_string().contains("vol-0"), "{refused}");
-    admin.force_reset().await.unwrap();
+    admin.reset(&ResetQuery { force: Some(true) }).await.unwrap();
     assert!(fs::symlink_metadata(&target).is_err());
-    admin.reset().await.unwrap();
+    admin.reset(&ResetQuery::default()).await.unwrap();
 }
 
 #[tokio::test]

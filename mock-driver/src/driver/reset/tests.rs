@@ -226,7 +226,7 @@ async fn visible(driver: &Arc<Driver>) -> (String, Vec<String>, [Option<usize>; 
             .map(|report| format!("{report:?}"))
             .collect(),
         [(); 3].map(|()| driver.random_limit()),
-        journal.read(|memory| memory.stats.len() + memory.after(0).count()),
+        journal.read(|memory| memory.durations.len() + memory.after(0).count()),
         driver.faults.injected().len(),
     )
 }

@@ -258,7 +258,8 @@ fn cookbook_has_a_row_for_each_field_of_an_action() {
             names.split(',').map(str::to_owned).collect::<Vec<_>>()
         })
         .collect();
-    assert_eq!(documented, FIELDS.map(|field| field.name));
+    let names: Vec<&str> = FIELDS.iter().map(|field| field.name).collect();
+    assert_eq!(documented, names);
 }
 
 fn assert_mistakes(table: &[(&str, usize, &str, &str)]) {

@@ -110,7 +110,7 @@ async fn stream_from_before_a_reset_leaves_no_trace_after_it() {
             (
                 memory.running().len(),
                 memory.after(0).count(),
-                memory.stats.len(),
+                memory.durations.len(),
             )
         });
         assert_eq!(calls, (0, 0, 0), "{has_fault}");

@@ -530,14 +530,10 @@ async fn unknown_streams_are_proxied_with_metadata_and_status_details() {
 #[tokio::test]
 async fn relay_pairs_connections_of_its_two_ends() {
     let directory = tempfile::tempdir().unwrap();
-    let endpoint = |text: &str| text.parse().unwrap();
     let clients = directory.path().join("clients.sock");
-    let relay = Relay::bind(
-        &endpoint(&clients.display().to_string()),
-        &endpoint("tcp://127.0.0.1:0"),
-    )
-    .await
-    .unwrap();
+    let relay = Relay::bind(&clients.clone().into(), &"tcp://127.0.0.1:0".parse().unwrap())
+        .await
+        .unwrap();
     let port = relay.driver_port().unwrap();
     let mut running = JoinSet::new();
     running.spawn(relay.run());
@@ -568,7 +564,7 @@ async fn relay_pairs_connections_of_its_two_ends() {
     assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Ok);
     assert!(
         "tcp://nowhere"
-            .parse::<csi_mock_driver::proxy::relay::RelayAddress>()
+            .parse::<csi_mock_driver::admin_api::Endpoint>()
             .is_err()
     );
     let mut identity = v1::identity_client::IdentityClient::new(connect(&own_socket(&directory)).await);

@@ -278,7 +278,7 @@ async fn removed_node_does_not_rejoin_and_renamed_node_takes_new_id() {
     assert_eq!(info(&mut member.env.node).await, "node-a");
     let out = client.node("node-a").await.unwrap();
     assert!(!out.registered && out.volumes.is_empty(), "{out:?}");
-    let listed = client.nodes(&[]).await.unwrap();
+    let listed = client.nodes(&Default::default()).await.unwrap();
     assert!(listed.items.iter().all(|node| node.id != "node-a"), "{listed:?}");
 
     let back = NodeChange {

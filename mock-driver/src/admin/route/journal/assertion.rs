@@ -33,7 +33,6 @@ struct Counter {
     counted: u64,
 }
 
-/// Conditions on calls.
 struct Matcher {
     filter: Filter,
     request: BTreeMap<String, ValueMatch>,

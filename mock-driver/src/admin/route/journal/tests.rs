@@ -46,13 +46,13 @@ async fn waiting_readers_visit_each_call_once() {
     }
     let count = usize::try_from(BEFORE + EVENTS).unwrap();
     let query = serde_json::from_value(json!({"method": "Probe", "count": count})).unwrap();
-    let mut waiting = task::spawn(wait(State(admin.clone()), Query(query)));
+    let mut waiting = task::spawn(wait(&admin, query));
     let expectation = json!({
         "expected": [{"method": "Probe", "code": "OK"}, {"method": "DeleteVolume", "code": "OK"}],
         "timeout": "600s",
     });
     let expectation = serde_json::from_value(expectation).unwrap();
-    let mut asserting = task::spawn(assert(State(admin.clone()), Json(expectation)));
+    let mut asserting = task::spawn(assert(&admin, expectation));
     let visited = || journal.read(|memory| memory.visited.get());
     assert_pending!(waiting.poll());
     assert_pending!(asserting.poll());
@@ -64,7 +64,7 @@ async fn waiting_readers_visit_each_call_once() {
         }
         assert_pending!(asserting.poll());
     }
-    assert_eq!(assert_ready!(waiting.poll()).unwrap().0.len(), count);
+    assert_eq!(assert_ready!(waiting.poll()).unwrap().len(), count);
     assert_eq!(visited(), 2 * (BEFORE + EVENTS), "no reader visits a call again");
 }
 
@@ -79,28 +79,25 @@ async fn readers_of_a_history_with_gaps_fail_and_say_so() {
         let expectation = json!({"expected": [{"method": "Probe"}], "after": after});
         serde_json::from_value::<Expectation>(expectation).unwrap()
     };
-    let asserted = assert(State(admin.clone()), Json(expect(0))).await;
+    let asserted = assert(&admin, expect(0)).await;
     let refused = format!("{:?}", asserted.unwrap_err());
     assert!(
         refused.contains("FAILED_PRECONDITION") && refused.contains("calls 1 to 7 "),
         "{refused}"
     );
-    let asserted = assert(State(admin.clone()), Json(expect(7))).await.unwrap().0;
+    let asserted = assert(&admin, expect(7)).await.unwrap();
     assert_eq!(asserted.status, ExpectationStatus::Complete);
 
-    let query = |query: serde_json::Value| Query(serde_json::from_value(query).unwrap());
-    let found = wait(State(admin.clone()), query(json!({"method": "Probe"})))
-        .await
-        .unwrap()
-        .0;
+    let query = |query: serde_json::Value| serde_json::from_value(query).unwrap();
+    let found = wait(&admin, query(json!({"method": "Probe"}))).await.unwrap();
     assert_eq!(found.len(), 1, "what is there is found");
-    let refused = wait(State(admin.clone()), query(json!({"method": "DeleteVolume"}))).await;
+    let refused = wait(&admin, query(json!({"method": "DeleteVolume"}))).await;
     let refused = format!("{:?}", refused.unwrap_err());
     assert!(refused.contains("calls 1 to 7 "), "{refused}");
 
     // A reader that fell behind.
     let query = query(json!({"method": "Probe", "count": 20_000, "after": 10_007}));
-    let mut waiting = task::spawn(wait(State(admin.clone()), query));
+    let mut waiting = task::spawn(wait(&admin, query));
     assert_pending!(waiting.poll());
     for _ in 0..10_001 {
         probe(journal);
@@ -110,7 +107,7 @@ async fn readers_of_a_history_with_gaps_fail_and_say_so() {
 
     journal.clear();
     probe(journal);
-    let asserted = assert(State(admin.clone()), Json(expect(0))).await.unwrap().0;
+    let asserted = assert(&admin, expect(0)).await.unwrap();
     assert_eq!(
         asserted.status,
         ExpectationStatus::Complete,
@@ -134,14 +131,14 @@ async fn counts_of_an_assertion_about_a_volume_ignore_other_volumes() {
     ] {
         let expectation = json!({"volume": volume, "counts": [{"method": "DeleteVolume", "atLeast": 1}]});
         let expectation = serde_json::from_value(expectation).unwrap();
-        let asserted = assert(State(admin.clone()), Json(expectation)).await.unwrap().0;
+        let asserted = assert(&admin, expectation).await.unwrap();
         assert_eq!(asserted.status, status, "{volume}");
     }
     // Such a count would never have a call.
     let contradiction =
         json!({"volume": "vol-1", "counts": [{"method": "DeleteVolume", "volume": "vol-2", "atMost": 0}]});
     let contradiction = serde_json::from_value(contradiction).unwrap();
-    let refused = assert(State(admin), Json(contradiction)).await.unwrap_err();
+    let refused = assert(&admin, contradiction).await.unwrap_err();
     assert!(format!("{refused:?}").contains("counts[0].volume"), "{refused:?}");
 }
 
@@ -156,7 +153,7 @@ async fn calls_that_the_journal_was_cleared_of_are_missing_after_a_sequence_numb
     for (after, is_complete) in [(1, false), (0, true)] {
         let never = json!({"counts": [{"method": "Probe", "atMost": 0}], "after": after});
         let never = serde_json::from_value(never).unwrap();
-        let asserted = assert(State(admin.clone()), Json(never)).await;
+        let asserted = assert(&admin, never).await;
         assert_eq!(asserted.is_ok(), is_complete, "after {after}: {asserted:?}");
     }
 }
@@ -171,9 +168,9 @@ async fn clearing_the_journal_does_not_hide_calls_from_waiting_readers() {
         let before = journal.read(|memory| memory.last);
         let never = json!({"counts": [{"method": "Probe", "atMost": 0}], "after": before, "timeout": "600s"});
         let never = serde_json::from_value(never).unwrap();
-        let mut asserting = task::spawn(assert(State(admin.clone()), Json(never)));
+        let mut asserting = task::spawn(assert(&admin, never));
         let query = serde_json::from_value(json!({"method": "Probe", "after": before})).unwrap();
-        let mut waiting = task::spawn(wait(State(admin.clone()), Query(query)));
+        let mut waiting = task::spawn(wait(&admin, query));
         assert_pending!(asserting.poll());
         assert_pending!(waiting.poll());
         probe(journal);
@@ -196,11 +193,11 @@ async fn unknown_method_in_a_filter_is_refused() {
         ("/csi.v1.Node/Foo", false),
         ("/vendor.v1.Copy/Start", true),
     ] {
-        let query = Query(serde_json::from_value(json!({"method": method})).unwrap());
-        let listed = list(State(admin.clone()), query).await;
+        let query = serde_json::from_value(json!({"method": method})).unwrap();
+        let listed = list(&admin, query).await;
         assert_eq!(listed.is_ok(), is_known, "{method}");
-        let query = Query(serde_json::from_value(json!({"method": method, "timeout": "0s"})).unwrap());
-        let refused = format!("{:?}", wait(State(admin.clone()), query).await.unwrap_err());
+        let query = serde_json::from_value(json!({"method": method, "timeout": "0s"})).unwrap();
+        let refused = format!("{:?}", wait(&admin, query).await.unwrap_err());
         assert_eq!(
             refused.contains("unknown method"),
             !is_known,
@@ -211,9 +208,9 @@ async fn unknown_method_in_a_filter_is_refused() {
 
 async fn asserted(admin: &Admin, expectation: serde_json::Value) -> Result<ExpectationStatus, String> {
     let expectation = serde_json::from_value(expectation).unwrap();
-    let asserted = assert(State(admin.clone()), Json(expectation)).await;
+    let asserted = assert(admin, expectation).await;
     asserted
-        .map(|reply| reply.0.status)
+        .map(|reply| reply.status)
         .map_err(|refused| format!("{refused:?}"))
 }
 
@@ -363,7 +360,7 @@ async fn list_without_calls_is_refused_if_some_were_dropped() {
     }
     for (code, after, is_listed) in [("!OK", 0, false), ("!OK", 1, true), ("OK", 0, true)] {
         let query = serde_json::from_value(json!({"code": code, "after": after})).unwrap();
-        let listed = list(State(admin.clone()), Query(query)).await;
+        let listed = list(&admin, query).await;
         assert_eq!(listed.is_ok(), is_listed, "{code} after {after}");
     }
 }
