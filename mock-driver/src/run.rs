@@ -27,7 +27,6 @@ use tonic::transport::Server;
 use tower_http::catch_panic::CatchPanic;
 
 use crate::admin;
-use crate::admin_api;
 use crate::driver::abandoned;
 use crate::driver::node_devices::LAST_STEP;
 use crate::driver::{Driver, OpenError, Settings};

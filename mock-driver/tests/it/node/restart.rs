@@ -220,7 +220,14 @@ async fn volumes_are_unpublished_after_the_kind_of_devices_changed() {
                 env.stage(&volume).await.unwrap();
                 env.publish(&volume, "t").await.unwrap();
                 let mut env = env.again(after, |_| {}).await;
-                assert_eq!(count_records(env.server.driver()), 2, "{case}");
+                // An emulated filesystem is staged without a mount.
+                let is_staged =
+                    !(after == Choice::Loop && volume.capability == mount(Mode::SingleNodeWriter));
+                assert_eq!(
+                    count_records(env.server.driver()),
+                    1 + usize::from(is_staged),
+                    "{case}"
+                );
                 assert_eq!(env.unpublish(&volume, "t").await, Ok(()), "{case}");
                 assert!(fs::symlink_metadata(env.target("t")).is_err(), "{case}");
                 assert_eq!(env.unstage(&volume).await, Ok(()), "{case}");
