@@ -3,6 +3,8 @@
 pub use self::endpoint::{Endpoint, InvalidEndpoint};
 
 pub mod client;
+pub mod query;
 pub mod resource;
 
 mod endpoint;
+pub(crate) mod endpoints;

@@ -1,8 +1,7 @@
 //! The array: a pure state machine of volumes, snapshots, nodes and attachments.
 //!
-//! It has no gRPC, files or clocks. Each operation reads the state and returns an [`Error`], or decides on a [`Change`] and
-//! applies it before it returns. Applying the same changes to the same initial state gives the same array, which is how
-//! the array is restored after a restart.
+//! It has no gRPC, files or clocks. Each operation reads the state and returns an [`Error`], or decides on new [`Row`]s and
+//! applies them before it returns. The same rows give the same array, which is how it is restored after a restart.
 //!
 //! Invariants:
 //! - a name belongs to at most one volume, at most one snapshot and at most one group;
@@ -19,24 +18,23 @@ use std::sync::Arc;
 use siphasher::sip::SipHasher24;
 
 pub use self::capability::{Access, AccessMode, Capability, PublishParams};
-pub use self::change::{Change, Done};
 pub(crate) use self::create::CreateOutcome;
 pub use self::error::Error;
 pub use self::group::CreateGroupParams;
 pub(crate) use self::group::{Group, GroupIds, Members};
-pub(crate) use self::health::UnhealthyVolume;
 pub use self::health::{HealthIssue, Severity, StorageHealthIssue, StorageSeverity};
 pub(crate) use self::id::{GroupId, SnapshotId, VolumeId};
 pub use self::id::{NodeId, PoolName};
 pub use self::image::Image;
 pub(crate) use self::listing::{Entry, Page};
-pub(crate) use self::node::Node;
-pub use self::node::NodeSettings;
+pub use self::node::{Node, NodeSettings};
 pub use self::pool::Pool;
 pub(crate) use self::pool::PoolUsage;
+use self::promise::Promises;
 pub(crate) use self::publish::serial;
 pub(crate) use self::qos::{QosRule, Values};
-pub(crate) use self::row::{Counters, RowId, json};
+pub(crate) use self::row::json;
+pub use self::row::{Counters, Done, Row};
 pub(crate) use self::snapshot::Snapshot;
 pub use self::snapshot::{CreateSnapshotParams, SnapshotFilter, Timing};
 pub(crate) use self::topology::Requirement;
@@ -48,7 +46,6 @@ pub(crate) mod quantity;
 
 mod apply;
 mod capability;
-mod change;
 mod create;
 mod error;
 mod group;
@@ -58,6 +55,7 @@ mod image;
 mod listing;
 mod node;
 mod pool;
+mod promise;
 mod publish;
 mod qos;
 mod row;
@@ -68,7 +66,6 @@ mod volume;
 /// Settings of an array. Not part of its state: the next start may have others.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The registered nodes.
     pub nodes: Vec<NodeId>,
     /// Topology segments by node. The other nodes are assigned to pools round-robin.
     pub node_topology: BTreeMap<NodeId, Segments>,
@@ -76,17 +73,14 @@ pub struct Settings {
     pub attach_limit: Option<usize>,
     /// `max_volumes_per_node` of NodeGetInfo; `None` for the attach limit.
     pub advertised_limit: Option<usize>,
-    /// Storage pools.
     pub pools: Vec<Pool>,
     /// The class parameter that selects a pool.
     pub pool_parameter: &'static str,
-    /// Allowed volume sizes.
     pub sizes: SizeRule,
     /// Supported mutable parameters.
     pub qos: QosRule,
     /// Whether copies depend on their source.
     pub copy_mode: CopyMode,
-    /// Deviations from the CSI specification.
     pub deviations: SpecDeviations,
     /// Maximum number of entries per page; `None` for no limit.
     pub page_limit: Option<usize>,
@@ -95,7 +89,6 @@ pub struct Settings {
 /// Whether copies depend on their source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CopyMode {
-    /// Copies are independent.
     #[default]
     Independent,
     /// Copies share blocks with their source, which cannot be deleted before them.
@@ -112,11 +105,10 @@ pub struct SpecDeviations {
 }
 
 /// The volumes, snapshots and nodes of one storage array.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Array {
     settings: Settings,
-    /// Unique number of the array; key of its ids and page tokens.
-    id_seed: u128,
+    counters: Counters,
     volumes: BTreeMap<VolumeId, Volume>,
     names: BTreeMap<String, VolumeId>,
     snapshots: BTreeMap<SnapshotId, Arc<Snapshot>>,
@@ -126,25 +118,17 @@ pub struct Array {
     groups: BTreeMap<GroupId, Arc<Group>>,
     group_names: BTreeMap<String, GroupId>,
     /// The volumes created from each snapshot or volume, also from deleted ones.
-    made_from: MadeFrom,
-    nodes: BTreeMap<NodeId, node::Entry>,
+    made_from: BTreeMap<Source, BTreeSet<VolumeId>>,
+    nodes: BTreeMap<NodeId, Node>,
     /// Settings of single nodes that were changed at run time.
     changed: BTreeMap<NodeId, NodeSettings>,
     /// Allocated bytes of each pool.
     used: BTreeMap<PoolName, u64>,
     /// Capacities changed at run time, which override the settings.
     resized: BTreeMap<PoolName, u64>,
-    unhealthy: BTreeMap<VolumeId, UnhealthyVolume>,
     /// Health issues of the storage behind a node; `None` for all nodes.
     storage: BTreeMap<Option<NodeId>, Vec<StorageHealthIssue>>,
-    /// Number of volumes created by requests, deleted ones included.
-    created: u64,
-    /// Number of created snapshots and groups, deleted ones included.
-    made: u64,
-    /// Number of attachments so far.
-    attached: u64,
-    /// Number of initial volumes, deleted ones included.
-    initial_volumes: u64,
+    promises: Promises,
 }
 
 /// The objects that have a name beside their id.
@@ -154,8 +138,6 @@ pub(crate) enum Named {
     Snapshot,
     Group,
 }
-
-type MadeFrom = BTreeMap<Source, BTreeSet<VolumeId>>;
 
 // === impl Settings ===
 
@@ -198,33 +180,18 @@ impl Array {
     pub fn new(settings: Settings, id_seed: u128) -> Self {
         let registered = settings.nodes.clone();
         let mut array = Self {
-            nodes: BTreeMap::new(),
             settings,
-            id_seed,
-            volumes: BTreeMap::new(),
-            names: BTreeMap::new(),
-            snapshots: BTreeMap::new(),
-            snapshot_names: BTreeMap::new(),
-            taken_of: BTreeMap::new(),
-            groups: BTreeMap::new(),
-            group_names: BTreeMap::new(),
-            made_from: BTreeMap::new(),
-            changed: BTreeMap::new(),
-            used: BTreeMap::new(),
-            resized: BTreeMap::new(),
-            unhealthy: BTreeMap::new(),
-            storage: BTreeMap::new(),
-            created: 0,
-            made: 0,
-            attached: 0,
-            initial_volumes: 0,
+            ..Self::default()
         };
+        array.counters.id_seed = id_seed;
         for id in registered {
             // That of its first entry for a node that is listed twice, such as the one of `--node-id=node-0`.
-            let number = array.number(&id);
-            let entry = array.node_entry(id.clone());
-            (entry.registered, entry.number) = (true, number);
-            array.derive_node(&id);
+            let node = Node {
+                registered: true,
+                number: array.number(&id),
+                ..Node::unregistered(id.clone())
+            };
+            array.nodes.insert(id, array.derived(node));
         }
         array
     }
@@ -238,11 +205,11 @@ impl Array {
         for number in 0..count {
             let pool = pools_in_turn.next().cloned().unwrap_or_default();
             let id = VolumeId::from(format!("vol-{number}"));
-            if number < self.initial_volumes || self.volumes.contains_key(&id) {
+            if number < self.counters.initial_volumes || self.volumes.contains_key(&id) {
                 continue;
             }
             let spec = Spec {
-                id,
+                id: id.clone(),
                 name: String::new(),
                 capacity_bytes: self.settings.sizes.default,
                 capabilities: Vec::new(),
@@ -251,15 +218,11 @@ impl Array {
                 source: None,
                 pool,
             };
-            self.insert(Volume::from(Arc::new(spec)));
+            self.apply(Row::Volume(id, Some(Volume::from(Arc::new(spec)))));
         }
-        self.initial_volumes = self.initial_volumes.max(count);
+        self.counters.initial_volumes = self.counters.initial_volumes.max(count);
     }
 
-    /// The volume with this id.
-    ///
-    /// # Errors
-    /// It does not exist.
     pub fn volume(&self, id: &str) -> Result<&Volume, Error> {
         self.volumes.get(id).ok_or_else(|| Error::VolumeNotFound {
             volume: id.to_owned(),
@@ -300,33 +263,24 @@ impl Array {
         self.nodes.get(node).into_iter().flat_map(|node| &node.attached)
     }
 
-    /// Its id_seed.
     pub(crate) fn id_seed(&self) -> u128 {
-        self.id_seed
+        self.counters.id_seed
     }
 
-    /// Its settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
-    }
-
-    fn done<T>(&mut self, reply: T, change: Change) -> Done<T> {
-        self.apply(change.clone());
-        Done {
-            reply,
-            change: Some(change),
-        }
     }
 
     /// A unique id, derived from the id_seed, the number of earlier objects and the name.
     fn fresh(
         &self,
-        kind: &str,
+        kind: &'static str,
         prefix: &str,
         before: u64,
         name: &str,
         taken: impl Fn(&str) -> bool,
     ) -> String {
+        let before = self.promises.get(kind, name).unwrap_or(before);
         let mut salt = 0_u32;
         loop {
             let hash = self.keyed_hash(&format!("{kind}/{before}/{salt}/{name}"));
@@ -340,7 +294,7 @@ impl Array {
 
     /// A hash of a text, keyed by the id_seed.
     fn keyed_hash(&self, text: &str) -> u64 {
-        SipHasher24::new_with_key(&self.id_seed.to_le_bytes()).hash(text.as_bytes())
+        SipHasher24::new_with_key(&self.counters.id_seed.to_le_bytes()).hash(text.as_bytes())
     }
 }
 

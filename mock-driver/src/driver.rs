@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 use self::exit::ExitRequest;
 use self::locks::LockTable;
 use self::mode::Mode;
+pub(crate) use self::proxied::NO_DRIVER;
 use self::registration::Registrar;
 use self::remote::RemoteArray;
 use self::reset::{InitialServices, ResetScope};
@@ -45,6 +46,7 @@ mod in_process;
 pub mod locks;
 pub mod mode;
 pub(crate) mod node_devices;
+mod proxied;
 pub mod registration;
 mod remote;
 mod remote_sync;
@@ -56,7 +58,6 @@ mod volumes;
 /// Maximum time to write the last lines of the journal.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
-/// A running driver.
 #[derive(Debug)]
 pub struct Driver {
     pub(crate) name: String,
@@ -66,24 +67,17 @@ pub struct Driver {
     /// The node of this process; `None` without a Node service.
     pub node: Option<Arc<Node>>,
     pub(crate) latency: Duration,
-    /// The capabilities, which can change at run time.
     pub capabilities: Arc<LiveCapabilities>,
     pub(crate) config: ServiceConfig,
     /// Time from which Probe reports ready.
     pub(crate) ready_from: Instant,
     pub(crate) pool_topology: BTreeMap<PoolName, Segments>,
-    /// The array with its storage.
     pub store: Arc<Store>,
     pub(crate) clock: Clock,
-    /// The files of volumes and snapshots.
     pub volume_files: VolumeFiles,
-    /// Locks of calls and operations.
     pub(crate) locks: LockTable,
-    /// The fault rules.
     pub faults: Arc<Faults>,
-    /// The socket and its connections.
     pub socket_control: Arc<SocketControl>,
-    /// Ends the driver.
     pub exit: ExitRequest,
     pub(crate) proxy_to: Option<PathBuf>,
     pub(crate) initial: InitialServices,
@@ -106,9 +100,6 @@ pub struct Driver {
 
 impl Driver {
     /// Restores the array and opens the files. The caller must follow the returned fault file.
-    ///
-    /// # Errors
-    /// A file or directory cannot be used.
     pub fn open(settings: Settings) -> Result<(Arc<Self>, Option<FaultFile>), OpenError> {
         Self::open_if(settings, &|| Ok(()))
     }

@@ -72,10 +72,8 @@ const FIRST_STATE: &str = "start";
 pub struct Faults {
     /// The seed of all random draws.
     pub seed: Seed,
-    /// The parts of the driver in this process.
     has: Vec<Needs>,
     rules: RwLock<Arc<[Arc<RuleState>]>>,
-    /// The rules and backend faults of the fault file.
     of_file: Mutex<Vec<Rule>>,
     state: RwLock<Arc<str>>,
     began: Instant,

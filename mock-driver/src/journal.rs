@@ -35,8 +35,8 @@ pub(crate) use self::call::{Call, Outcome};
 pub use self::file::OpenError;
 pub use self::line::Line;
 pub(crate) use self::line::text;
-pub(crate) use self::memory::{BOUNDS, CallStats, Cursor, Filter, Gap, Memory, StatsKey};
-pub(crate) use self::message::{Direction, RedactedMessage};
+pub(crate) use self::memory::{Cursor, Filter, Gap, Memory};
+pub(crate) use self::message::{Direction, RedactedMessage, has_volume};
 pub(crate) use self::record::CallRecord;
 
 mod call;
@@ -58,9 +58,7 @@ pub struct JournalConfig {
     pub kept: usize,
     /// Size at which the file is rotated; 0 means unlimited.
     pub(crate) max_file_bytes: u64,
-    /// Whether each call is logged.
     pub(crate) call_lines: bool,
-    /// Whether each call is logged as a `gRPCCall:` line.
     pub(crate) grpc_call_lines: bool,
     /// Whether secrets are shown. For tests with made-up secrets.
     pub(crate) show_secrets: bool,
@@ -140,7 +138,6 @@ impl Journal {
         self.touch();
     }
 
-    /// Reads the calls in memory.
     pub(crate) fn read<T>(&self, read: impl FnOnce(&Memory) -> T) -> T {
         read(&self.memory())
     }
@@ -167,7 +164,6 @@ impl Journal {
         self.events.subscribe()
     }
 
-    /// A number that changes with every event.
     pub(crate) fn revision(&self) -> watch::Receiver<u64> {
         self.revision.subscribe()
     }
@@ -211,6 +207,11 @@ impl Journal {
 
     pub(crate) fn request(&self, call: &Call) -> Value {
         self.renderer.json(&call.request)
+    }
+
+    /// The request with all its fields, also those at their default value.
+    pub(crate) fn full_request(&self, call: &Call) -> Value {
+        self.renderer.full_json(&call.request)
     }
 
     pub(crate) fn response(&self, call: &Call) -> Option<Value> {

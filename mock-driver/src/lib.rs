@@ -4,6 +4,11 @@
 //! durable, [`fault`] injects faults, [`journal`] records calls, [`admin`] is the HTTP API, and [`mod@run`] runs the
 //! driver.
 
+#![allow(
+    missing_docs,
+    reason = "public for this repository's tests; a comment says what a name does not"
+)]
+
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio_util::task::TaskTracker;

@@ -22,7 +22,7 @@ pub(crate) use self::record::{Map, Record, Role};
 use crate::array::{self, Attachment, HealthIssue, Segments};
 use crate::fault::Faults;
 use crate::store::Database;
-use crate::store::volume_files::{FileId, VolumeFiles};
+use crate::store::volume_files::{FileId, VolumeFiles, file_name};
 
 mod compatibility;
 pub mod device;
@@ -38,16 +38,13 @@ pub(crate) mod stage_publish;
 pub(crate) mod stats_expand;
 mod unpublish;
 
-/// Settings of a node.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The kind of devices.
     pub devices: device::Choice,
     /// Directory of the links to devices; `None` for one beside the volumes' files.
     pub device_dir: Option<PathBuf>,
     /// How long to wait for a device to appear.
     pub device_timeout: Duration,
-    /// Whether undoing a deleted volume's staging or publishing is an error.
     pub strict_gone: bool,
     /// Whether device faults are possible on all mounted volumes, not only on those that a rule names when they are published.
     pub device_faults: bool,
@@ -58,7 +55,6 @@ pub struct Settings {
 /// The response of NodeGetInfo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeInfo {
-    /// The node id.
     pub id: String,
     /// `max_volumes_per_node`; `None` for the array's limit.
     pub limit: Option<usize>,
@@ -66,7 +62,6 @@ pub struct NodeInfo {
     pub topology: Map,
 }
 
-/// The node of a driver.
 #[derive(Debug)]
 pub struct Node {
     /// The id at the start. Records are stored under it, whatever id the node gets later.
@@ -74,7 +69,6 @@ pub struct Node {
     /// The topology segments that the node registers with; empty to leave them to the array.
     pub(crate) segments: Segments,
     info: RwLock<NodeInfo>,
-    /// Whether undoing a deleted volume's staging or publishing is an error.
     pub(crate) strict_gone: bool,
     pub(crate) volume_files: VolumeFiles,
     pub(crate) devices: Devices,
@@ -125,7 +119,6 @@ impl Default for Settings {
 // === impl VolumeDisk ===
 
 impl VolumeDisk {
-    /// The disk of an array's volume.
     fn of_volume(volume: &str) -> Self {
         Self {
             volume: volume.to_owned(),
@@ -136,11 +129,15 @@ impl VolumeDisk {
         }
     }
 
-    fn of_ephemeral(volume: &str) -> Self {
+    /// The disk of a pod's volume, by the name of its files.
+    fn of_ephemeral(node: &str, name: String) -> Self {
         Self {
-            volume: volume.to_owned(),
-            file_id: FileId::Ephemeral(volume.to_owned()),
-            serial: array::serial(&format!("ephemeral/{volume}")),
+            volume: name.clone(),
+            serial: array::serial(&format!("ephemeral/{name}")),
+            file_id: FileId::Ephemeral {
+                node: node.to_owned(),
+                name,
+            },
             bytes: 0,
             writable: true,
         }
@@ -197,7 +194,6 @@ impl Node {
         self.info.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Changes the response of NodeGetInfo.
     pub fn set_info(&self, change: impl FnOnce(&mut NodeInfo)) {
         change(&mut self.info.write().unwrap_or_else(PoisonError::into_inner));
     }
@@ -216,10 +212,11 @@ impl Node {
         volume: &str,
         view: Option<&ArrayVolume>,
     ) -> Result<(), Error> {
-        if matches!(self.devices.kind, Kind::None | Kind::Simulated) {
+        if self.is_simulated() {
             return Ok(());
         }
         match view.and_then(|view| Some((view.bytes, view.attachment.as_ref()?))) {
+            Some(_) if self.devices.kind == Kind::None => {}
             Some((bytes, attachment)) => {
                 let volume_disk = VolumeDisk {
                     bytes,
@@ -327,7 +324,7 @@ impl Node {
         match record.inline {
             Some(bytes) => VolumeDisk {
                 bytes,
-                ..VolumeDisk::of_ephemeral(&volume)
+                ..self.ephemeral_disk(&volume)
             },
             None => VolumeDisk {
                 bytes: view.map_or(0, |view| view.bytes),
@@ -336,6 +333,14 @@ impl Node {
                     .is_none_or(|attachment| attachment.params.writes()),
                 ..VolumeDisk::of_volume(&volume)
             },
+        }
+    }
+
+    /// The disk of a pod's volume.
+    fn ephemeral_disk(&self, volume: &str) -> VolumeDisk {
+        VolumeDisk {
+            volume: volume.to_owned(),
+            ..VolumeDisk::of_ephemeral(&self.home, file_name(volume))
         }
     }
 

@@ -14,15 +14,20 @@ use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
+use csi_proto::v1::NodeGetInfoRequest;
+use csi_proto::v1::node_client::NodeClient;
 use futures::{StreamExt, stream};
 use http_body_util::{Full, StreamBody};
 use hyper::body::Frame;
+use tokio::sync::OnceCell;
+use tokio::time;
 use tokio_util::sync::CancellationToken;
-use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, Service, http};
+use tonic::{Code, Status};
 
 use self::deadline::Deadline;
 use self::forwarded_call::{Forwarded, ForwardedCall, Refused};
@@ -33,6 +38,7 @@ use self::message::{Reply, collected, message_in, until_cancelled};
 use self::remote::{Remote, is_reset};
 use crate::driver::Driver;
 use crate::driver::error::Error;
+use crate::fault::CallInfo;
 use crate::journal::Direction;
 use crate::rpc::method::Method;
 use crate::socket::ConnectionInfo;
@@ -47,12 +53,17 @@ mod remote;
 
 pub mod relay;
 
+/// Maximum time of a call of the proxy's own.
+const OWN_CALL: Duration = Duration::from_secs(5);
+
 /// A server that forwards calls to another driver.
 #[derive(Clone, Debug)]
 pub(crate) struct Proxy {
     driver: Arc<Driver>,
     remote: Remote,
     attachments: Arc<KnownAttachments>,
+    /// Set when the driver has answered NodeGetInfo to the proxy.
+    asked: Arc<OnceCell<()>>,
 }
 
 // === impl Proxy ===
@@ -65,7 +76,30 @@ impl Proxy {
             driver,
             remote: Remote::at(to, clients),
             attachments: Arc::default(),
+            asked: Arc::default(),
         }
+    }
+
+    /// Asks the driver for its node, if no NodeGetInfo has passed: rules and the journal have the node of a call that runs on it.
+    async fn ask_node(&self) {
+        if !self.attachments.here().is_empty() {
+            return;
+        }
+        let ask = || async {
+            let mut client = NodeClient::new(self.remote.channel());
+            match time::timeout(OWN_CALL, client.node_get_info(NodeGetInfoRequest {})).await {
+                Ok(Ok(info)) => self.attachments.set_here(info.into_inner().node_id),
+                // The call itself fails, too.
+                Ok(Err(status)) if status.code() == Code::Unavailable => return Err(()),
+                Ok(Err(_)) | Err(_) => {
+                    tracing::warn!(
+                        "the driver behind the proxy does not tell its node: rules with a node match its calls after NodeGetInfo"
+                    );
+                }
+            }
+            Ok(())
+        };
+        self.asked.get_or_try_init(ask).await.ok();
     }
 }
 
@@ -100,22 +134,25 @@ impl Proxy {
             None => Ok((Bytes::new(), body)),
         };
         let peer = connection.as_ref().and_then(|connection| connection.peer);
-        let begin = |path: &str, message: &[u8]| {
+        let begin = |node: &str, path: &str, message: &[u8]| {
             let journal = self.driver.journal.as_ref()?;
             let request = journal.renderer.keep_wire(path, Direction::Request, message);
-            Some(journal.begin(path.to_owned().into(), peer, request))
+            Some(journal.begin_on(node.to_owned(), path.to_owned().into(), peer, request))
         };
         let (read, body) = match read {
             Ok(read) => read,
             Err(status) => {
-                let mut record = begin(&path, &[]);
+                let mut record = begin("", &path, &[]);
                 end(&mut record, &status);
                 return status.into_http();
             }
         };
+        if rpc.is_some_and(|rpc| rpc.is_on_node() && rpc != Method::NodeGetInfo) {
+            self.ask_node().await;
+        }
         let message = message_in(&read);
-        let record = begin(&path, message.unwrap_or_default());
         let mut forwarded = ForwardedRequest::new(path, rpc, message, self.attachments.clone());
+        let record = begin(forwarded.node(), forwarded.path(), message.unwrap_or_default());
         forwarded.headers = parts.headers.clone();
         forwarded.peer = peer;
         let driver = self.driver.clone();

@@ -16,7 +16,6 @@ use std::time::Duration;
 
 use csi_proto::registration::registration_server::RegistrationServer;
 use futures::Stream;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinError;
 use tokio::time::{self, Instant};
 use tokio_util::sync::CancellationToken;
@@ -34,17 +33,19 @@ use crate::driver::{Driver, OpenError, Settings};
 use crate::error_chain;
 use crate::fault::{Exit, FaultFile};
 use crate::proxy::Proxy;
-use crate::proxy::relay::{self, Relay, RelayError};
+use crate::proxy::relay::{Relay, RelayError};
 use crate::service;
 use crate::socket::authority::MAX_HEADER_LIST;
-use crate::socket::{BindError, Connection, Endpoint, Listener};
+use crate::socket::{BindError, Connection, Listener};
 
 use self::args::{Args, value};
+use self::signals::Signals;
 
 pub mod args;
 pub mod clean;
 mod ready;
 pub mod replay;
+mod signals;
 
 /// Maximum number of concurrent calls per connection; more wait in the client. Without a limit, the HTTP/2 layer closes the
 /// connection in a burst of some thousand calls.
@@ -101,8 +102,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     for note in &args.notes {
         tracing::warn!("{note}");
     }
-    if let Some(drivers) = &args.faults.proxy_endpoint.0 {
-        return relay(&args.endpoint, drivers).await;
+    if args.faults.proxy_endpoint.is_given() {
+        return relay(&args).await;
     }
     let ready_file = value::given(&args.ready_file);
     let unusable = |source| {
@@ -112,7 +113,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     if let Some(file) = &ready_file {
         ready::remove(file).map_err(unusable)?;
     }
-    let mut signals = Signals::new().map_err(Error::Signals)?;
+    let mut signals = Signals::new(args.stop_on_stdin_eof).map_err(Error::Signals)?;
     let check = || match args.faults.listen_after {
         Duration::ZERO => Listener::check(&args.endpoint),
         _ => Ok(()),
@@ -269,7 +270,6 @@ pub async fn serve(
     result
 }
 
-/// Starts the driver's permanent tasks.
 fn start(
     driver: &Arc<Driver>,
     faults: Option<FaultFile>,
@@ -344,9 +344,10 @@ fn panicked(_: Box<dyn Any + Send>) -> http::Response<Body> {
 }
 
 /// Runs a relay between two sockets instead of a driver until a signal.
-async fn relay(clients: &Endpoint, drivers: &relay::RelayAddress) -> Result<(), Error> {
-    let mut signals = Signals::new().map_err(Error::Signals)?;
-    let relay = Relay::bind(&relay::RelayAddress::Unix(clients.clone()), drivers).await?;
+async fn relay(args: &Args) -> Result<(), Error> {
+    let (clients, drivers) = (&args.endpoint, &args.faults.proxy_endpoint);
+    let mut signals = Signals::new(args.stop_on_stdin_eof).map_err(Error::Signals)?;
+    let relay = Relay::bind(clients, drivers).await?;
     tracing::info!(clients = %clients.path().display(), %drivers, "passing bytes between connections");
     tokio::select! {
         biased;
@@ -360,31 +361,6 @@ async fn finish(driver: &Driver, tasks: &mut Tasks) {
     while tasks.join_next().await.is_some() {}
     driver.work.close();
     driver.work.wait().await;
-}
-
-/// SIGTERM and SIGINT.
-struct Signals {
-    term: Signal,
-    int: Signal,
-}
-
-// === impl Signals ===
-
-impl Signals {
-    fn new() -> io::Result<Self> {
-        Ok(Self {
-            term: signal(SignalKind::terminate())?,
-            int: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            biased;
-            _ = self.term.recv() => {}
-            _ = self.int.recv() => {}
-        }
-    }
 }
 
 #[cfg(test)]

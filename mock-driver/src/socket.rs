@@ -18,6 +18,7 @@ use tokio::time;
 
 use self::control::Visibility;
 pub(crate) use self::control::{Connection, ConnectionInfo, SocketControl};
+use crate::store::PathError;
 
 pub(crate) mod authority;
 mod control;
@@ -33,7 +34,6 @@ pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const NO_TCP: &str = "; over TCP a driver would be open to everybody: put a forwarder before its socket, as in \
                       socat tcp-listen:10000,fork unix-connect:/path/csi.sock";
 
-/// The address of the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint(PathBuf);
 
@@ -47,9 +47,7 @@ pub struct InvalidEndpoint {
     hint: &'static str,
 }
 
-/// A socket cannot be bound.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "documented by the error messages")]
 pub enum BindError {
     #[error("another process serves {}: stop it or choose another path", path.display())]
     InUse { path: PathBuf },
@@ -58,12 +56,8 @@ pub enum BindError {
     NotASocket { path: PathBuf },
     #[error("directory {} does not exist: create it first", directory.display())]
     NoDirectory { directory: PathBuf },
-    #[error("cannot {act} {}", path.display())]
-    Io {
-        act: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Path(#[from] PathError),
 }
 
 /// The listener of a driver. Dropping it closes the socket and removes its file.
@@ -90,7 +84,6 @@ struct SocketFile {
 // === impl Endpoint ===
 
 impl Endpoint {
-    /// The socket's path.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -162,7 +155,6 @@ impl Listener {
         }
     }
 
-    /// The socket's path.
     pub fn path(&self) -> &Path {
         self.endpoint.path()
     }
@@ -249,12 +241,12 @@ impl Bound {
         check_directory(path)?;
         remove_stale(path)?;
 
-        let listener = listen(path).map_err(failed("listen on", path))?;
+        let listener = listen(path).map_err(PathError::of("listen on", path))?;
         let file = SocketFile {
             path: path.to_owned(),
             identity: identity(path),
         };
-        let listener = UnixListener::from_std(listener).map_err(failed("listen on", path))?;
+        let listener = UnixListener::from_std(listener).map_err(PathError::of("listen on", path))?;
         Ok(Self {
             listener,
             _file: file,
@@ -287,7 +279,7 @@ fn check_directory(path: &Path) -> Result<(), BindError> {
 fn remove_stale(path: &Path) -> Result<(), BindError> {
     if is_stale(path)? {
         tracing::info!(path = %path.display(), "removing the socket of a dead process");
-        fs::remove_file(path).map_err(failed("remove the stale socket", path))?;
+        fs::remove_file(path).map_err(PathError::of("remove the stale socket", path))?;
     }
     Ok(())
 }
@@ -297,7 +289,7 @@ fn is_stale(path: &Path) -> Result<bool, BindError> {
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(failed("stat", path)(error)),
+        Err(error) => return Err(PathError::of("stat", path)(error).into()),
     };
     if !found.file_type().is_socket() {
         return Err(BindError::NotASocket {
@@ -309,7 +301,7 @@ fn is_stale(path: &Path) -> Result<bool, BindError> {
             path: path.to_owned(),
         }),
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(true),
-        Err(error) => Err(failed("find out who serves", path)(error)),
+        Err(error) => Err(PathError::of("find out who serves", path)(error).into()),
     }
 }
 
@@ -328,11 +320,6 @@ fn listen(path: &Path) -> io::Result<StdListener> {
 fn identity(path: &Path) -> Option<(u64, u64)> {
     let meta = fs::symlink_metadata(path).ok()?;
     Some((meta.dev(), meta.ino()))
-}
-
-fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BindError {
-    let path = path.to_owned();
-    move |source| BindError::Io { act, path, source }
 }
 
 #[cfg(test)]

@@ -8,13 +8,12 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use crate::array::{self, Array, Counters, Done, Image, RowId, Settings, json};
+use crate::array::{self, Array, Counters, Done, Image, Row, Settings};
 use crate::fault::StaleList;
 
 pub use self::database::Database;
 use self::database::META;
 pub use self::error::{Error, OpenError};
-pub(crate) use self::file::Rows;
 pub use self::path_error::PathError;
 use self::stale_state::StaleState;
 
@@ -31,7 +30,6 @@ mod stale_state;
 const IDENTITY: &str = "array";
 const MEDIA: &str = "media";
 
-/// The array behind its lock.
 #[derive(Debug)]
 pub struct Store {
     /// Poisoning is ignored: operations decide before they change anything, so a panic leaves a consistent array.
@@ -49,7 +47,6 @@ pub struct Store {
 /// What an array starts with, besides the state of its directory.
 #[derive(Clone, Debug, Default)]
 pub struct Initial {
-    /// Number of initial volumes.
     pub volumes: u64,
     /// A state that replaces the stored one.
     pub fixture: Option<Image>,
@@ -62,7 +59,6 @@ impl Store {
         Self::of(initial.array(settings, id_seed, None), None, initial)
     }
 
-    /// A copy of the array, in memory.
     pub(crate) fn copy(&self) -> Self {
         Self::of(self.peek(Array::clone), None, Initial::default())
     }
@@ -79,7 +75,7 @@ impl Store {
         let array = initial.array(settings, id_seed, stored.clone());
         // The settings of this start may have changed the array.
         if stored != Some(array.image()) {
-            database.replace(&RowId::TABLES, array.rows().map(|id| row(&array, &id)).collect())?;
+            database.replace(&Row::TABLES, array.rows().map(|row| row.stored()).collect())?;
         }
         let volumes = array.volumes().len();
         if initial.fixture.is_some() {
@@ -108,16 +104,12 @@ impl Store {
         let Some(database) = &self.database else {
             return Ok(None);
         };
-        let identity = match database.get(META, IDENTITY)? {
-            Some(identity) => identity,
-            None => {
-                let fresh = format!("{fresh:032x}");
-                let row = ((META, IDENTITY.to_owned()), Some(json(&fresh)));
-                database.replace(&[], Rows::from([row]))?;
-                fresh
-            }
-        };
-        Ok(Some(identity))
+        if let Some(identity) = database.get(META, IDENTITY)? {
+            return Ok(Some(identity));
+        }
+        let fresh = format!("{fresh:032x}");
+        database.set_meta(IDENTITY, &fresh)?;
+        Ok(Some(fresh))
     }
 
     /// The media directory that the stored array has marked.
@@ -130,11 +122,10 @@ impl Store {
 
     /// Records the media directory that the array has marked.
     pub(crate) fn set_marked_media(&self, directory: &str) -> Result<(), OpenError> {
-        let Some(database) = &self.database else {
-            return Ok(());
-        };
-        let row = ((META, MEDIA.to_owned()), Some(json(&directory)));
-        database.replace(&[], Rows::from([row]))
+        match &self.database {
+            Some(database) => database.set_meta(MEDIA, directory),
+            None => Ok(()),
+        }
     }
 
     /// Runs an operation that may change the array, and returns after the change is durable.
@@ -154,15 +145,20 @@ impl Store {
         self.flushed(|array| {
             let mut stale = self.stale(array);
             let done = act(array)?;
-            if let (Some(stale), Some(change)) = (stale.as_mut(), &done.change) {
-                stale.note(change);
+            if let Some(stale) = stale.as_mut() {
+                stale.note(&done.rows);
             }
-            if let (Some(database), Some(change)) = (&self.database, &done.change) {
-                database.write(change.rows().iter().map(|id| row(array, id)));
+            if let Some(database) = self.database.as_ref().filter(|_| !done.rows.is_empty()) {
+                database.write(done.rows.iter().map(Row::stored));
             }
             Ok(done.reply)
         })
         .await
+    }
+
+    /// Keeps ids or numbers for operations that happen later.
+    pub(crate) fn promise(&self, promise: impl FnOnce(&mut Array)) {
+        promise(&mut crate::lock(&self.array));
     }
 
     /// Reads the array, and returns after everything seen is durable.
@@ -210,9 +206,8 @@ impl Store {
             let new = Array::from_image(array.settings().clone(), image);
             *crate::lock(&self.stale) = None;
             if let Some(database) = &self.database {
-                let gone = array.rows().filter(|id| new.row(id).is_none());
-                let gone = gone.map(|id| row(&new, &id)).collect::<Vec<_>>();
-                database.write(gone.into_iter().chain(new.rows().map(|id| row(&new, &id))));
+                let gone = array.rows().map(|row| (row.stored().0, None));
+                database.write(gone.chain(new.rows().map(|row| row.stored())));
             }
             *array = new;
             Ok(())
@@ -267,16 +262,7 @@ impl Initial {
 }
 
 fn stored_image(database: &Database) -> Result<Option<Image>, OpenError> {
-    let [
-        counters,
-        volumes,
-        snapshots,
-        groups,
-        unhealthy,
-        storage,
-        nodes,
-        pools,
-    ] = RowId::TABLES;
+    let [counters, volumes, snapshots, groups, storage, nodes, pools] = Row::TABLES;
     let Some(counters) = database.get::<Counters>(counters, "")? else {
         return Ok(None);
     };
@@ -284,16 +270,11 @@ fn stored_image(database: &Database) -> Result<Option<Image>, OpenError> {
         volumes: database.all(volumes)?,
         snapshots: database.all(snapshots)?,
         groups: database.all(groups)?,
-        unhealthy: database.all(unhealthy)?,
         storage: database.all(storage)?,
         nodes: database.all(nodes)?.into_iter().collect(),
         pools: database.all(pools)?.into_iter().collect(),
         ..Image::empty(counters)
     }))
-}
-
-fn row(array: &Array, id: &RowId) -> ((&'static str, String), Option<Vec<u8>>) {
-    ((id.table(), id.key().to_owned()), array.row(id))
 }
 
 #[cfg(test)]

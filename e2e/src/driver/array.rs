@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use csi_mock_driver::admin_api::client::Client;
+use csi_mock_driver::admin_api::query::AttachmentQuery;
 use csi_mock_driver::admin_api::resource::NodeChange;
 
 use super::{CALL, Driver};
@@ -79,7 +80,7 @@ impl Driver {
 /// The nodes to which the array of this admin API has each volume published.
 pub async fn published(client: &Client) -> Result<NodesByVolume> {
     let mut published = NodesByVolume::new();
-    let mut query = Vec::new();
+    let mut query = AttachmentQuery::default();
     loop {
         let page = client
             .attachments(&query)
@@ -92,7 +93,7 @@ pub async fn published(client: &Client) -> Result<NodesByVolume> {
                 .insert(attachment.node);
         }
         match page.next {
-            Some(next) => query = vec![("after", next)],
+            Some(next) => query.after = Some(next),
             None => return Ok(published),
         }
     }

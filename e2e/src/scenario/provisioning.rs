@@ -221,7 +221,7 @@ async fn ensure_restored(env: &TestEnv<'_>, source: &TestVolume, copy: &TestVolu
     ensure!(taken, "no CreateSnapshot succeeded");
     let array = env.driver.admin()?;
     let snapshots = array
-        .snapshots(&[])
+        .snapshots(&Default::default())
         .await
         .context("list the array's snapshots")?
         .items;

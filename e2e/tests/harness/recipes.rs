@@ -117,6 +117,8 @@ const RECIPES: &[Recipe] = &[
     Recipe("mock-driver/README.md", "package sidecar", Test("e2e/tests/harness/guide.rs", "the_go_test_of_the_readme_passes_with_the_driver")),
     Recipe("mock-driver/clients/go/README.md", "go mod edit", Test(".ci/run", "bash -euc \"$(sh_of README.md)\"")),
     Recipe("mock-driver/clients/go/README.md", "func TestProbeIsRetried", Test("mock-driver/clients/go/types_test.go", "TestReadmeHasATestThatRuns")),
+    Recipe("mock-driver/clients/go/README.md", "directory := t.TempDir()", NotRun("needs a container engine")),
+    Recipe("mock-driver/clients/python/README.md", "@pytest.fixture", NotRun("needs a container engine")),
     Recipe("mock-driver/clients/python/README.md", "pip install", Test(".ci/run", "bash -euc \"$(sh_of README.md)\"")),
     Recipe("mock-driver/clients/python/README.md", "def test_probe_is_retried", Test("mock-driver/clients/python/tests/test_first.py", "def test_readme_has_a_test_that_runs")),
     Recipe("mock-driver/docs/faults.md", "csi-mock-driver", Test("mock-driver/tests/it/faults/scenarios.rs", "every_command_line_of_the_cookbook_works")),

@@ -78,10 +78,17 @@ func Start(t testing.TB, flags ...string) *Driver {
 		"--endpoint=unix://" + filepath.Join(directory, "csi.sock"),
 		"--admin-endpoint=unix://" + filepath.Join(directory, "admin.sock"),
 		"--ready-file=" + ready,
+		// The driver ends with the test's process, also if that is killed.
+		"--stop-on-stdin-eof",
 	}
 	command := exec.Command(program, append(own, flags...)...)
 	log := &testLog{t: t}
 	command.Stdout, command.Stderr = log, log
+	stdin, err := command.StdinPipe()
+	if err != nil {
+		os.RemoveAll(directory)
+		t.Fatal(err)
+	}
 	if err := command.Start(); err != nil {
 		os.RemoveAll(directory)
 		t.Fatalf("cannot start %s: %v; build it, and set %s", program, err, BinaryVariable)
@@ -90,6 +97,7 @@ func Start(t testing.TB, flags ...string) *Driver {
 	go func() { ended <- command.Wait() }()
 	t.Cleanup(func() {
 		stop(command.Process, ended)
+		stdin.Close()
 		os.RemoveAll(directory)
 		log.close()
 	})
@@ -138,16 +146,27 @@ func (d *Driver) OpenAPI(ctx context.Context) ([]byte, error) {
 }
 
 // Reset returns to the state after the start: array, rules, scenarios, capabilities and journal.
+// It is refused while the driver's own node uses a volume: see ForceReset.
 func (d *Driver) Reset(ctx context.Context) error { return d.do(ctx, "POST", api+"/reset", nil, nil) }
+
+// ForceReset first unpublishes and unstages the volumes that the driver's own node uses, as a failed test leaves them.
+func (d *Driver) ForceReset(ctx context.Context) error {
+	return d.do(ctx, "POST", api+"/reset?force=true", nil, nil)
+}
 
 // AddRule adds or replaces a fault rule.
 func (d *Driver) AddRule(ctx context.Context, rule Rule) error {
 	return d.do(ctx, "POST", api+"/faults", rule, nil)
 }
 
-// AddBackendFault adds or replaces a backend fault.
+// AddBackendFault adds or replaces a backend fault, until RemoveBackendFault or a reset.
 func (d *Driver) AddBackendFault(ctx context.Context, fault Rule) error {
 	return d.do(ctx, "POST", api+"/backend-faults", fault, nil)
+}
+
+// RemoveBackendFault removes a backend fault.
+func (d *Driver) RemoveBackendFault(ctx context.Context, id string) error {
+	return d.do(ctx, "DELETE", api+"/backend-faults/"+url.PathEscape(id), nil, nil)
 }
 
 // RemoveRule removes a fault rule and releases the calls that it blocks.
@@ -155,9 +174,18 @@ func (d *Driver) RemoveRule(ctx context.Context, id string) error {
 	return d.do(ctx, "DELETE", api+"/faults/"+url.PathEscape(id), nil, nil)
 }
 
-// StartScenario starts a built-in scenario.
+// StartScenario starts a built-in scenario, until StopScenario or a reset.
 func (d *Driver) StartScenario(ctx context.Context, name string) error {
-	return d.do(ctx, "PUT", api+"/scenarios/"+url.PathEscape(name), map[string]bool{"enabled": true}, nil)
+	return d.setScenario(ctx, name, true)
+}
+
+// StopScenario removes the rules and backend faults of a scenario.
+func (d *Driver) StopScenario(ctx context.Context, name string) error {
+	return d.setScenario(ctx, name, false)
+}
+
+func (d *Driver) setScenario(ctx context.Context, name string, enabled bool) error {
+	return d.do(ctx, "PUT", api+"/scenarios/"+url.PathEscape(name), map[string]bool{"enabled": enabled}, nil)
 }
 
 // Export returns the state of the array.
@@ -173,16 +201,14 @@ func (d *Driver) Import(ctx context.Context, fixture Fixture) error {
 
 // Journal lists at most 1000 finished calls; query has the parameters of GET /api/v1/journal, such as method and code.
 func (d *Driver) Journal(ctx context.Context, query url.Values) ([]Call, error) {
-	if query == nil {
-		query = url.Values{}
-	}
-	if !query.Has("limit") {
-		query.Set("limit", "1000")
+	limited := url.Values{"limit": {"1000"}}
+	for key, values := range query {
+		limited[key] = values
 	}
 	var page struct {
 		Items []Call `json:"items"`
 	}
-	return page.Items, d.do(ctx, "GET", api+"/journal?"+query.Encode(), nil, &page)
+	return page.Items, d.do(ctx, "GET", api+"/journal?"+limited.Encode(), nil, &page)
 }
 
 // Wait waits until there are so many calls; query has the parameters of GET /api/v1/journal/wait.

@@ -94,3 +94,26 @@ func TestFailedAssertionShowsWhatCame(t *testing.T) {
 	}
 	t.Log(noted.text)
 }
+
+func TestBackendFaultsAndScenariosCanBeRemoved(t *testing.T) {
+	ctx := context.Background()
+	driver := csimock.Start(t)
+	fault := csimock.Rule{"id": "x", "type": "node-limit", "limit": 1}
+	for _, err := range []error{
+		driver.AddBackendFault(ctx, fault), driver.RemoveBackendFault(ctx, "x"),
+		driver.StartScenario(ctx, "attach-uncertain"), driver.StopScenario(ctx, "attach-uncertain"),
+		driver.ForceReset(ctx),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var refused *csimock.Error
+	if err := driver.RemoveBackendFault(ctx, "x"); !errors.As(err, &refused) {
+		t.Fatal(err)
+	}
+	query := url.Values{"method": {"Probe"}}
+	if _, err := driver.Journal(ctx, query); err != nil || len(query) != 1 {
+		t.Fatalf("%v, %v", err, query)
+	}
+}

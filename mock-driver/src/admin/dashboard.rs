@@ -51,7 +51,6 @@ const SHARED: [&str; 4] = [
     "/dashboard/dom.js",
 ];
 
-/// The routes of the page's files.
 pub(super) fn routes() -> Router<Admin> {
     let page = Router::new().route("/", get(async || asset("text/html; charset=utf-8", PAGE)));
     with_assets(page, |_| true)

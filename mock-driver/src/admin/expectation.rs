@@ -16,6 +16,14 @@ pub(super) struct Came {
     unfit: Vec<usize>,
 }
 
+/// The calls that a count is about.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counted {
+    pub(super) ended: u64,
+    /// In-flight calls, which count towards upper bounds.
+    pub(super) running: u64,
+}
+
 /// Adds a call, with its method without service.
 pub(super) fn squash(came: &mut Vec<Came>, sequence: u64, method: &str, code: &str, unfit: Vec<usize>) {
     match came.last_mut() {
@@ -36,7 +44,7 @@ pub(super) fn squash(came: &mut Vec<Came>, sequence: u64, method: &str, code: &s
 }
 
 /// Compares calls with an expectation, and the numbers of calls with its counts. The worst status decides.
-pub(super) fn compare(expectation: &Expectation, calls: &[Came], counted: &[u64]) -> ExpectationResult {
+pub(super) fn compare(expectation: &Expectation, calls: &[Came], counted: &[Counted]) -> ExpectationResult {
     let expected = &expectation.expected;
     let mut result = match expectation.any_order {
         false => in_order(expected, calls),
@@ -183,7 +191,8 @@ fn in_any_order(expected: &[Expected], calls: &[Came]) -> ExpectationResult {
     result(calls, matched, verdict, rows.chain(others).collect())
 }
 
-fn count(expected: &ExpectedCount, came: u64) -> (ExpectationStatus, String, Comparison) {
+fn count(expected: &ExpectedCount, counted: Counted) -> (ExpectationStatus, String, Comparison) {
+    let came = counted.ended;
     let least = expected.at_least;
     let bounds = match expected.at_most {
         None => format!("at least {least}"),
@@ -195,7 +204,7 @@ fn count(expected: &ExpectedCount, came: u64) -> (ExpectationStatus, String, Com
     let code = expected.code.as_deref().unwrap_or("with any code");
     let what = format!("{bounds} {} {code}", short(&expected.method));
     let status = match expected.at_most {
-        Some(most) if came > most => ExpectationStatus::Mismatch,
+        Some(most) if came + counted.running > most => ExpectationStatus::Mismatch,
         Some(_) | None if came < least => ExpectationStatus::Incomplete,
         Some(_) | None => ExpectationStatus::Complete,
     };
@@ -203,10 +212,14 @@ fn count(expected: &ExpectedCount, came: u64) -> (ExpectationStatus, String, Com
         ExpectationStatus::Incomplete => "only ",
         ExpectationStatus::Complete | ExpectationStatus::Mismatch => "",
     };
-    let message = format!("{only}{came} calls came, expected were {what}");
+    let shown = match counted.running {
+        0 => format!("{came} calls"),
+        running => format!("{came} calls, and {running} in flight"),
+    };
+    let message = format!("{only}{shown} came, expected were {what}");
     let row = Comparison {
         expected: Some(what),
-        came: Some(format!("{came} calls")),
+        came: Some(shown),
         agrees: status == ExpectationStatus::Complete,
     };
     (status, message, row)
@@ -353,7 +366,11 @@ mod tests {
                 counts,
                 ..Expectation::default()
             };
-            let result = compare(&expectation, &[], &[came]);
+            let counted = Counted {
+                ended: came,
+                running: 0,
+            };
+            let result = compare(&expectation, &[], &[counted]);
             assert_eq!(result.status, status, "{shown}: {came}");
             let [row] = &result.comparison[..] else {
                 panic!("{result:?}")

@@ -37,7 +37,6 @@ const HEADERS: [(HeaderName, &str); 6] = [
     ),
 ];
 
-/// The accepted hosts.
 #[derive(Clone, Debug)]
 pub(super) struct Guard {
     /// Accepted names in `Host` besides addresses; `None` for a Unix socket, which browsers cannot open.

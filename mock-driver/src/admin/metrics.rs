@@ -2,15 +2,12 @@
 //!
 //! Values are read at scrape time. Names of rules, nodes and methods are labels; secrets are not.
 
-use std::collections::BTreeMap;
-
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use csi_proto::v1::ProbeRequest;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
-use prometheus::TextEncoder;
-use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
 use tonic::Code;
 
 use super::problem::Refusal;
@@ -18,37 +15,20 @@ use super::route::info::counts;
 use super::state::Admin;
 use crate::admin_api::resource::Counts;
 use crate::fault::RuleKind;
-use crate::journal::{BOUNDS, CallStats, StatsKey};
 use crate::log;
 use crate::rpc::{code, method};
 
 const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-type Labels<'a> = &'a [(&'a str, &'a str)];
-
-#[derive(Debug, Default)]
-struct Families(Vec<MetricFamily>);
+/// The metrics of one scrape. A family without samples is left out.
+#[derive(Default)]
+struct Scrape(Registry);
 
 pub(super) async fn metrics(State(admin): State<Admin>) -> Result<Response, Refusal> {
-    let counts = counts(&admin).await?;
-    let mut families = Families::default();
-    let labels = [
-        ("version", env!("CARGO_PKG_VERSION")),
-        ("driver", &admin.driver.name),
-    ];
-    families.gauges(
-        "csi_mock_build_info",
-        "The program's version, as a label of a constant 1.",
-        [gauge(&labels, 1)],
-    );
-    if admin.driver.has_array() {
-        array(&counts, &mut families);
-        nodes(&admin, &mut families).await?;
-    }
-    calls(&admin, &mut families);
-    faults(&admin, &mut families);
-    let text = TextEncoder::new().encode_to_string(&families.0);
-    let text = text.map_err(|error| Refusal::new(Code::Internal, error.to_string()))?;
+    let scrape = Scrape::default();
+    collect(&admin, &scrape).await?;
+    let text = TextEncoder::new().encode_to_string(&scrape.0.gather());
+    let text = text.map_err(failed)?;
     Ok(([(CONTENT_TYPE, FORMAT)], text).into_response())
 }
 
@@ -59,7 +39,14 @@ pub(super) async fn healthz(State(admin): State<Admin>) -> Response {
         let text = format!("registration socket in --registration-dir is not available: {error}");
         return Refusal::new(Code::Unavailable, text).into_response();
     }
-    match admin.perform(ProbeRequest {}).await {
+    let probed = match admin.driver.probe_proxied().await {
+        Some(probed) => probed.map_err(|status| {
+            let text = format!("Probe of the driver behind --proxy-to: {}", status.message());
+            Refusal::new(status.code(), text)
+        }),
+        None => admin.perform(ProbeRequest {}).await,
+    };
+    match probed {
         Ok(reply) if reply.ready != Some(false) => "ok\n".into_response(),
         Ok(_) => Refusal::new(Code::Unavailable, "not ready yet: see --ready-after").into_response(),
         Err(refusal) => refusal
@@ -79,196 +66,165 @@ pub(super) async fn readyz(State(admin): State<Admin>) -> Response {
     healthz(State(admin)).await
 }
 
-fn array(counts: &Counts, families: &mut Families) {
+async fn collect(admin: &Admin, scrape: &Scrape) -> Result<(), Refusal> {
+    let counts = counts(admin).await?;
+    let build = [env!("CARGO_PKG_VERSION"), admin.driver.name.as_str()];
+    scrape.gauges(
+        "csi_mock_build_info",
+        "The program's version, as a label of a constant 1.",
+        ["version", "driver"],
+        [(build, 1)],
+    )?;
+    if admin.driver.has_array() {
+        array(&counts, scrape)?;
+        nodes(admin, scrape).await?;
+    }
+    calls(admin, scrape)?;
+    faults(admin, scrape)
+}
+
+fn array(counts: &Counts, scrape: &Scrape) -> Result<(), Refusal> {
     let gauges = [
         ("csi_mock_volumes", "Volumes of the array.", counts.volumes),
         ("csi_mock_nodes", "Registered nodes.", counts.nodes),
         ("csi_mock_attachments", "Volumes on nodes.", counts.attachments),
         ("csi_mock_snapshots", "Snapshots of the array.", counts.snapshots),
     ];
-    for (name, help, value) in gauges {
-        families.gauges(name, help, [gauge(&[], number(value))]);
-    }
+    let mut gauges = gauges.into_iter();
+    gauges.try_for_each(|(name, help, value)| scrape.gauges(name, help, [], [([], value)]))
 }
 
-async fn nodes(admin: &Admin, families: &mut Families) -> Result<(), Refusal> {
-    let store = &admin.driver.store;
-    let nodes = store.read(|array| {
-        let shown = |node: crate::array::Node| (node.id.to_string(), node.attached.len(), node.limit);
+async fn nodes(admin: &Admin, scrape: &Scrape) -> Result<(), Refusal> {
+    let nodes = admin.read(|array| {
+        let shown = |node: &crate::array::Node| (node.id.to_string(), node.attached.len(), node.limit);
         Ok(array.nodes().map(shown).collect::<Vec<_>>())
     });
     let nodes = nodes.await?;
-    let attached = nodes
-        .iter()
-        .map(|(node, attached, _)| gauge(&[("node", node)], number(*attached)));
-    families.gauges("csi_mock_node_attachments", "Volumes on a node.", attached);
-    let limits = nodes
-        .iter()
-        .filter_map(|(node, _, limit)| Some(gauge(&[("node", node)], number((*limit)?))));
-    families.gauges(
+    scrape.gauges(
+        "csi_mock_node_attachments",
+        "Volumes on a node.",
+        ["node"],
+        nodes
+            .iter()
+            .map(|(node, attached, _)| ([node.as_str()], *attached)),
+    )?;
+    scrape.gauges(
         "csi_mock_node_attach_limit",
         "Maximum number of volumes attached to a node; absent if unlimited.",
-        limits,
-    );
-    Ok(())
+        ["node"],
+        nodes
+            .iter()
+            .filter_map(|(node, _, limit)| Some(([node.as_str()], (*limit)?))),
+    )
 }
 
-fn calls(admin: &Admin, families: &mut Families) {
+fn calls(admin: &Admin, scrape: &Scrape) -> Result<(), Refusal> {
     let Some(journal) = &admin.driver.journal else {
-        return;
+        return Ok(());
     };
-    let (stats, running) = journal.read(|memory| {
-        let mut running: BTreeMap<String, usize> = BTreeMap::new();
-        for call in memory.running() {
-            *running.entry(method::short(&call.method).to_owned()).or_default() += 1;
-        }
-        (memory.stats.clone(), running)
+    let (durations, running) = journal.read(|memory| {
+        let running: Vec<_> = memory.running().cloned().collect();
+        (memory.durations.clone(), running)
     });
-    let running = running
-        .iter()
-        .map(|(method, running)| gauge(&[("method", method)], number(*running)));
-    families.gauges("csi_mock_calls_in_flight", "Number of in-flight calls.", running);
-    fn labels(key: &StatsKey) -> [(&'static str, &str); 2] {
-        let code = code::name(Code::from(key.code));
-        [("method", method::short(&key.method)), ("code", code)]
+    let in_flight = IntGaugeVec::new(
+        Opts::new("csi_mock_calls_in_flight", "Number of in-flight calls."),
+        &["method"],
+    )
+    .map_err(failed)?;
+    for call in &running {
+        in_flight.with_label_values(&[method::short(&call.method)]).inc();
     }
-    let lost = [("journal", journal.lost_lines()), ("log", log::lost_lines())];
-    families.counters(
+    scrape.0.register(Box::new(in_flight)).map_err(failed)?;
+    scrape.counters(
         "csi_mock_lost_lines_total",
         "Lines that the journal's file or the log lacks because it was stalled or full.",
-        lost.map(|(output, lines)| counter(&[("output", output)], lines)),
-    );
-    families.counters(
+        ["output"],
+        [(["journal"], journal.lost_lines()), (["log"], log::lost_lines())],
+    )?;
+    scrape.counters(
         "csi_mock_calls_total",
         "Total number of finished calls, by method and code.",
-        stats
+        ["method", "code"],
+        durations
             .iter()
-            .map(|(key, stats)| counter(&labels(key), stats.calls)),
-    );
-    families.add(
-        "csi_mock_call_duration_seconds",
-        MetricType::HISTOGRAM,
-        "Duration of calls in seconds, from request to response.",
-        stats.iter().map(|(key, stats)| durations(&labels(key), stats)),
-    );
+            .map(|((method, code), times)| ([method.as_str(), *code], times.get_sample_count())),
+    )?;
+    let mut durations = durations.into_values();
+    durations.try_for_each(|times| scrape.0.register(Box::new(times)).map_err(failed))
 }
 
-fn faults(admin: &Admin, families: &mut Families) {
-    let reports = admin.driver.faults.reports(RuleKind::Rule);
-    let backend_faults = admin.driver.faults.reports(RuleKind::BackendFault);
-    let totals = admin.driver.faults.injected();
+fn faults(admin: &Admin, scrape: &Scrape) -> Result<(), Refusal> {
+    let faults = &admin.driver.faults;
+    let totals = faults.injected();
     let of_rules = totals.iter().filter(|(key, _)| key.kind == RuleKind::Rule);
-    let injected = of_rules.map(|(key, total)| {
-        let code = key.code.map_or("", |code| code::name(Code::from(code)));
-        let labels = [
-            ("rule", key.rule.as_str()),
-            ("method", &key.method),
-            ("code", code),
-        ];
-        counter(&labels, *total)
-    });
-    families.counters(
+    scrape.counters(
         "csi_mock_faults_injected_total",
         "Total number of calls affected by a fault rule, by method and by the code that the rule returns, if any.",
-        injected,
-    );
-    families.gauges(
+        ["rule", "method", "code"],
+        of_rules.map(|(key, total)| {
+            let code = key.code.map_or("", |code| code::name(Code::from(code)));
+            ([key.rule.as_str(), key.method.as_str(), code], *total)
+        }),
+    )?;
+    let rules = faults.reports(RuleKind::Rule);
+    scrape.gauges(
         "csi_mock_faults_blocked_calls",
         "Number of calls that a fault rule blocks now.",
-        reports
-            .iter()
-            .map(|report| gauge(&[("rule", &report.id)], report.blocked_calls)),
-    );
-    let mut by_fault: BTreeMap<&str, u64> = BTreeMap::new();
-    by_fault.extend(backend_faults.iter().map(|report| (report.id.as_str(), 0)));
-    for (key, total) in &totals {
-        if key.kind == RuleKind::BackendFault {
-            *by_fault.entry(&key.rule).or_default() += total;
-        }
-    }
-    families.counters(
+        ["rule"],
+        rules.iter().map(|report| {
+            (
+                [report.id.as_str()],
+                usize::try_from(report.blocked_calls).unwrap_or_default(),
+            )
+        }),
+    )?;
+    let backend_faults = faults.reports(RuleKind::BackendFault);
+    let there = backend_faults.iter().map(|report| ([report.id.as_str()], 0));
+    let of_backend_faults = totals
+        .iter()
+        .filter(|(key, _)| key.kind == RuleKind::BackendFault);
+    scrape.counters(
         "csi_mock_backend_faults_total",
         "Total number of calls affected by a backend fault.",
-        by_fault
-            .iter()
-            .map(|(fault, total)| counter(&[("fault", fault)], *total)),
-    );
+        ["fault"],
+        there.chain(of_backend_faults.map(|(key, total)| ([key.rule.as_str()], *total))),
+    )
 }
 
-// === impl Families ===
+// === impl Scrape ===
 
-impl Families {
-    fn gauges(&mut self, name: &str, help: &str, metrics: impl IntoIterator<Item = Metric>) {
-        self.add(name, MetricType::GAUGE, help, metrics);
-    }
-
-    fn counters(&mut self, name: &str, help: &str, metrics: impl IntoIterator<Item = Metric>) {
-        self.add(name, MetricType::COUNTER, help, metrics);
-    }
-
-    /// Omits a family without samples, which the text format cannot represent.
-    fn add(&mut self, name: &str, kind: MetricType, help: &str, metrics: impl IntoIterator<Item = Metric>) {
-        let metrics: Vec<Metric> = metrics.into_iter().collect();
-        if metrics.is_empty() {
-            return;
+impl Scrape {
+    fn gauges<'a, const N: usize>(
+        &self,
+        name: &str,
+        help: &str,
+        labels: [&str; N],
+        samples: impl IntoIterator<Item = ([&'a str; N], usize)>,
+    ) -> Result<(), Refusal> {
+        let family = IntGaugeVec::new(Opts::new(name, help), &labels).map_err(failed)?;
+        for (values, sample) in samples {
+            let sample = i64::try_from(sample).unwrap_or(i64::MAX);
+            family.with_label_values(&values).set(sample);
         }
-        let mut family = MetricFamily::default();
-        family.set_name(name.to_owned());
-        family.set_help(help.to_owned());
-        family.set_field_type(kind);
-        family.set_metric(metrics);
-        self.0.push(family);
+        self.0.register(Box::new(family)).map_err(failed)
+    }
+
+    /// Adds up the samples with the same labels.
+    fn counters<'a, const N: usize>(
+        &self,
+        name: &str,
+        help: &str,
+        labels: [&str; N],
+        samples: impl IntoIterator<Item = ([&'a str; N], u64)>,
+    ) -> Result<(), Refusal> {
+        let family = IntCounterVec::new(Opts::new(name, help), &labels).map_err(failed)?;
+        for (values, sample) in samples {
+            family.with_label_values(&values).inc_by(sample);
+        }
+        self.0.register(Box::new(family)).map_err(failed)
     }
 }
 
-fn metric(labels: Labels<'_>) -> Metric {
-    let pairs = labels.iter().map(|(name, value)| {
-        let mut pair = LabelPair::default();
-        pair.set_name((*name).to_owned());
-        pair.set_value((*value).to_owned());
-        pair
-    });
-    Metric::from_label(pairs.collect())
-}
-
-fn gauge(labels: Labels<'_>, value: u64) -> Metric {
-    let mut gauge = Gauge::default();
-    gauge.set_value(precise(value));
-    let mut metric = metric(labels);
-    metric.set_gauge(gauge);
-    metric
-}
-
-fn counter(labels: Labels<'_>, value: u64) -> Metric {
-    let mut counter = Counter::default();
-    counter.set_value(precise(value));
-    let mut metric = metric(labels);
-    metric.set_counter(counter);
-    metric
-}
-
-fn durations(labels: Labels<'_>, stats: &CallStats) -> Metric {
-    let buckets = BOUNDS.iter().zip(stats.within).map(|(bound, within)| {
-        let mut bucket = Bucket::default();
-        bucket.set_upper_bound(*bound);
-        bucket.set_cumulative_count(within);
-        bucket
-    });
-    let mut histogram = Histogram::default();
-    histogram.set_bucket(buckets.collect());
-    histogram.set_sample_count(stats.calls);
-    histogram.set_sample_sum(stats.time.as_secs_f64());
-    let mut metric = metric(labels);
-    metric.set_histogram(histogram);
-    metric
-}
-
-fn number(count: usize) -> u64 {
-    u64::try_from(count).unwrap_or(u64::MAX)
-}
-
-/// Beyond 2^53 the last digits are lost.
-#[allow(clippy::cast_precision_loss, reason = "Prometheus knows no other numbers")]
-fn precise(count: u64) -> f64 {
-    count as f64
+fn failed(error: prometheus::Error) -> Refusal {
+    Refusal::new(Code::Internal, error.to_string())
 }

@@ -157,7 +157,6 @@ fn field_of(name: &str) -> String {
     }
 }
 
-/// The HTTP status for a gRPC code.
 fn status(code: Code) -> StatusCode {
     match code {
         Code::Ok => StatusCode::OK,

@@ -19,6 +19,10 @@ use crate::fault::duration;
 /// Maximum long-poll duration.
 const MAX_WAIT: Duration = Duration::from_secs(600);
 
+/// As [`Json`], for a request whose body must not be empty.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RequiredJson<T>(pub(super) T);
+
 /// A body of a request, in JSON or YAML, or of a response. An empty one is `{}`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Json<T>(pub(super) T);
@@ -31,10 +35,8 @@ pub(super) struct Path<T>(pub(super) T);
 #[from_request(via(axum::extract::Query), rejection(Refusal))]
 pub(super) struct Query<T>(pub(super) T);
 
-/// The responses of routes.
-pub(super) type Reply<T> = Result<Json<T>, Refusal>;
-pub(super) type Created<T> = Result<(StatusCode, Json<T>), Refusal>;
-pub(super) type Deleted = Result<StatusCode, Refusal>;
+/// The result of a handler.
+pub(super) type Reply<T> = Result<T, Refusal>;
 
 // === impl Json ===
 
@@ -42,10 +44,23 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
-        let media_type = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-        let is_yaml = media_type.is_some_and(|media_type| media_type.starts_with(b"application/yaml"));
-        let body = Bytes::from_request(request, state).await?;
-        if is_yaml { read_yaml(&body) } else { read(&body) }.map(Self)
+        Ok(Self(
+            body_of(request, state).await?.unwrap_or_else(|| read(b"{}"))?,
+        ))
+    }
+}
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for RequiredJson<T> {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
+        let empty = || {
+            Err(Refusal::new(
+                Code::InvalidArgument,
+                "the body is empty: send the object in JSON or YAML",
+            ))
+        };
+        Ok(Self(body_of(request, state).await?.unwrap_or_else(empty)?))
     }
 }
 
@@ -53,6 +68,21 @@ impl<T: Serialize> IntoResponse for Json<T> {
     fn into_response(self) -> Response {
         json(StatusCode::OK, &self.0)
     }
+}
+
+/// The body of a request, in JSON or YAML; `None` if it is empty.
+async fn body_of<T: DeserializeOwned, S: Send + Sync>(
+    request: Request,
+    state: &S,
+) -> Result<Option<Result<T, Refusal>>, Refusal> {
+    let media_type = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let is_yaml = media_type.is_some_and(|media_type| media_type.starts_with(b"application/yaml"));
+    let body = Bytes::from_request(request, state).await?;
+    Ok(match body.trim_ascii() {
+        b"" => None,
+        _ if is_yaml => Some(read_yaml(&body)),
+        _ => Some(read(&body)),
+    })
 }
 
 fn read_yaml<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
@@ -65,7 +95,6 @@ fn read_yaml<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
 }
 
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
-    let body: &[u8] = if body.is_empty() { b"{}" } else { body };
     let mut json = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let reason = error.inner().to_string();
@@ -82,7 +111,6 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
     Ok(value)
 }
 
-/// A pattern with `*` and `?`.
 pub(super) fn pattern(text: Option<&str>) -> Option<WildMatch> {
     text.filter(|text| !text.is_empty()).map(WildMatch::new)
 }

@@ -1,16 +1,26 @@
-//! The routes, one file per resource. The lists below define both the server and the OpenAPI document.
+//! The routes, made of the table of endpoints, with a file of handlers for each resource.
 
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use serde::Serialize;
+use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::problem::{Refusal, json};
+use super::request::{Json, Path, Query, RequiredJson};
 use super::state::Admin;
+use crate::admin_api::endpoints::endpoints;
+use crate::admin_api::query::*;
+use crate::admin_api::resource::*;
+use crate::array::Image;
 
 mod attachment;
 mod backend_fault;
 mod capability;
 mod event;
 mod fault;
-mod fault_file;
 mod fixture;
 mod group;
 pub(super) mod info;
@@ -22,72 +32,64 @@ mod snapshot;
 mod storage;
 mod volume;
 
-/// The routes that every process serves.
-pub(super) fn of_process() -> OpenApiRouter<Admin> {
+macro_rules! server {
+    ($($of:ident { $($tag:literal { $(
+        $(#[$doc:meta])* $vis:vis $method:ident $path:literal $module:ident::$handler:ident $status:literal,
+            $name:ident($($part:ident $quoted:literal $about:literal),*)
+            $(with $query:ident)? $(sends $body:ident)? $(sets $one:ident { $field:ident: $type:ty })?
+            $(text $text:ident $shape:tt)? $(-> $reply:ty)? $(as $value:ident $object:ident)?;
+    )+ })+ })+) => {
+        $(
+            pub(super) fn $of() -> OpenApiRouter<Admin> {
+                OpenApiRouter::new()$($(.routes(routes!(endpoint::$name)))+)+
+            }
+        )+
+
+        mod endpoint {
+            use super::*;
+
+            $($($(
+                $(#[$doc])*
+                #[utoipa::path($method, path = $path, tag = $tag,
+                    params($($query,)? $(($quoted = String, Path, description = $about)),*),
+                    $(request_body = $body,)? $(request_body = $one,)? $(request_body $shape,)?
+                    responses((status = $status $(, body = $reply)? $(, body = $object)?), (status = "default", body = Problem)))]
+                pub(super) async fn $name(
+                    State(admin): State<Admin>,
+                    Path(($($part,)*)): Path<($(given!(String, $part),)*)>,
+                    $(Query(query): Query<$query>,)?
+                    $(Json(body): Json<$body>,)? $(Json(body): Json<$one>,)? $(RequiredJson(body): RequiredJson<$text>,)?
+                ) -> Result<Response, Refusal> {
+                    let reply = $module::$handler(
+                        &admin, $(&$part,)* $(given!(query, $query),)?
+                        $(given!(body, $body),)? $(given!(body, $one),)? $(given!(body, $text),)?
+                    ).await?;
+                    Ok(answer($status, &reply))
+                }
+            )+)+)+
+        }
+    };
+}
+
+/// The first of two, for each of the second.
+macro_rules! given {
+    ($given:ident, $each:ident) => {
+        $given
+    };
+}
+
+endpoints!(server);
+
+/// The routes of streams of events, which are not in the table.
+pub(super) fn streams() -> OpenApiRouter<Admin> {
     OpenApiRouter::new()
-        .routes(routes!(info::info))
-        .routes(routes!(capability::list))
-        .routes(routes!(capability::change))
-        .routes(routes!(fault::list, fault::put, fault::clear))
-        .routes(routes!(fault::remove, fault::switch))
-        .routes(routes!(fault::release))
-        .routes(routes!(fault::reset))
-        .routes(routes!(backend_fault::list, backend_fault::put))
-        .routes(routes!(backend_fault::remove, backend_fault::switch))
-        .routes(routes!(fault_file::put))
-        .routes(routes!(fixture::reset))
-        .routes(routes!(scenario::list))
-        .routes(routes!(scenario::switch))
-        .routes(routes!(journal::list, journal::clear))
-        .routes(routes!(journal::wait))
-        .routes(routes!(journal::assert))
-        .routes(routes!(journal::running))
         .routes(routes!(event::calls))
         .routes(routes!(event::changes))
 }
 
-/// The routes that only the process with the array serves.
-pub(super) fn of_array() -> OpenApiRouter<Admin> {
-    OpenApiRouter::new()
-        .routes(routes!(volume::list, volume::create))
-        .routes(routes!(volume::get, volume::change, volume::delete))
-        .routes(routes!(snapshot::list, snapshot::create))
-        .routes(routes!(snapshot::get, snapshot::delete))
-        .routes(routes!(group::list, group::create))
-        .routes(routes!(group::get, group::delete))
-        .routes(routes!(fixture::export, fixture::import))
-        .routes(routes!(pool::list))
-        .routes(routes!(pool::get, pool::change))
-        .routes(routes!(storage::get, storage::change))
-        .routes(routes!(node::list, node::register))
-        .routes(routes!(node::get, node::change, node::remove))
-        .routes(routes!(attachment::list))
-        .routes(routes!(attachment::attach, attachment::detach))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-    use crate::admin_api::client::requests::REQUESTS;
-
-    #[test]
-    fn client_has_a_request_for_each_route() {
-        let document = of_process().merge(of_array()).into_openapi();
-        let document = serde_json::to_value(document).unwrap();
-        let routes: BTreeSet<String> = document["paths"]
-            .as_object()
-            .unwrap()
-            .iter()
-            .flat_map(|(path, item)| {
-                let methods = item.as_object().unwrap().keys();
-                methods.map(move |method| format!("{} {path}", method.to_uppercase()))
-            })
-            // These are streams.
-            .filter(|route| !["GET /events", "GET /changes"].contains(&route.as_str()))
-            .collect();
-        let requests = REQUESTS.iter().map(|(method, path)| format!("{method} {path}"));
-        assert_eq!(requests.collect::<BTreeSet<_>>(), routes);
+fn answer(status: u16, reply: &impl Serialize) -> Response {
+    match StatusCode::from_u16(status) {
+        Ok(StatusCode::NO_CONTENT) => StatusCode::NO_CONTENT.into_response(),
+        status => json(status.unwrap_or_default(), reply),
     }
 }

@@ -2,16 +2,14 @@
 
 use std::any::Any;
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use futures::{Stream, StreamExt};
 use http::StatusCode;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixStream};
 use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa::openapi::{InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder};
@@ -23,7 +21,7 @@ use super::state::Admin;
 use super::{dashboard, metrics, route};
 use crate::admin_api::Endpoint;
 use crate::driver::Driver;
-use crate::socket::{self, Connection, SocketControl};
+use crate::socket;
 
 /// A bound admin endpoint.
 #[derive(Debug)]
@@ -124,8 +122,7 @@ impl Server {
                     .await
             }
             Listener::Unix(listener) => {
-                let incoming = listener.incoming(Arc::new(SocketControl::default()));
-                axum::serve(Sockets(Box::pin(incoming)), app(admin, Guard::unix()))
+                axum::serve(Sockets(listener), app(admin, Guard::unix()))
                     .with_graceful_shutdown(stopped)
                     .await
             }
@@ -201,24 +198,21 @@ fn api(admin: &Admin) -> (axum::Router<Admin>, OpenApi) {
     let document = OpenApiBuilder::new().info(info).build();
     let of_array = route::of_array().route_layer(middleware::from_fn_with_state(admin.clone(), has_array));
     OpenApiRouter::with_openapi(document)
-        .nest("/api/v1", route::of_process().merge(of_array))
+        .nest(
+            "/api/v1",
+            route::of_process().merge(route::streams()).merge(of_array),
+        )
         .split_for_parts()
 }
 
-struct Sockets(Pin<Box<dyn Stream<Item = io::Result<Connection>> + Send>>);
+struct Sockets(socket::Listener);
 
 impl axum::serve::Listener for Sockets {
-    type Io = Connection;
+    type Io = UnixStream;
     type Addr = ();
 
-    async fn accept(&mut self) -> (Connection, ()) {
-        loop {
-            match self.0.next().await {
-                Some(Ok(connection)) => return (connection, ()),
-                Some(Err(error)) => tracing::warn!(%error, "cannot accept a connection"),
-                None => std::future::pending().await,
-            }
-        }
+    async fn accept(&mut self) -> (UnixStream, ()) {
+        (self.0.accept().await, ())
     }
 
     fn local_addr(&self) -> io::Result<()> {

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use super::problem::Refusal;
-use super::request::{Json, Reply};
+use super::request::Reply;
 use crate::array::{self, Array, Done, Named};
 use crate::driver::Driver;
 use crate::driver::error::Error;
@@ -31,16 +31,12 @@ impl Admin {
     }
 
     pub(super) async fn read<T>(&self, look: impl FnOnce(&Array) -> Result<T, array::Error>) -> Reply<T> {
-        Ok(Json(self.driver.store.read(look).await?))
+        Ok(self.driver.store.read(look).await?)
     }
 
     /// The id of an object that a request names by its id or its name.
-    pub(super) async fn id_of(&self, kind: Named, text: &str) -> Result<String, Refusal> {
-        Ok(self
-            .driver
-            .store
-            .read(|array| Ok(array.id_of(kind, text)))
-            .await?)
+    pub(super) async fn id_of(&self, kind: Named, text: &str) -> Reply<String> {
+        self.read(|array| Ok(array.id_of(kind, text))).await
     }
 
     pub(super) async fn change(

@@ -31,9 +31,9 @@ pub use self::error::Error;
 
 mod error;
 mod exchange;
-pub(crate) mod requests;
+mod requests;
 
-/// Characters that are not escaped in a part of a path or query.
+/// Characters that are not escaped in a part of a path.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'_')
@@ -48,7 +48,7 @@ pub struct Client {
 }
 
 /// Filter for calls; unset fields match every call.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Calls(Vec<(&'static str, String)>);
 
 /// An event of the call stream.
@@ -160,7 +160,7 @@ impl Client {
         calls: &Calls,
         mut on_event: impl FnMut(CallEvent) -> ControlFlow<()>,
     ) -> Result<(), Error> {
-        let path = path("/events", &[], &calls.0);
+        let path = path("/events", &[], calls);
         exchange::follow(&self.endpoint, &path, |event, data| match happened(event, data) {
             Some(happened) => on_event(happened),
             None => ControlFlow::Continue(()),
@@ -184,12 +184,14 @@ impl Client {
 
     async fn request<T: DeserializeOwned>(
         &self,
-        method: Method,
+        method: &str,
         template: &str,
         parts: &[&str],
-        query: &[(&str, String)],
-        body: &(impl Serialize + ?Sized),
+        query: &impl Serialize,
+        body: &impl Serialize,
     ) -> Result<T, Error> {
+        let method = Method::from_bytes(method.to_uppercase().as_bytes());
+        let method = method.expect("the table must have HTTP's methods");
         let body = match method {
             Method::GET | Method::DELETE => None,
             _ => {
@@ -241,20 +243,14 @@ fn happened(event: &str, data: &str) -> Option<CallEvent> {
 }
 
 /// A path below the API's root, with the parts that its template names, and its query.
-fn path(template: &str, parts: &[&str], query: &[(&str, String)]) -> String {
-    let encoded = |text: &str| utf8_percent_encode(text, PLAIN).to_string();
-    let mut parts = parts.iter().map(|part| encoded(part));
-    let segments = template
-        .split('/')
-        .skip(1)
-        .map(|segment| match segment.starts_with('{') {
-            true => parts.next().unwrap_or_default(),
-            false => segment.to_owned(),
-        });
-    let path: String = segments.map(|segment| format!("/{segment}")).collect();
-    let pairs = query.iter().enumerate().map(|(index, (name, value))| {
-        let mark = if index == 0 { '?' } else { '&' };
-        format!("{mark}{}={}", encoded(name), encoded(value))
-    });
-    format!("/api/v1{path}{}", pairs.collect::<String>())
+fn path(template: &str, parts: &[&str], query: &impl Serialize) -> String {
+    let mut path = format!("/api/v1{template}");
+    for part in parts {
+        if let (Some(start), Some(end)) = (path.find('{'), path.find('}')) {
+            path.replace_range(start..=end, &utf8_percent_encode(part, PLAIN).to_string());
+        }
+    }
+    let query = serde_urlencoded::to_string(query).expect("a query must consist of names and values");
+    let mark = if query.is_empty() { "" } else { "?" };
+    format!("{path}{mark}{query}")
 }

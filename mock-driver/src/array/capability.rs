@@ -7,22 +7,16 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A volume capability.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Capability {
-    /// Block or mount.
     pub access: Access,
-    /// The access mode.
     pub mode: AccessMode,
 }
 
-/// The access type.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Access {
-    /// A raw block device.
     Block,
-    /// A mounted filesystem.
     Mount {
         /// Filesystem type; empty for the driver's default.
         fs_type: String,
@@ -33,19 +27,13 @@ pub enum Access {
     },
 }
 
-/// The access mode of CSI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum AccessMode {
-    /// One node, reading and writing.
     SingleNodeWriter,
-    /// One node, reading.
     SingleNodeReaderOnly,
-    /// Many nodes, all reading.
     MultiNodeReaderOnly,
-    /// Many nodes, one of them writing.
     MultiNodeSingleWriter,
-    /// Many nodes, all writing.
     MultiNodeMultiWriter,
     /// One node and one workload on it.
     SingleNodeSingleWriter,
@@ -56,16 +44,13 @@ pub enum AccessMode {
 /// Arguments of a publish call: the capability and `readonly`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublishParams {
-    /// The capability.
     pub capability: Capability,
-    /// Whether the attachment is read-only.
     pub readonly: bool,
 }
 
 // === impl Capability ===
 
 impl Capability {
-    /// Whether it is a raw block device.
     pub(crate) fn is_block(&self) -> bool {
         self.access == Access::Block
     }
@@ -115,7 +100,6 @@ impl fmt::Display for Capability {
 // === impl AccessMode ===
 
 impl AccessMode {
-    /// Every mode, for tables.
     pub const ALL: [Self; 7] = [
         Self::SingleNodeWriter,
         Self::SingleNodeReaderOnly,
@@ -139,7 +123,6 @@ impl AccessMode {
         }
     }
 
-    /// Whether several nodes may have the volume attached.
     pub(crate) fn is_multi_node(self) -> bool {
         match self {
             Self::MultiNodeReaderOnly | Self::MultiNodeSingleWriter | Self::MultiNodeMultiWriter => true,
@@ -169,7 +152,6 @@ impl AccessMode {
         }
     }
 
-    /// Whether the mode is read-only.
     pub(crate) fn is_reader_only(self) -> bool {
         matches!(self, Self::SingleNodeReaderOnly | Self::MultiNodeReaderOnly)
     }
@@ -178,7 +160,6 @@ impl AccessMode {
 // === impl PublishParams ===
 
 impl PublishParams {
-    /// Whether this attachment is writable.
     pub(crate) fn writes(&self) -> bool {
         !self.readonly && !self.capability.mode.is_reader_only()
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::error::listed;
 use super::pool::PlacementRequest;
-use super::volume::{CreateVolumeParams, SizeRange, Source, Spec};
-use super::{Array, Change, CopyMode, Done, Error, PoolName, VolumeId};
+use super::volume::{CreateVolumeParams, SizeRange, Source, Spec, Volume};
+use super::{Array, CopyMode, Counters, Done, Error, PoolName, Row, VolumeId, promise};
 
 /// The outcome that a request for a volume would have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,12 +17,6 @@ pub(crate) enum CreateOutcome {
     New(u64),
 }
 
-/// The properties of a new volume.
-struct Plan {
-    capacity_bytes: u64,
-    pool: PoolName,
-}
-
 // === impl Array ===
 
 impl Array {
@@ -30,7 +24,7 @@ impl Array {
     pub(crate) fn validate_create(&self, wanted: &CreateVolumeParams) -> Result<CreateOutcome, Error> {
         match self.find_volume(wanted)? {
             Some(existing) => Ok(CreateOutcome::Existing(existing)),
-            None => Ok(CreateOutcome::New(self.plan(wanted)?.capacity_bytes)),
+            None => Ok(CreateOutcome::New(self.plan(wanted)?.0)),
         }
     }
 
@@ -50,7 +44,7 @@ impl Array {
     /// name gets another id.
     pub(crate) fn volume_id(&self, name: &str) -> VolumeId {
         let taken = |id: &str| self.volumes.contains_key(id);
-        VolumeId::from(self.fresh("volume", "mock", self.created, name, taken))
+        VolumeId::from(self.fresh(promise::VOLUME, "mock", self.counters.created, name, taken))
     }
 
     /// Creates a volume with `id`, which is from [`Array::volume_id`].
@@ -62,18 +56,23 @@ impl Array {
         if let Some(existing) = self.find_volume(wanted)? {
             return Ok(Done::unchanged(existing));
         }
-        let plan = self.plan(wanted)?;
+        let (capacity_bytes, pool) = self.plan(wanted)?;
         let spec = Arc::new(Spec {
-            id,
+            id: id.clone(),
             name: wanted.name.clone(),
-            capacity_bytes: plan.capacity_bytes,
+            capacity_bytes,
             capabilities: wanted.sorted_capabilities(),
             parameters: wanted.parameters.clone(),
             mutable_parameters: wanted.mutable_parameters.clone(),
             source: wanted.source.clone(),
-            pool: plan.pool,
+            pool,
         });
-        Ok(self.done(spec.clone(), Change::Created { spec }))
+        let counters = Counters {
+            created: self.counters.created + 1,
+            ..self.counters
+        };
+        let volume = Row::Volume(id, Some(Volume::from(spec.clone())));
+        Ok(self.done(spec, [Row::Counters(counters), volume]))
     }
 
     /// Whether an attached volume may be deleted: the array allows it, or the volume does not exist.
@@ -95,7 +94,7 @@ impl Array {
             return Err(Error::InUse { volume: id, nodes });
         }
         self.check_no_dependants(&Source::Volume(id.clone()))?;
-        Ok(self.done((), Change::Deleted { volume: id }))
+        Ok(self.done((), [Row::Volume(id, None)]))
     }
 
     /// Expands a volume, unless it is large enough, and returns its size. `online` allows expansion while it is attached.
@@ -104,16 +103,12 @@ impl Array {
     /// It does not exist, is attached without `online`, or no size satisfies the request.
     pub fn expand_volume(&mut self, id: &str, range: SizeRange, online: bool) -> Result<Done<u64>, Error> {
         let capacity_bytes = self.validate_expand(id, range, online)?;
-        let spec = &self.volume(id)?.spec;
-        if spec.capacity_bytes == capacity_bytes {
+        let mut volume = self.volume(id)?.clone();
+        if volume.spec.capacity_bytes == capacity_bytes {
             return Ok(Done::unchanged(capacity_bytes));
         }
-        let volume = spec.id.clone();
-        let change = Change::Expanded {
-            volume,
-            capacity_bytes,
-        };
-        Ok(self.done(capacity_bytes, change))
+        Arc::make_mut(&mut volume.spec).capacity_bytes = capacity_bytes;
+        Ok(self.replaced(capacity_bytes, volume))
     }
 
     /// The size after an expansion, without expanding it.
@@ -204,7 +199,8 @@ impl Array {
         }
     }
 
-    fn plan(&self, wanted: &CreateVolumeParams) -> Result<Plan, Error> {
+    /// Size and pool of a new volume.
+    fn plan(&self, wanted: &CreateVolumeParams) -> Result<(u64, PoolName), Error> {
         self.check_qos(&wanted.mutable_parameters)?;
         self.check_class(&wanted.parameters)?;
         let source = match &wanted.source {
@@ -221,8 +217,7 @@ impl Array {
             beside: source.as_ref().map(|(_, pool)| *pool),
             requirement: wanted.requirement.as_ref(),
         };
-        let pool = self.choose_pool(capacity_bytes, &request)?;
-        Ok(Plan { capacity_bytes, pool })
+        Ok((capacity_bytes, self.choose_pool(capacity_bytes, &request)?))
     }
 
     /// Size and pool of the source of a new volume.

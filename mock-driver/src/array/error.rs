@@ -6,7 +6,6 @@ use super::{NodeId, PoolName, SnapshotId, VolumeId};
 
 /// An error of the array. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages describe the fields")]
 pub enum Error {
     #[error("volume \"{volume}\" does not exist")]
     VolumeNotFound { volume: String },

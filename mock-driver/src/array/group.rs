@@ -9,59 +9,44 @@ use serde::{Deserialize, Serialize};
 use super::error::listed;
 use super::snapshot::{Snapshot, Timing};
 use super::volume::Source;
-use super::{Array, Change, Done, Error, GroupId, PoolName, SnapshotId, VolumeId};
+use super::{Array, Done, Error, GroupId, PoolName, Row, SnapshotId, VolumeId, promise};
 
-/// A group of snapshots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
-    /// `group_snapshot_id`.
     pub id: GroupId,
-    /// Name of the create request.
     pub name: String,
-    /// The source volumes and their snapshots.
     pub members: BTreeMap<VolumeId, SnapshotId>,
-    /// Class parameters.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, String>,
-    /// Creation time.
     #[serde(with = "jiff::fmt::serde::timestamp::nanosecond::required")]
     pub created: Timestamp,
 }
 
-/// A requested group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreateGroupParams {
     /// Name of the request, the key of idempotency.
     pub name: String,
-    /// Source volumes.
     pub sources: BTreeSet<String>,
-    /// Class parameters.
     pub parameters: BTreeMap<String, String>,
 }
 
-/// A group with its snapshots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Members {
-    /// The group.
     pub group: Arc<Group>,
-    /// Its snapshots.
     pub snapshots: Vec<Arc<Snapshot>>,
 }
 
 /// The ids of a group to be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupIds {
-    /// Id of the group.
     pub group: GroupId,
-    /// Ids of its snapshots by volume.
     pub members: BTreeMap<VolumeId, SnapshotId>,
 }
 
 // === impl Members ===
 
 impl Members {
-    /// Whether all snapshots are ready to use.
     pub(crate) fn are_ready(&self) -> bool {
         self.snapshots.iter().all(|snapshot| snapshot.is_ready())
     }
@@ -93,7 +78,7 @@ impl Array {
     /// Ids for a group to be created.
     pub fn group_ids(&self, wanted: &CreateGroupParams) -> GroupIds {
         let taken = |id: &str| self.groups.contains_key(id);
-        let group = self.fresh("group", "group", self.made, &wanted.name, taken);
+        let group = self.fresh(promise::GROUP, "group", self.counters.made, &wanted.name, taken);
         let member = |volume: &String| {
             let id = self.snapshot_id(&format!("{group}/{volume}"));
             (VolumeId::from(volume.as_str()), id)
@@ -134,17 +119,17 @@ impl Array {
         };
         let snapshots: Vec<Arc<Snapshot>> = ids.members.iter().map(snapshot).collect::<Result<_, Error>>()?;
         let group = Arc::new(Group {
-            id: ids.group,
+            id: ids.group.clone(),
             name: wanted.name.clone(),
             members: ids.members,
             parameters: wanted.parameters.clone(),
             created: timing.now,
         });
-        let members = Members {
-            group: group.clone(),
-            snapshots: snapshots.clone(),
-        };
-        Ok(self.done(members, Change::Grouped { group, snapshots }))
+        let of_snapshot =
+            |snapshot: &Arc<Snapshot>| Row::Snapshot(snapshot.id.clone(), Some(snapshot.clone()));
+        let mut rows = vec![self.count_made(), Row::Group(ids.group, Some(group.clone()))];
+        rows.extend(snapshots.iter().map(of_snapshot));
+        Ok(self.done(Members { group, snapshots }, rows))
     }
 
     /// Deletes a group with its snapshots and returns their ids; succeeds if it does not exist.
@@ -160,8 +145,9 @@ impl Array {
             self.check_no_dependants(&Source::Snapshot(snapshot.clone()))?;
         }
         let snapshots: Vec<SnapshotId> = group.members.values().cloned().collect();
-        let group = group.id.clone();
-        Ok(self.done(snapshots.clone(), Change::GroupDeleted { group, snapshots }))
+        let mut rows = vec![Row::Group(group.id.clone(), None)];
+        rows.extend(snapshots.iter().cloned().map(|id| Row::Snapshot(id, None)));
+        Ok(self.done(snapshots, rows))
     }
 
     /// The group with this id.
@@ -179,7 +165,6 @@ impl Array {
         Ok(self.members(group))
     }
 
-    /// A group with its snapshots.
     pub(crate) fn members(&self, group: &Arc<Group>) -> Members {
         let snapshots = group.members.values();
         Members {

@@ -6,8 +6,8 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
 
-use super::listing::{Listing, Page};
-use super::{Array, Capability, Change, Done, Error, NodeId, VolumeId};
+use super::listing::{Entry, Listing, Page};
+use super::{Array, Capability, Done, Error, NodeId, Row, Volume};
 
 /// A health issue of a volume (VolumeHealth).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -23,17 +23,12 @@ pub struct HealthIssue {
     pub message: String,
 }
 
-/// Severity of a volume health issue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Severity {
-    /// Unknown.
     Unknown,
-    /// Degraded.
     Degraded,
-    /// Inaccessible.
     Inaccessible,
-    /// Data is lost.
     DataLoss,
 }
 
@@ -57,26 +52,12 @@ pub struct StorageHealthIssue {
     pub capability: Option<Capability>,
 }
 
-/// Severity of a storage health issue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum StorageSeverity {
-    /// Unknown.
     Unknown,
-    /// Degraded.
     Degraded,
-    /// Unreachable.
     Unreachable,
-}
-
-/// A volume and its health issues.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct UnhealthyVolume {
-    /// The volume.
-    pub volume: VolumeId,
-    /// Empty if the volume is healthy.
-    pub(crate) issues: Vec<HealthIssue>,
 }
 
 // === impl Severity ===
@@ -98,16 +79,16 @@ impl fmt::Display for StorageSeverity {
 // === impl Array ===
 
 impl Array {
-    /// Sets the health issues of a volume.
-    ///
-    /// # Errors
-    /// The volume does not exist.
-    pub fn set_volume_health(&mut self, id: &str, issues: Vec<HealthIssue>) -> Result<Done<()>, Error> {
-        let volume = self.volume(id)?.spec.id.clone();
-        if self.issues(id) == issues {
+    pub fn set_volume_health(&mut self, id: &str, health: Vec<HealthIssue>) -> Result<Done<()>, Error> {
+        let volume = self.volume(id)?;
+        if volume.health == health {
             return Ok(Done::unchanged(()));
         }
-        Ok(self.done((), Change::VolumeHealth(UnhealthyVolume { volume, issues })))
+        let volume = Volume {
+            health,
+            ..volume.clone()
+        };
+        Ok(self.replaced((), volume))
     }
 
     /// Sets the health issues of the storage behind one node, or behind all nodes.
@@ -121,38 +102,21 @@ impl Array {
     ) -> Result<Done<()>, Error> {
         let node = match node {
             Some(node) if self.storage.contains_key(&Some(NodeId::from(node))) => Some(NodeId::from(node)),
-            Some(node) => Some(self.registered(node)?.0.clone()),
+            Some(node) => Some(self.registered(node)?.id.clone()),
             None => None,
         };
         if self.storage.get(&node).map_or(&[][..], Vec::as_slice) == issues {
             return Ok(Done::unchanged(()));
         }
-        Ok(self.done((), Change::StorageHealth { node, issues }))
-    }
-
-    pub(crate) fn volume_health(&self, id: &str) -> Result<UnhealthyVolume, Error> {
-        let volume = self.volume(id)?;
-        Ok(UnhealthyVolume {
-            volume: volume.spec.id.clone(),
-            issues: self.issues(id).to_vec(),
-        })
+        Ok(self.done((), [Row::StorageHealth(node, issues)]))
     }
 
     /// Volumes with health issues, in pages.
-    pub(crate) fn list_health(
-        &self,
-        max_entries: usize,
-        token: Option<&str>,
-    ) -> Result<Page<UnhealthyVolume>, Error> {
+    pub(crate) fn list_health(&self, max_entries: usize, token: Option<&str>) -> Result<Page, Error> {
         let listing = Listing::begin(self, "health", max_entries, token)?;
-        let rest = self.unhealthy.range::<str, _>(listing.rest());
-        let unhealthy = rest.map(|(_, unhealthy)| unhealthy.clone());
-        Ok(listing.page(unhealthy, |unhealthy| unhealthy.volume.as_str()))
-    }
-
-    /// Health issues of a volume; empty if it does not exist.
-    pub(crate) fn issues(&self, id: &str) -> &[HealthIssue] {
-        self.unhealthy.get(id).map_or(&[], |unhealthy| &unhealthy.issues)
+        let rest = self.volumes.range::<str, _>(listing.rest());
+        let unhealthy = rest.filter(|(_, volume)| !volume.health.is_empty());
+        Ok(listing.page(unhealthy.map(|(_, volume)| volume.into()), Entry::id))
     }
 
     /// Health issues of the storage by node; `None` for those of all nodes.

@@ -16,7 +16,6 @@ macro_rules! ids {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// The id as a text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -61,7 +60,6 @@ ids! {
     /// CSI's `group_snapshot_id`.
     GroupId;
 
-    /// Name of a pool.
     PoolName;
 }
 

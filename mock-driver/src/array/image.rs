@@ -6,36 +6,28 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::group::Group;
-use super::health::{StorageHealthIssue, UnhealthyVolume};
+use super::health::StorageHealthIssue;
 use super::id::{NodeId, PoolName, SnapshotId};
 use super::node::NodeSettings;
 use super::snapshot::Snapshot;
 use super::volume::{Attachment, Volume};
-use super::{Array, Error, Settings};
+use super::{Array, Counters, Error, Row, Settings};
 
 /// The whole state of an array in its stored form.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Image {
-    /// The array's id_seed, of which a fixture is independent.
+    /// The array's, of which a fixture is independent.
     #[serde(skip_serializing)]
     pub id_seed: u128,
-    /// Number of volumes created by requests, deleted ones included.
+    // Those of [`Counters`].
     pub created: u64,
-    /// Number of attachments so far.
     pub attached: u64,
-    /// Number of initial volumes, deleted ones included.
     pub initial_volumes: u64,
-    /// The volumes, sorted by id.
     pub volumes: Vec<Volume>,
-    /// Number of created snapshots and groups, deleted ones included.
     pub made: u64,
-    /// The snapshots, sorted by id.
     pub snapshots: Vec<Arc<Snapshot>>,
-    /// The groups, sorted by id.
     pub groups: Vec<Arc<Group>>,
-    /// Volumes with health issues, sorted by id.
-    pub unhealthy: Vec<UnhealthyVolume>,
     /// Health issues of the storage behind a node; `None` for all nodes.
     pub storage: Vec<(Option<NodeId>, Vec<StorageHealthIssue>)>,
     /// Settings of single nodes.
@@ -44,42 +36,40 @@ pub struct Image {
     pub pools: BTreeMap<PoolName, u64>,
 }
 
+/// CSI's limit for ids and names, in bytes.
+const MAX_TEXT: usize = 128;
+
 // === impl Array ===
 
 impl Array {
     /// Restores an array from an image, which [`Image::check`] accepts.
     pub fn from_image(settings: Settings, image: Image) -> Self {
         let mut array = Self::new(settings, image.id_seed);
-        array.created = image.created;
         let attachments = image
             .volumes
             .iter()
             .flat_map(|volume| volume.attachments.values());
         // A fixture may lack the counter, and a publish context of its attachments must not fit a later one.
         let numbers = attachments.map(|attachment| attachment.number);
-        array.attached = numbers.fold(image.attached, u64::max);
-        array.initial_volumes = image.initial_volumes;
-        array.made = image.made;
+        array.counters = Counters {
+            attached: numbers.fold(image.attached, u64::max),
+            ..image.counters()
+        };
         for (node, settings) in image.nodes {
-            array.apply_node(node, settings);
+            array.apply(Row::Node(node, settings));
         }
         for (pool, capacity) in image.pools {
-            array.apply_pool(pool, capacity);
+            array.apply(Row::Pool(pool, capacity));
         }
         for volume in image.volumes {
-            array.insert(volume);
+            array.apply(Row::Volume(volume.spec.id.clone(), Some(volume)));
         }
         for snapshot in image.snapshots {
-            array.insert_snapshot(snapshot);
+            array.apply(Row::Snapshot(snapshot.id.clone(), Some(snapshot)));
         }
         for group in image.groups {
-            array.insert_group(group);
+            array.apply(Row::Group(group.id.clone(), Some(group)));
         }
-        array.unhealthy = image
-            .unhealthy
-            .into_iter()
-            .map(|unhealthy| (unhealthy.volume.clone(), unhealthy))
-            .collect();
         array.storage = image.storage.into_iter().collect();
         array
     }
@@ -87,18 +77,13 @@ impl Array {
     /// The state as an image; see [`Array::from_image`].
     pub fn image(&self) -> Image {
         Image {
-            id_seed: self.id_seed,
-            created: self.created,
-            attached: self.attached,
-            initial_volumes: self.initial_volumes,
             volumes: self.volumes.values().cloned().collect(),
-            made: self.made,
             snapshots: self.snapshots.values().cloned().collect(),
             groups: self.groups.values().cloned().collect(),
-            unhealthy: self.unhealthy.values().cloned().collect(),
             storage: self.storage.clone().into_iter().collect(),
             nodes: self.changed.clone(),
             pools: self.resized.clone(),
+            ..Image::empty(self.counters)
         }
     }
 }
@@ -106,8 +91,29 @@ impl Array {
 // === impl Image ===
 
 impl Image {
-    /// Checks what the array relies on: unique ids and names, known pools, complete groups, attachments that exclude no other, and
-    /// health issues of existing volumes.
+    /// An image with these counters and nothing else.
+    pub(crate) fn empty(counters: Counters) -> Self {
+        Self {
+            id_seed: counters.id_seed,
+            created: counters.created,
+            attached: counters.attached,
+            initial_volumes: counters.initial_volumes,
+            made: counters.made,
+            ..Self::default()
+        }
+    }
+
+    fn counters(&self) -> Counters {
+        Counters {
+            id_seed: self.id_seed,
+            created: self.created,
+            attached: self.attached,
+            initial_volumes: self.initial_volumes,
+            made: self.made,
+        }
+    }
+
+    /// Checks what the array relies on: unique ids and names, known pools, complete groups, and attachments that exclude no other.
     ///
     /// # Errors
     /// The first contradiction, with its object.
@@ -115,15 +121,17 @@ impl Image {
         let volumes = self.volumes.iter().map(|volume| &volume.spec);
         unique("volumes", volumes.clone().map(|spec| spec.id.as_str()))?;
         unique("volumes", volumes.clone().map(|spec| spec.name.as_str()))?;
+        let snapshots = self.snapshots.iter();
         unique(
             "snapshots",
-            self.snapshots.iter().map(|snapshot| snapshot.id.as_str()),
+            snapshots.clone().map(|snapshot| snapshot.id.as_str()),
         )?;
-        unique(
-            "snapshots",
-            self.snapshots.iter().map(|snapshot| snapshot.name.as_str()),
-        )?;
+        unique("snapshots", snapshots.map(|snapshot| snapshot.name.as_str()))?;
         unique("groups", self.groups.iter().map(|group| group.id.as_str()))?;
+        let storage = self.storage.iter().map(|(node, _)| node.as_ref());
+        unique("storage", storage.map(|node| node.map_or("*", NodeId::as_str)))?;
+        self.check_texts()?;
+        self.check_nodes(settings)?;
         unique("groups", self.groups.iter().map(|group| group.name.as_str()))?;
         let pools = volumes.map(|spec| &spec.pool);
         let mut pools = pools.chain(self.snapshots.iter().map(|snapshot| &snapshot.pool));
@@ -151,12 +159,66 @@ impl Image {
                 return Err(wrong("attachments", reason));
             }
         }
-        let known: BTreeSet<_> = self.volumes.iter().map(|volume| &volume.spec.id).collect();
-        let mut unhealthy = self.unhealthy.iter().map(|unhealthy| &unhealthy.volume);
-        match unhealthy.find(|volume| !known.contains(volume)) {
-            Some(volume) => Err(wrong("unhealthy", format!("\"{volume}\" is not in volumes"))),
-            None => Ok(()),
+        Ok(())
+    }
+
+    /// Checks ids, names and sizes, which no request could have given the objects otherwise.
+    fn check_texts(&self) -> Result<(), Error> {
+        let volumes = self.volumes.iter().map(|volume| &volume.spec);
+        let volumes = volumes.map(|spec| {
+            (
+                "volumes",
+                spec.id.as_str(),
+                spec.name.as_str(),
+                Some(spec.capacity_bytes),
+            )
+        });
+        let snapshots = self.snapshots.iter();
+        let snapshots = snapshots.map(|shot| {
+            (
+                "snapshots",
+                shot.id.as_str(),
+                shot.name.as_str(),
+                Some(shot.size_bytes),
+            )
+        });
+        let groups = self.groups.iter();
+        let groups = groups.map(|group| ("groups", group.id.as_str(), group.name.as_str(), None));
+        for (field, id, name, bytes) in volumes.chain(snapshots).chain(groups) {
+            if id.is_empty() {
+                return Err(wrong(field, "an id is empty: give each object one".to_owned()));
+            }
+            if let Some(long) = [id, name].into_iter().find(|text| text.len() > MAX_TEXT) {
+                let reason = format!("\"{long}\" is longer than {MAX_TEXT} bytes: shorten it");
+                return Err(wrong(field, reason));
+            }
+            if bytes == Some(0) {
+                return Err(wrong(
+                    field,
+                    format!("\"{id}\" has no bytes: give it a size above 0"),
+                ));
+            }
         }
+        Ok(())
+    }
+
+    /// Checks that the array has, or had, the nodes to which volumes are attached.
+    fn check_nodes(&self, settings: &Settings) -> Result<(), Error> {
+        let is_known = |node: &NodeId| self.nodes.contains_key(node) || settings.nodes.contains(node);
+        let attachments = self.volumes.iter().flat_map(|volume| {
+            let nodes = volume.attachments.keys();
+            nodes.map(|node| (&volume.spec.id, node))
+        });
+        for (volume, node) in attachments {
+            if !is_known(node) {
+                let reason = format!(
+                    "volume \"{volume}\" is attached to \"{node}\", which is no node of the array: add it to nodes, or start \
+                     the driver with more --nodes"
+                );
+                return Err(wrong("attachments", reason));
+            }
+        }
+        Ok(())
     }
 
     fn check_groups(&self) -> Result<(), Error> {
@@ -191,7 +253,10 @@ fn unique<'a>(field: &str, texts: impl Iterator<Item = &'a str>) -> Result<(), E
         .filter(|text| !text.is_empty())
         .find(|text| !seen.insert(*text))
     {
-        Some(text) => Err(wrong(field, format!("\"{text}\" is there twice"))),
+        Some(text) => Err(wrong(
+            field,
+            format!("\"{text}\" is there twice: remove one of them"),
+        )),
         None => Ok(()),
     }
 }

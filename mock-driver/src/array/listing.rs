@@ -7,13 +7,11 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::volume::Spec;
-use super::{Array, Error, HealthIssue, NodeId};
+use super::{Array, Error, HealthIssue, NodeId, Spec, Volume};
 
 /// A page of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page<T = Entry> {
-    /// Its entries, sorted by id.
     pub entries: Vec<T>,
     /// Token of the next page; `None` on the last one.
     pub next_token: Option<String>,
@@ -22,12 +20,27 @@ pub struct Page<T = Entry> {
 /// A volume and the nodes that have it attached, sorted by id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The volume.
     pub spec: Arc<Spec>,
-    /// The nodes that have it attached.
     pub nodes: Vec<NodeId>,
-    /// Its health issues.
     pub issues: Vec<HealthIssue>,
+}
+
+// === impl Entry ===
+
+impl Entry {
+    pub(super) fn id(&self) -> &str {
+        self.spec.id.as_str()
+    }
+}
+
+impl From<&Volume> for Entry {
+    fn from(volume: &Volume) -> Self {
+        Self {
+            spec: volume.spec.clone(),
+            nodes: volume.attachments.keys().cloned().collect(),
+            issues: volume.health.clone(),
+        }
+    }
 }
 
 /// A list from its token on.
@@ -48,12 +61,7 @@ impl Array {
     pub fn list(&self, max_entries: usize, token: Option<&str>) -> Result<Page, Error> {
         let listing = Listing::begin(self, "page", max_entries, token)?;
         let rest = self.volumes.range::<str, _>(listing.rest());
-        let entries = rest.map(|(_, volume)| Entry {
-            spec: volume.spec.clone(),
-            nodes: volume.attachments.keys().cloned().collect(),
-            issues: self.issues(volume.spec.id.as_str()).to_vec(),
-        });
-        Ok(listing.page(entries, |entry| entry.spec.id.as_str()))
+        Ok(listing.page(rest.map(|(_, volume)| volume.into()), Entry::id))
     }
 
     fn token(&self, kind: &str, last: &str) -> String {
@@ -64,7 +72,6 @@ impl Array {
 // === impl Listing ===
 
 impl<'a> Listing<'a> {
-    /// Begins after `token`.
     pub(super) fn begin(
         array: &'a Array,
         kind: &'a str,

@@ -5,12 +5,11 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Array, Change, Done, Error, NodeId, Segments, VolumeId};
+use super::{Array, Done, Error, NodeId, Row, Segments, VolumeId};
 
-/// The present state of a node.
+/// The present state of a node, derived from the settings and the attachments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its id.
     pub id: NodeId,
     /// Whether it is registered. A deregistered node exists while volumes are attached to it.
     pub registered: bool,
@@ -18,15 +17,14 @@ pub struct Node {
     pub limit: Option<usize>,
     /// `max_volumes_per_node` of NodeGetInfo, which may differ from the limit.
     pub advertised: Option<usize>,
-    /// Its topology.
     pub segments: Segments,
-    /// The volumes attached to it.
     pub attached: BTreeSet<VolumeId>,
     /// Its present id, if it was renamed.
     pub renamed_to: Option<NodeId>,
+    /// Its index among the nodes, for the round-robin assignment to pools.
+    pub(crate) number: usize,
 }
 
-/// Settings of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NodeSettings {
@@ -39,7 +37,6 @@ pub struct NodeSettings {
     /// max_volumes_per_node of NodeGetInfo. 0 means unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advertised: Option<usize>,
-    /// Its topology.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub segments: Option<Segments>,
     /// Its new id, until a node is registered under this one again.
@@ -51,29 +48,29 @@ pub struct NodeSettings {
     pub assigned_topology: Option<Segments>,
 }
 
-/// The array's record of a node, from which [`Node`] is derived.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Entry {
-    pub(super) registered: bool,
-    /// Its index among the nodes, for the round-robin assignment to pools.
-    pub(super) number: usize,
-    /// The attach limit and the topology, derived from the settings.
-    pub(super) limit: Option<usize>,
-    pub(super) segments: Segments,
-    pub(super) attached: BTreeSet<VolumeId>,
+// === impl Node ===
+
+impl Node {
+    pub(super) fn unregistered(id: NodeId) -> Self {
+        Self {
+            id,
+            registered: false,
+            limit: None,
+            advertised: None,
+            segments: Segments::default(),
+            attached: BTreeSet::new(),
+            renamed_to: None,
+            number: 0,
+        }
+    }
 }
 
 // === impl Array ===
 
 impl Array {
-    /// The node with this id.
-    ///
-    /// # Errors
-    /// It does not exist.
-    pub fn node(&self, id: &str) -> Result<Node, Error> {
-        let found = self.nodes.get_key_value(id);
-        let (id, entry) = found.ok_or_else(|| Error::NodeNotFound { node: id.to_owned() })?;
-        Ok(self.describe(id, entry))
+    pub fn node(&self, id: &str) -> Result<&Node, Error> {
+        let found = self.nodes.get(id);
+        found.ok_or_else(|| Error::NodeNotFound { node: id.to_owned() })
     }
 
     /// The node with this id, also a deregistered one without volumes: its process must be able to distinguish that from a node
@@ -82,21 +79,17 @@ impl Array {
         let former = || {
             let (id, changed) = self.changed.get_key_value(id)?;
             (changed.registered == Some(false)).then(|| Node {
-                id: id.clone(),
-                registered: false,
-                limit: self.limit(id),
                 advertised: changed.advertised.filter(|limit| *limit > 0),
                 segments: self.explicit_topology(id).cloned().unwrap_or_default(),
-                attached: BTreeSet::new(),
-                renamed_to: changed.renamed_to.clone(),
+                ..self.derived(Node::unregistered(id.clone()))
             })
         };
-        self.node(id).or_else(|error| former().ok_or(error))
+        self.node(id).cloned().or_else(|error| former().ok_or(error))
     }
 
     /// All nodes, sorted by id, including deregistered ones with attached volumes.
-    pub fn nodes(&self) -> impl Iterator<Item = Node> {
-        self.nodes.iter().map(|(id, entry)| self.describe(id, entry))
+    pub fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.values()
     }
 
     /// The present id of a node that may have been renamed.
@@ -120,7 +113,7 @@ impl Array {
     pub(crate) fn has_no_accessible_pool(&self, id: &str) -> bool {
         let mut pools = self.settings.pools.iter();
         let node = self.registered(id);
-        node.is_ok_and(|(_, node)| !pools.any(|pool| node.segments.can_access(&pool.segments)))
+        node.is_ok_and(|node| !pools.any(|pool| node.segments.can_access(&pool.segments)))
     }
 
     /// Registers a node or changes its settings. Settings that are `None` do not change.
@@ -139,13 +132,10 @@ impl Array {
         if self.changed.get(id) == Some(&settings) {
             return Done::unchanged(());
         }
-        self.done((), Change::NodeSet { node, settings })
+        self.done((), [Row::Node(node, settings)])
     }
 
     /// Deregisters a node. Its volumes stay attached until they are detached.
-    ///
-    /// # Errors
-    /// It is not registered.
     pub fn remove_node(&mut self, id: &str) -> Result<Done<()>, Error> {
         self.registered(id)?;
         Ok(self.set_node(
@@ -163,16 +153,29 @@ impl Array {
     /// # Errors
     /// The old id is not registered, or the new one is.
     pub fn change_node_id(&mut self, from: &str, to: &str) -> Result<Done<()>, Error> {
-        let from = self.registered(from)?.0.clone();
+        let node = self.registered(from)?;
         self.check_new_node_id(to)?;
-        let settings = NodeSettings {
+        let (from, to) = (node.id.clone(), NodeId::from(to));
+        let old = self.changed.get(&from).cloned().unwrap_or_default();
+        let new = NodeSettings {
             registered: Some(true),
             renamed_to: None,
-            segments: Some(self.node(from.as_str())?.segments),
-            ..self.changed.get(&from).cloned().unwrap_or_default()
+            segments: Some(node.segments.clone()),
+            assigned_topology: old.assigned_topology.clone().or_else(|| self.next_topology(&to)),
+            ..old.clone()
         };
-        let to = NodeId::from(to);
-        Ok(self.done((), Change::NodeRenamed { from, to, settings }))
+        let old = NodeSettings {
+            registered: Some(false),
+            renamed_to: Some(to.clone()),
+            ..old
+        };
+        let mut rows = vec![Row::Node(from.clone(), old), Row::Node(to.clone(), new)];
+        // The machine and its connection to the storage do not change.
+        if let Some(issues) = self.storage.get(&Some(from.clone())) {
+            rows.push(Row::StorageHealth(Some(to), issues.clone()));
+            rows.push(Row::StorageHealth(Some(from), Vec::new()));
+        }
+        Ok(self.done((), rows))
     }
 
     /// Checks that no registered node has this id.
@@ -186,35 +189,35 @@ impl Array {
         }
     }
 
-    pub(super) fn registered(&self, id: &str) -> Result<(&NodeId, &Entry), Error> {
-        let found = self.nodes.get_key_value(id).filter(|(_, entry)| entry.registered);
+    pub(super) fn registered(&self, id: &str) -> Result<&Node, Error> {
+        let found = self.nodes.get(id).filter(|node| node.registered);
         found.ok_or_else(|| Error::NodeNotFound { node: id.to_owned() })
     }
 
-    /// The entry of a node, which is created if the array does not know the node.
-    pub(super) fn node_entry(&mut self, id: NodeId) -> &mut Entry {
+    /// A node, which is added if the array does not know it.
+    pub(super) fn node_entry(&mut self, id: NodeId) -> &mut Node {
         if !self.nodes.contains_key(&id) {
-            self.nodes.insert(id.clone(), Entry::default());
-            self.derive_node(&id);
+            let node = self.derived(Node::unregistered(id.clone()));
+            self.nodes.insert(id.clone(), node);
         }
-        self.nodes.entry(id).or_default()
+        self.nodes.get_mut(&id).expect("the node must be known now")
     }
 
-    /// Derives a node's limit and topology from its settings.
-    pub(super) fn derive_node(&mut self, id: &NodeId) {
-        let Some(entry) = self.nodes.get(id) else { return };
-        let assigned = || self.round_robin_topology(entry.number);
-        let segments = self.explicit_topology(id).or_else(assigned);
-        let (limit, segments) = (self.limit(id), segments.cloned().unwrap_or_default());
-        if let Some(entry) = self.nodes.get_mut(id) {
-            (entry.limit, entry.segments) = (limit, segments);
-        }
-    }
-
-    fn limit(&self, id: &NodeId) -> Option<usize> {
-        match self.changed.get(id).and_then(|changed| changed.limit) {
-            Some(limit) => Some(limit).filter(|limit| *limit > 0),
-            None => self.settings.attach_limit,
+    /// A node with the limits and the topology of its settings.
+    pub(super) fn derived(&self, node: Node) -> Node {
+        let changed = self.changed.get(&node.id);
+        let limited = |limit: usize| Some(limit).filter(|limit| *limit > 0);
+        let limit = changed.and_then(|changed| changed.limit);
+        let limit = limit.map_or(self.settings.attach_limit, limited);
+        let advertised = changed.and_then(|changed| changed.advertised);
+        let assigned = || self.round_robin_topology(node.number);
+        let segments = self.explicit_topology(&node.id).or_else(assigned);
+        Node {
+            limit,
+            advertised: advertised.map_or(self.settings.advertised_limit.or(limit), limited),
+            segments: segments.cloned().unwrap_or_default(),
+            renamed_to: changed.and_then(|changed| changed.renamed_to.clone()),
+            ..node
         }
     }
 
@@ -223,19 +226,16 @@ impl Array {
             // A fixture may lack it. From now on it does not change.
             settings.assigned_topology = self.next_topology(&node);
         }
-        let number = self.number(&node);
-        let entry = self.nodes.entry(node.clone()).or_insert_with(|| Entry {
-            number,
-            ..Entry::default()
+        let known = self.nodes.remove(&node);
+        let mut entry = known.unwrap_or_else(|| Node {
+            number: self.number(&node),
+            ..Node::unregistered(node.clone())
         });
-        if let Some(registered) = settings.registered {
-            entry.registered = registered;
-        }
-        if !entry.registered && entry.attached.is_empty() {
-            self.nodes.remove(&node);
-        }
+        entry.registered = settings.registered.unwrap_or(entry.registered);
         self.changed.insert(node.clone(), settings);
-        self.derive_node(&node);
+        if entry.registered || !entry.attached.is_empty() {
+            self.nodes.insert(node, self.derived(entry));
+        }
     }
 
     /// The topology of a node that joins: those of the pools round-robin. `None` for a node of the settings, and if all pools
@@ -265,26 +265,6 @@ impl Array {
         let pools = &self.settings.pools;
         let pool = pools.get(number.checked_rem(pools.len())?)?;
         Some(&pool.segments)
-    }
-
-    fn describe(&self, id: &NodeId, entry: &Entry) -> Node {
-        let limit = entry.limit;
-        let advertised = match self.changed.get(id).and_then(|changed| changed.advertised) {
-            Some(advertised) => Some(advertised).filter(|limit| *limit > 0),
-            None => self.settings.advertised_limit.or(limit),
-        };
-        Node {
-            id: id.clone(),
-            registered: entry.registered,
-            limit,
-            advertised,
-            segments: entry.segments.clone(),
-            attached: entry.attached.clone(),
-            renamed_to: self
-                .changed
-                .get(id)
-                .and_then(|changed| changed.renamed_to.clone()),
-        }
     }
 
     /// The topology set at run time or by a flag, else the assigned one if a pool with it still exists.

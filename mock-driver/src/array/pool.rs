@@ -6,9 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::error::listed;
 use super::volume::SizeRule;
-use super::{Array, Change, Done, Error, PoolName, Requirement, Segments};
+use super::{Array, Done, Error, PoolName, Requirement, Row, Segments};
 
-/// A storage pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pool {
@@ -21,10 +20,8 @@ pub struct Pool {
     pub capacity: u64,
 }
 
-/// A pool and its usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolUsage<'a> {
-    /// The pool.
     pub pool: &'a Pool,
     /// Bytes allocated by volumes and snapshots. Exceeds the capacity if a later start lowered that.
     pub(crate) used: u64,
@@ -74,9 +71,6 @@ impl PoolUsage<'_> {
 
 impl Array {
     /// Free capacity of the pools that match.
-    ///
-    /// # Errors
-    /// The named pool does not exist.
     pub fn capacity_for(
         &self,
         pool: Option<&str>,
@@ -110,8 +104,7 @@ impl Array {
 
     /// The topology of a pool; `None` (everywhere) if it does not exist any more.
     pub(crate) fn segments_of(&self, pool: &PoolName) -> Option<&Segments> {
-        let known = self.settings.pools.iter().find(|known| known.name == *pool);
-        known.map(|known| &known.segments)
+        Some(&self.find_pool(pool.as_str())?.segments)
     }
 
     /// The pools in their configured order, with their usage.
@@ -119,19 +112,17 @@ impl Array {
         self.settings.pools.iter().map(|pool| self.filling(pool))
     }
 
-    /// The pool with this name.
-    ///
-    /// # Errors
-    /// It does not exist.
     pub fn pool(&self, name: &str) -> Result<PoolUsage<'_>, Error> {
+        let pool = self.find_pool(name).ok_or_else(|| Error::PoolNotFound {
+            pool: name.to_owned(),
+            known: self.pool_names(),
+        })?;
+        Ok(self.filling(pool))
+    }
+
+    fn find_pool(&self, name: &str) -> Option<&Pool> {
         let mut pools = self.settings.pools.iter();
-        match pools.find(|pool| pool.name.as_str() == name) {
-            Some(pool) => Ok(self.filling(pool)),
-            None => Err(Error::PoolNotFound {
-                pool: name.to_owned(),
-                known: self.pool_names(),
-            }),
-        }
+        pools.find(|pool| pool.name.as_str() == name)
     }
 
     /// Changes the capacity of a pool, also for later starts.
@@ -157,7 +148,7 @@ impl Array {
         if self.resized.get(&pool) == Some(&capacity) {
             return Ok(Done::unchanged(()));
         }
-        Ok(self.done((), Change::PoolResized { pool, capacity }))
+        Ok(self.done((), [Row::Pool(pool, capacity)]))
     }
 
     /// The pool for an object of `bytes`: according to the first preference that can be satisfied, the pool with the most free
@@ -208,7 +199,7 @@ impl Array {
 
     /// Free bytes of a pool, for an object that grows in it.
     pub(super) fn available_bytes(&self, pool: &PoolName) -> u64 {
-        let known = self.settings.pools.iter().find(|known| known.name == *pool);
+        let known = self.find_pool(pool.as_str());
         known.map_or(u64::MAX, |known| self.left_in(known))
     }
 
@@ -250,7 +241,7 @@ impl Array {
 
     fn known_pool(&self, name: Option<&str>) -> Result<(), Error> {
         let Some(name) = name else { return Ok(()) };
-        if self.settings.pools.iter().any(|pool| pool.name.as_str() == name) {
+        if self.find_pool(name).is_some() {
             return Ok(());
         }
         Err(Error::Illegal {

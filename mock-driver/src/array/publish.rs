@@ -3,7 +3,7 @@
 use siphasher::sip::SipHasher24;
 
 use super::volume::Attachment;
-use super::{Array, Change, Done, Error, NodeId, PublishParams};
+use super::{Array, Counters, Done, Error, PublishParams, Row};
 
 // === impl Array ===
 
@@ -16,8 +16,8 @@ impl Array {
         params: &PublishParams,
     ) -> Result<Done<Attachment>, Error> {
         let held = self.volume(volume)?;
-        let (node, entry) = self.registered(node)?;
-        let (id, node) = (held.spec.id.clone(), node.clone());
+        let entry = self.registered(node)?;
+        let (id, node) = (held.spec.id.clone(), entry.id.clone());
 
         if let Some(attachment) = held.attachments.get(&node) {
             return match difference(&attachment.params, params) {
@@ -59,16 +59,22 @@ impl Array {
             return Err(Error::NodeFull { node, limit });
         }
 
+        let promised = self.promises.attachment(volume, node.as_str());
+        let number = promised.unwrap_or(self.counters.attached + 1);
         let attachment = Attachment {
-            number: self.attached + 1,
+            number,
             params: params.clone(),
         };
-        let change = Change::Attached {
-            volume: id,
-            node,
-            attachment: attachment.clone(),
+        let mut volume = held.clone();
+        volume.attachments.insert(node, attachment.clone());
+        let counters = Counters {
+            attached: self.counters.attached.max(number),
+            ..self.counters
         };
-        Ok(self.done(attachment, change))
+        Ok(self.done(
+            attachment,
+            [Row::Counters(counters), Row::Volume(id, Some(volume))],
+        ))
     }
 
     /// Detaches a volume from a node, or from all nodes.
@@ -86,23 +92,16 @@ impl Array {
             }
             return Ok(nothing);
         };
-        let nodes: Vec<NodeId> = match node {
-            Some(node) => held
-                .attachments
-                .get_key_value(node)
-                .map(|(id, _)| id.clone())
-                .into_iter()
-                .collect(),
-            None => held.attachments.keys().cloned().collect(),
-        };
-        if nodes.is_empty() {
+        let mut left = held.clone();
+        left.attachments
+            .retain(|id, _| node.is_some_and(|node| id.as_str() != node));
+        if left.attachments.len() == held.attachments.len() {
             if let Some(node) = node.filter(|_| strict) {
                 self.registered(node)?;
             }
             return Ok(nothing);
         }
-        let volume = held.spec.id.clone();
-        Ok(self.done((), Change::Detached { volume, nodes }))
+        Ok(self.replaced((), left))
     }
 }
 

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::error::listed;
-use super::{Array, Change, Done, Error};
+use super::{Array, Done, Error};
 
 /// The supported mutable parameters and their values.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,11 +14,9 @@ pub struct QosRule(BTreeMap<String, Values>);
 /// The values of one parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Values {
-    /// Any text.
     Any,
     /// An integer in this inclusive range.
     Range(u64, u64),
-    /// One of these texts.
     OneOf(Vec<String>),
 }
 
@@ -46,30 +44,36 @@ impl QosRule {
         Self(parameters.into_iter().collect())
     }
 
-    /// The parameters and their values.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Values)> {
         self.0.iter().map(|(key, values)| (key.as_str(), values))
     }
 
-    /// Why the class parameter [`QosRule::LATENCY`] is not supported, if so; the mutable parameter takes precedence.
-    fn objection_to_class(&self, parameters: &BTreeMap<String, String>) -> Option<String> {
-        let (key, value) = parameters.get_key_value(Self::LATENCY)?;
-        self.0.get(key)?;
-        self.objection(&[(key.clone(), value.clone())].into())
+    /// Of class parameters, only [`QosRule::LATENCY`] has an effect; the mutable parameter takes precedence.
+    fn check_class(&self, parameters: &BTreeMap<String, String>) -> Result<(), Error> {
+        let latency = parameters.get_key_value(Self::LATENCY);
+        self.check("parameters", latency.filter(|(key, _)| self.0.contains_key(*key)))
     }
 
-    /// The first unsupported parameter, and the cause.
-    pub(super) fn objection(&self, asked: &BTreeMap<String, String>) -> Option<String> {
-        asked.iter().find_map(
-            |(key, value)| match self.0.get(key).or_else(|| self.0.get(Self::ANY_KEY)) {
-                None => Some(format!(
+    fn check<'a>(
+        &self,
+        field: &str,
+        asked: impl IntoIterator<Item = (&'a String, &'a String)>,
+    ) -> Result<(), Error> {
+        for (key, value) in asked {
+            let reason = match self.0.get(key).or_else(|| self.0.get(Self::ANY_KEY)) {
+                None => format!(
                     "unknown mutable parameter \"{key}\": use one of {}",
                     listed(self.0.keys().cloned())
-                )),
-                Some(values) if values.contain(value) => None,
-                Some(values) => Some(format!("\"{key}\" must be {values}, is \"{value}\"")),
-            },
-        )
+                ),
+                Some(values) if values.contain(value) => continue,
+                Some(values) => format!("\"{key}\" must be {values}, is \"{value}\""),
+            };
+            return Err(Error::Illegal {
+                field: field.to_owned(),
+                reason,
+            });
+        }
+        Ok(())
     }
 }
 
@@ -155,15 +159,14 @@ impl Array {
     /// # Errors
     /// The volume does not exist, or a key or value is not supported; nothing has changed then.
     pub fn modify_volume(&mut self, id: &str, asked: &BTreeMap<String, String>) -> Result<Done<()>, Error> {
-        let volume = self.volume(id)?;
+        let mut volume = self.volume(id)?.clone();
         self.check_qos(asked)?;
-        let mut qos = volume.qos.clone();
-        qos.extend(asked.iter().map(|(key, value)| (key.clone(), value.clone())));
-        if qos == volume.qos {
+        let asked = asked.iter().map(|(key, value)| (key.clone(), value.clone()));
+        volume.qos.extend(asked);
+        if volume.qos == self.volume(id)?.qos {
             return Ok(Done::unchanged(()));
         }
-        let volume = volume.spec.id.clone();
-        Ok(self.done((), Change::Modified { volume, qos }))
+        Ok(self.replaced((), volume))
     }
 
     /// The additional duration of attach and detach: the volume's parameter [`QosRule::LATENCY`].
@@ -180,23 +183,11 @@ impl Array {
     }
 
     pub(super) fn check_class(&self, parameters: &BTreeMap<String, String>) -> Result<(), Error> {
-        match self.settings.qos.objection_to_class(parameters) {
-            None => Ok(()),
-            Some(reason) => Err(Error::Illegal {
-                field: "parameters".to_owned(),
-                reason,
-            }),
-        }
+        self.settings.qos.check_class(parameters)
     }
 
     pub(super) fn check_qos(&self, asked: &BTreeMap<String, String>) -> Result<(), Error> {
-        match self.settings.qos.objection(asked) {
-            None => Ok(()),
-            Some(reason) => Err(Error::Illegal {
-                field: "mutable_parameters".to_owned(),
-                reason,
-            }),
-        }
+        self.settings.qos.check("mutable_parameters", asked)
     }
 }
 
@@ -220,13 +211,13 @@ mod tests {
         ];
         for (key, value, words) in table {
             let asked = BTreeMap::from([(key.to_owned(), value.to_owned())]);
-            let objection = rule.objection(&asked);
+            let checked = rule.check("mutable_parameters", &asked);
             match words {
-                None => assert_eq!(objection, None, "{key}={value}"),
-                Some(words) => assert!(
-                    objection.as_ref().is_some_and(|text| text.contains(words)),
-                    "{key}={value}: {objection:?}"
-                ),
+                None => assert_eq!(checked, Ok(()), "{key}={value}"),
+                Some(words) => {
+                    let refused = checked.unwrap_err().to_string();
+                    assert!(refused.contains(words), "{key}={value}: {refused}");
+                }
             }
         }
     }
@@ -246,20 +237,23 @@ mod tests {
     #[test]
     fn class_parameters_of_ours_must_have_values_the_array_takes_and_others_any() {
         let rule = QosRule::default();
-        let objection = |key, value| rule.objection_to_class(&mk_parameters(&[(key, value)]));
-        assert!(objection("latency", "-1").unwrap().contains("latency"));
+        let check = |key, value| rule.check_class(&mk_parameters(&[(key, value)]));
+        assert!(
+            check("latency", "-1")
+                .unwrap_err()
+                .to_string()
+                .contains("latency")
+        );
         for (key, value) in [
             ("latency", "5"),
             ("iops", "many"),
             ("tier", "tin"),
             ("anything", "else"),
         ] {
-            assert_eq!(objection(key, value), None, "{key}");
+            assert_eq!(check(key, value), Ok(()), "{key}");
         }
         let other: QosRule = "note,*".parse().unwrap();
-        assert_eq!(
-            other.objection_to_class(&mk_parameters(&[("latency", "many")])),
-            None
-        );
+        let latency = mk_parameters(&[("latency", "many")]);
+        assert_eq!(other.check_class(&latency), Ok(()));
     }
 }

@@ -1,191 +1,129 @@
-//! The state as rows, which are stored separately.
+//! The state as rows. An operation yields the rows that it replaces; they are applied, stored, and applied again to a stale list.
+
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Array, Change, GroupId, Image, NodeId, PoolName, SnapshotId, VolumeId};
+use super::group::Group;
+use super::health::StorageHealthIssue;
+use super::node::NodeSettings;
+use super::snapshot::Snapshot;
+use super::{Array, GroupId, NodeId, PoolName, SnapshotId, Volume, VolumeId};
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum RowId {
-    Counters,
-    Volume(VolumeId),
-    Snapshot(SnapshotId),
-    Group(GroupId),
-    VolumeHealth(VolumeId),
-    /// The storage behind a node, or behind all nodes.
-    StorageHealth(Option<NodeId>),
-    Node(NodeId),
-    Pool(PoolName),
+/// A row with its new content; `None` removes it. Applying it cannot fail.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Row {
+    Counters(Counters),
+    Volume(VolumeId, Option<Volume>),
+    Snapshot(SnapshotId, Option<Arc<Snapshot>>),
+    Group(GroupId, Option<Arc<Group>>),
+    /// The storage behind a node, or behind all nodes. Empty for healthy storage.
+    StorageHealth(Option<NodeId>, Vec<StorageHealthIssue>),
+    Node(NodeId, NodeSettings),
+    /// The capacity of a pool, changed at run time.
+    Pool(PoolName, u64),
 }
 
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Counters {
-    pub(crate) id_seed: u128,
-    pub(crate) created: u64,
-    pub(crate) attached: u64,
-    pub(crate) initial_volumes: u64,
-    pub(crate) made: u64,
+pub struct Counters {
+    /// Unique number of the array; key of its ids and page tokens.
+    pub id_seed: u128,
+    /// Number of volumes created by requests, deleted ones included.
+    pub created: u64,
+    /// Number of attachments so far.
+    pub attached: u64,
+    /// Number of initial volumes, deleted ones included.
+    pub initial_volumes: u64,
+    /// Number of created snapshots and groups, deleted ones included.
+    pub made: u64,
 }
 
-// === impl RowId ===
+/// The result of an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done<T> {
+    pub reply: T,
+    /// The rows that it replaced; none for a repeated request.
+    pub rows: Vec<Row>,
+}
 
-impl RowId {
+// === impl Done ===
+
+impl<T> Done<T> {
+    /// The reply to a repeated request.
+    pub(super) fn unchanged(reply: T) -> Self {
+        let rows = Vec::new();
+        Self { reply, rows }
+    }
+}
+
+// === impl Row ===
+
+impl Row {
     /// The tables of all rows.
-    pub(crate) const TABLES: [&'static str; 8] = [
+    pub(crate) const TABLES: [&'static str; 7] = [
         "counters",
         "volumes",
         "snapshots",
         "groups",
-        "volume_health",
         "storage_health",
         "nodes",
         "pools",
     ];
 
-    pub(crate) fn table(&self) -> &'static str {
-        let number = match self {
-            Self::Counters => 0,
-            Self::Volume(_) => 1,
-            Self::Snapshot(_) => 2,
-            Self::Group(_) => 3,
-            Self::VolumeHealth(_) => 4,
-            Self::StorageHealth(_) => 5,
-            Self::Node(_) => 6,
-            Self::Pool(_) => 7,
+    /// Table, key and content as JSON.
+    pub(crate) fn stored(&self) -> ((&'static str, String), Option<Vec<u8>>) {
+        let (table, key, content) = match self {
+            Self::Counters(counters) => (0, "", Some(json(counters))),
+            Self::Volume(id, volume) => (1, id.as_str(), volume.as_ref().map(json)),
+            Self::Snapshot(id, snapshot) => (2, id.as_str(), snapshot.as_ref().map(json)),
+            Self::Group(id, group) => (3, id.as_str(), group.as_ref().map(json)),
+            Self::StorageHealth(node, issues) => {
+                let content = (!issues.is_empty()).then(|| json(&(node, issues)));
+                (4, node.as_ref().map_or("", NodeId::as_str), content)
+            }
+            Self::Node(id, settings) => (5, id.as_str(), Some(json(&(id, settings)))),
+            Self::Pool(name, capacity) => (6, name.as_str(), Some(json(&(name, capacity)))),
         };
-        Self::TABLES[number]
-    }
-
-    /// The key in its table.
-    pub(crate) fn key(&self) -> &str {
-        match self {
-            Self::Counters | Self::StorageHealth(None) => "",
-            Self::Volume(id) | Self::VolumeHealth(id) => id.as_str(),
-            Self::Snapshot(id) => id.as_str(),
-            Self::Group(id) => id.as_str(),
-            Self::StorageHealth(Some(id)) | Self::Node(id) => id.as_str(),
-            Self::Pool(name) => name.as_str(),
-        }
-    }
-}
-
-// === impl Change ===
-
-impl Change {
-    /// The rows that a change may affect.
-    pub(crate) fn rows(&self) -> Vec<RowId> {
-        match self {
-            Self::Created { spec } => vec![RowId::Counters, RowId::Volume(spec.id.clone())],
-            Self::Deleted { volume } => {
-                vec![RowId::Volume(volume.clone()), RowId::VolumeHealth(volume.clone())]
-            }
-            Self::Attached { volume, .. } => vec![RowId::Counters, RowId::Volume(volume.clone())],
-            Self::Detached { volume, .. } | Self::Expanded { volume, .. } | Self::Modified { volume, .. } => {
-                vec![RowId::Volume(volume.clone())]
-            }
-            Self::VolumeHealth(unhealthy) => vec![RowId::VolumeHealth(unhealthy.volume.clone())],
-            Self::StorageHealth { node, .. } => vec![RowId::StorageHealth(node.clone())],
-            Self::Snapshotted { snapshot } => {
-                vec![RowId::Counters, RowId::Snapshot(snapshot.id.clone())]
-            }
-            Self::SnapshotsReady { snapshots } => snapshots.iter().cloned().map(RowId::Snapshot).collect(),
-            Self::SnapshotDeleted { snapshot } => vec![RowId::Snapshot(snapshot.clone())],
-            Self::Grouped { group, snapshots } => {
-                let snapshots = snapshots.iter().map(|snapshot| snapshot.id.clone());
-                let rows = [RowId::Counters, RowId::Group(group.id.clone())];
-                rows.into_iter().chain(snapshots.map(RowId::Snapshot)).collect()
-            }
-            Self::GroupDeleted { group, snapshots } => {
-                let snapshots = snapshots.iter().cloned().map(RowId::Snapshot);
-                std::iter::once(RowId::Group(group.clone()))
-                    .chain(snapshots)
-                    .collect()
-            }
-            Self::PoolResized { pool, .. } => vec![RowId::Pool(pool.clone())],
-            Self::NodeSet { node, .. } => vec![RowId::Node(node.clone())],
-            Self::NodeRenamed { from, to, .. } => [from, to]
-                .into_iter()
-                .flat_map(|node| {
-                    [
-                        RowId::Node(node.clone()),
-                        RowId::StorageHealth(Some(node.clone())),
-                    ]
-                })
-                .collect(),
-        }
+        ((Self::TABLES[table], key.to_owned()), content)
     }
 }
 
 // === impl Array ===
 
 impl Array {
-    /// A row as JSON; `None` if it does not exist.
-    pub(crate) fn row(&self, id: &RowId) -> Option<Vec<u8>> {
-        match id {
-            RowId::Counters => Some(json(&self.counters())),
-            RowId::Volume(id) => self.volumes.get(id).map(json),
-            RowId::Snapshot(id) => self.snapshots.get(id).map(json),
-            RowId::Group(id) => self.groups.get(id).map(json),
-            RowId::VolumeHealth(id) => self.unhealthy.get(id).map(json),
-            RowId::StorageHealth(node) => self.storage.get(node).map(|issues| json(&(node, issues))),
-            RowId::Node(id) => self.changed.get(id).map(|settings| json(&(id, settings))),
-            RowId::Pool(name) => self.resized.get(name).map(|capacity| json(&(name, capacity))),
-        }
+    /// The whole state.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = Row> {
+        let volumes = self.volumes.iter();
+        let snapshots = self.snapshots.iter();
+        let groups = self.groups.iter();
+        let storage = self.storage.iter();
+        let nodes = self.changed.iter();
+        let pools = self.resized.iter();
+        std::iter::once(Row::Counters(self.counters))
+            .chain(volumes.map(|(id, volume)| Row::Volume(id.clone(), Some(volume.clone()))))
+            .chain(snapshots.map(|(id, snapshot)| Row::Snapshot(id.clone(), Some(snapshot.clone()))))
+            .chain(groups.map(|(id, group)| Row::Group(id.clone(), Some(group.clone()))))
+            .chain(storage.map(|(node, issues)| Row::StorageHealth(node.clone(), issues.clone())))
+            .chain(nodes.map(|(id, settings)| Row::Node(id.clone(), settings.clone())))
+            .chain(pools.map(|(name, capacity)| Row::Pool(name.clone(), *capacity)))
     }
 
-    pub(crate) fn rows(&self) -> impl Iterator<Item = RowId> {
-        let volumes = self.volumes.keys().cloned().map(RowId::Volume);
-        let snapshots = self.snapshots.keys().cloned().map(RowId::Snapshot);
-        let groups = self.groups.keys().cloned().map(RowId::Group);
-        let unhealthy = self.unhealthy.keys().cloned().map(RowId::VolumeHealth);
-        let storage = self.storage.keys().cloned().map(RowId::StorageHealth);
-        let nodes = self.changed.keys().cloned().map(RowId::Node);
-        let pools = self.resized.keys().cloned().map(RowId::Pool);
-        let parts = volumes
-            .chain(snapshots)
-            .chain(groups)
-            .chain(unhealthy)
-            .chain(storage);
-        std::iter::once(RowId::Counters)
-            .chain(parts)
-            .chain(nodes)
-            .chain(pools)
+    /// Applies the rows of an operation.
+    pub(super) fn done<T>(&mut self, reply: T, rows: impl Into<Vec<Row>>) -> Done<T> {
+        let rows = rows.into();
+        for row in &rows {
+            self.apply(row.clone());
+        }
+        Done { reply, rows }
     }
 
-    fn counters(&self) -> Counters {
-        Counters {
-            id_seed: self.id_seed,
-            created: self.created,
-            attached: self.attached,
-            initial_volumes: self.initial_volumes,
-            made: self.made,
-        }
+    /// As [`Self::done`] for an operation that changes a volume.
+    pub(super) fn replaced<T>(&mut self, reply: T, volume: Volume) -> Done<T> {
+        self.done(reply, [Row::Volume(volume.spec.id.clone(), Some(volume))])
     }
 }
 
-// === impl Image ===
-
-impl Image {
-    /// An empty image with these counters.
-    pub(crate) fn empty(counters: Counters) -> Self {
-        let Counters {
-            id_seed,
-            created,
-            attached,
-            initial_volumes,
-            made,
-        } = counters;
-        Self {
-            id_seed,
-            created,
-            attached,
-            initial_volumes,
-            made,
-            ..Self::default()
-        }
-    }
-}
-
-pub(crate) fn json(value: &impl Serialize) -> Vec<u8> {
+pub(crate) fn json(value: &(impl Serialize + ?Sized)) -> Vec<u8> {
     serde_json::to_vec(value).expect("state must be representable as JSON")
 }

@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 use super::listing::{Listing, Page};
 use super::pool::PlacementRequest;
 use super::volume::Source;
-use super::{Array, Change, Done, Error, GroupId, PoolName, Requirement, SnapshotId, VolumeId};
+use super::{
+    Array, Counters, Done, Error, GroupId, PoolName, Requirement, Row, SnapshotId, VolumeId, promise,
+};
 
-/// A snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Snapshot {
-    /// `snapshot_id`.
     pub id: SnapshotId,
     /// CreateSnapshotRequest.name; empty for a member of a group.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -25,31 +25,24 @@ pub struct Snapshot {
     pub source: VolumeId,
     /// The size of the source volume at creation.
     pub size_bytes: u64,
-    /// Creation time.
     #[serde(with = "jiff::fmt::serde::timestamp::nanosecond::required")]
     pub created: Timestamp,
     /// The duration of its copy from its creation; `None` once it is ready to use, which it stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_after: Option<Duration>,
-    /// Its group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupId>,
-    /// Its pool.
     #[serde(default)]
     pub pool: PoolName,
-    /// Class parameters.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, String>,
 }
 
-/// A requested snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreateSnapshotParams {
     /// Name of the request, the key of idempotency.
     pub name: String,
-    /// The source volume.
     pub source: String,
-    /// Class parameters.
     pub parameters: BTreeMap<String, String>,
     /// The accessibility requirement; `None` for any pool.
     pub requirement: Option<Requirement>,
@@ -58,25 +51,20 @@ pub struct CreateSnapshotParams {
 /// Filter of ListSnapshots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotFilter {
-    /// Snapshots of this volume.
     pub source: Option<String>,
-    /// This snapshot.
     pub snapshot: Option<String>,
 }
 
 /// The time of a creation and the delay until the snapshot is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// Now.
     pub now: Timestamp,
-    /// The delay.
     pub delay: Duration,
 }
 
 // === impl Snapshot ===
 
 impl Snapshot {
-    /// Whether it is ready to use.
     pub fn is_ready(&self) -> bool {
         self.ready_after.is_none()
     }
@@ -126,7 +114,7 @@ impl Array {
     /// An id for a snapshot to be created under this name.
     pub fn snapshot_id(&self, name: &str) -> SnapshotId {
         let taken = |id: &str| self.snapshots.contains_key(id);
-        SnapshotId::from(self.fresh("snapshot", "snap", self.made, name, taken))
+        SnapshotId::from(self.fresh(promise::SNAPSHOT, "snap", self.counters.made, name, taken))
     }
 
     /// Creates a snapshot with `id`, or finds the one of an earlier equal request.
@@ -145,7 +133,7 @@ impl Array {
         let pool = self.pool_of_snapshot(wanted)?;
         let volume = self.volume(&wanted.source)?;
         let snapshot = Arc::new(Snapshot {
-            id,
+            id: id.clone(),
             name: wanted.name.clone(),
             source: volume.spec.id.clone(),
             size_bytes: volume.spec.capacity_bytes,
@@ -155,17 +143,29 @@ impl Array {
             pool,
             parameters: wanted.parameters.clone(),
         });
-        Ok(self.done(snapshot.clone(), Change::Snapshotted { snapshot }))
+        let row = Row::Snapshot(id, Some(snapshot.clone()));
+        Ok(self.done(snapshot, [self.count_made(), row]))
     }
 
     /// Makes snapshots ready to use, which were copied; those that do not exist any more are passed over.
     pub fn finish_snapshots(&mut self, ids: &[SnapshotId]) -> Done<()> {
-        let is_copied = |id: &&SnapshotId| self.snapshots.get(*id).is_some_and(|known| !known.is_ready());
-        let snapshots: Vec<SnapshotId> = ids.iter().filter(is_copied).cloned().collect();
-        if snapshots.is_empty() {
-            return Done::unchanged(());
-        }
-        self.done((), Change::SnapshotsReady { snapshots })
+        let copied = ids.iter().filter_map(|id| self.snapshots.get(id));
+        let copied = copied.filter(|snapshot| !snapshot.is_ready());
+        let ready = copied.map(|snapshot| Snapshot {
+            ready_after: None,
+            ..(**snapshot).clone()
+        });
+        let rows = ready.map(|ready| Row::Snapshot(ready.id.clone(), Some(Arc::new(ready))));
+        let rows: Vec<Row> = rows.collect();
+        self.done((), rows)
+    }
+
+    /// Counts a snapshot or group.
+    pub(super) fn count_made(&self) -> Row {
+        Row::Counters(Counters {
+            made: self.counters.made + 1,
+            ..self.counters
+        })
     }
 
     /// Deletes a snapshot; succeeds if it does not exist.
@@ -184,13 +184,9 @@ impl Array {
         }
         let snapshot = snapshot.id.clone();
         self.check_no_dependants(&Source::Snapshot(snapshot.clone()))?;
-        Ok(self.done((), Change::SnapshotDeleted { snapshot }))
+        Ok(self.done((), [Row::Snapshot(snapshot, None)]))
     }
 
-    /// The snapshot with this id.
-    ///
-    /// # Errors
-    /// It does not exist.
     pub fn snapshot(&self, id: &str) -> Result<&Arc<Snapshot>, Error> {
         self.snapshots.get(id).ok_or_else(|| Error::SnapshotNotFound {
             snapshot: id.to_owned(),

@@ -12,7 +12,6 @@ use super::error::listed;
 #[serde(transparent)]
 pub struct Segments(BTreeMap<String, String>);
 
-/// An accessibility requirement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requirement {
     /// The object must be accessible from one of these; empty for anywhere.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::capability::{Capability, PublishParams};
-use super::{Error, NodeId, PoolName, Requirement, SnapshotId, VolumeId};
+use super::{Error, HealthIssue, NodeId, PoolName, Requirement, SnapshotId, VolumeId};
 
 /// Sizes are multiples of a sector, so that a volume can back a block device.
 const SECTOR: u64 = 512;
@@ -15,12 +15,10 @@ const SECTOR: u64 = 512;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
-    /// `volume_id`.
     pub id: VolumeId,
     /// Name of the create request; empty for an initial volume.
     #[serde(default)]
     pub name: String,
-    /// Its size in bytes.
     pub capacity_bytes: u64,
     /// The capabilities that it was created for, sorted. Empty means all (initial volumes).
     #[serde(default)]
@@ -31,10 +29,8 @@ pub struct Spec {
     /// The mutable parameters at creation. The present ones are [`Volume::qos`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub mutable_parameters: BTreeMap<String, String>,
-    /// The source of its initial content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
-    /// Its pool.
     #[serde(default)]
     pub pool: PoolName,
 }
@@ -43,48 +39,38 @@ pub struct Spec {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
-    /// A snapshot.
     Snapshot(SnapshotId),
-    /// Another volume.
     Volume(VolumeId),
 }
 
-/// A volume and its attachments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Volume {
-    /// Its properties at creation.
     pub spec: Arc<Spec>,
-    /// Its attachments, at most one per node.
     #[serde(default)]
     pub attachments: BTreeMap<NodeId, Attachment>,
     /// Its present mutable parameters.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub qos: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub health: Vec<HealthIssue>,
 }
 
-/// An attachment of a volume to a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachment {
     /// Its number, which is never reused.
     pub number: u64,
-    /// The arguments of its publish call.
     #[serde(flatten)]
     pub params: PublishParams,
 }
 
-/// A requested volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CreateVolumeParams {
     /// Name of the request, the key of idempotency.
     pub name: String,
-    /// The capacity range.
     pub size: SizeRange,
-    /// The required capabilities.
     pub capabilities: Vec<Capability>,
-    /// The class parameters.
     pub parameters: BTreeMap<String, String>,
-    /// The mutable parameters.
     pub mutable_parameters: BTreeMap<String, String>,
     /// The source of its content; `None` for an empty volume.
     pub source: Option<Source>,
@@ -104,11 +90,9 @@ pub struct SizeRange {
 /// The sizes that an array supports, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizeRule {
-    /// The smallest volume.
     pub min: u64,
     /// The size of a volume without a capacity range.
     pub default: u64,
-    /// The largest volume.
     pub max: u64,
 }
 
@@ -147,6 +131,19 @@ impl Spec {
     /// Whether the volume can be used as `asked`.
     pub(crate) fn supports(&self, asked: &Capability) -> bool {
         self.capabilities.is_empty() || self.capabilities.iter().any(|made| made.covers(asked))
+    }
+}
+
+// === impl Volume ===
+
+impl From<Arc<Spec>> for Volume {
+    fn from(spec: Arc<Spec>) -> Self {
+        Self {
+            qos: spec.mutable_parameters.clone(),
+            spec,
+            attachments: BTreeMap::new(),
+            health: Vec::new(),
+        }
     }
 }
 

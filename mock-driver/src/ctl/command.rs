@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 
 use super::calls::JournalArgs;
@@ -14,6 +13,9 @@ use super::resources::{
     SnapshotCommand, StorageCommand, VolumeCommand,
 };
 use crate::admin_api::client::Client;
+use crate::admin_api::query::{
+    AttachmentQuery, GroupQuery, NodeQuery, ResetQuery, SnapshotQuery, VolumeQuery,
+};
 use crate::admin_api::resource::Attach;
 use crate::array::quantity;
 
@@ -24,38 +26,11 @@ pub(super) enum Command {
     /// Exit with 0 if the driver is healthy and, with --registration-dir, registered with kubelet.
     Ready,
     /// List, create, expand and delete volumes; set their health.
-    Volumes {
-        #[command(flatten)]
-        list: ListArgs,
-        /// Only volumes attached to this node.
-        #[arg(long)]
-        node: Option<String>,
-        #[command(subcommand)]
-        what: Option<VolumeCommand>,
-    },
+    Volumes(ListArgs<VolumeQuery, VolumeCommand>),
     /// List, create and delete snapshots.
-    Snapshots {
-        #[command(flatten)]
-        list: ListArgs,
-        /// Only snapshots of this source volume.
-        #[arg(long)]
-        source: Option<String>,
-        /// Only snapshots of this group.
-        #[arg(long)]
-        group: Option<String>,
-        #[command(subcommand)]
-        what: Option<SnapshotCommand>,
-    },
+    Snapshots(ListArgs<SnapshotQuery, SnapshotCommand>),
     /// List, create and delete group snapshots.
-    GroupSnapshots {
-        #[command(flatten)]
-        list: ListArgs,
-        /// Only groups with a snapshot of this source volume.
-        #[arg(long)]
-        source: Option<String>,
-        #[command(subcommand)]
-        what: Option<GroupCommand>,
-    },
+    GroupSnapshots(ListArgs<GroupQuery, GroupCommand>),
     /// List storage pools with their usage; resize them.
     Pools {
         #[command(subcommand)]
@@ -67,29 +42,17 @@ pub(super) enum Command {
         what: Option<StorageCommand>,
     },
     /// List, register and deregister nodes; change their attach limits and ids.
-    Nodes {
-        #[command(flatten)]
-        list: ListArgs,
-        #[command(subcommand)]
-        what: Option<NodeCommand>,
-    },
+    Nodes(ListArgs<NodeQuery, NodeCommand>),
     /// List attached volumes per node.
-    Attachments(AttachmentsArgs),
+    Attachments(AttachmentQuery),
     /// Attach a volume out of band.
     Attach {
         /// The volume's id.
         volume: String,
         /// The node's id.
         node: String,
-        /// Read-only.
-        #[arg(long)]
-        readonly: bool,
-        /// As a raw block device.
-        #[arg(long)]
-        block: bool,
-        /// The access mode, as CSI spells it.
-        #[arg(long)]
-        access_mode: Option<String>,
+        #[command(flatten)]
+        attach: Attach,
     },
     /// Detach a volume out of band: the attacher does not see it.
     Detach {
@@ -131,56 +94,25 @@ pub(super) enum Command {
         file: PathBuf,
     },
     /// Return to the state after the start: array, rules, capabilities and journal.
-    Reset,
+    Reset(ResetQuery),
 }
 
+/// A command about one object, or a list. Filters before a command, which would be ignored, are refused.
 #[derive(Args, Clone, Debug)]
-pub(super) struct AttachmentsArgs {
-    /// Only attachments of this volume.
-    #[arg(long)]
-    volume: Option<String>,
-    /// Only attachments to this node.
-    #[arg(long)]
-    node: Option<String>,
-    /// Continue after this volume id.
-    #[arg(long)]
-    after: Option<String>,
-    /// Maximum number of items, 1 to 1000. Default: 100.
-    #[arg(long, value_parser = limits())]
-    limit: Option<usize>,
+#[command(args_conflicts_with_subcommands = true)]
+pub(super) struct ListArgs<Q: Args, C: Subcommand> {
+    #[command(flatten)]
+    query: Q,
+    #[command(subcommand)]
+    what: Option<C>,
 }
-
-#[derive(Args, Clone, Debug)]
-pub(super) struct ListArgs {
-    /// Only items whose id or name contains this text.
-    #[arg(long)]
-    search: Option<String>,
-    /// Continue after this id.
-    #[arg(long)]
-    after: Option<String>,
-    /// Maximum number of items, 1 to 1000. Default: 100.
-    #[arg(long, value_parser = limits())]
-    limit: Option<usize>,
-}
-
-/// The flags of a list, as a query.
-struct Choice(Query);
-
-type Query = Vec<(&'static str, String)>;
 
 /// Runs the command about one resource, if there is one, and else lists all.
 macro_rules! list_or_run {
-    ($client:ident, $output:ident, $what:expr, $list:ident, $choice:expr) => {{
-        let choice: Choice = $choice;
-        match $what {
-            Some(what) => what.run(choice.of_one($client)?, $output).await,
-            None => print(&$client.$list(&choice.0).await?, $output),
-        }
-    }};
-    ($client:ident, $output:ident, $what:expr, $list:ident) => {
+    ($client:ident, $output:ident, $what:expr, $list:ident($($query:expr)?)) => {
         match $what {
             Some(what) => what.run($client, $output).await,
-            None => print(&$client.$list().await?, $output),
+            None => print(&$client.$list($(&$query)?).await?, $output),
         }
     };
 }
@@ -195,48 +127,16 @@ impl Command {
                 client.ready().await?;
                 done("ready".to_owned(), output)
             }
-            Self::Volumes { list, node, what } => {
-                list_or_run!(client, output, what, volumes, list.choice(&[("node", &node)]))
+            Self::Volumes(args) => list_or_run!(client, output, args.what, volumes(args.query)),
+            Self::Snapshots(args) => list_or_run!(client, output, args.what, snapshots(args.query)),
+            Self::GroupSnapshots(args) => {
+                list_or_run!(client, output, args.what, group_snapshots(args.query))
             }
-            Self::Snapshots {
-                list,
-                source,
-                group,
-                what,
-            } => {
-                list_or_run!(
-                    client,
-                    output,
-                    what,
-                    snapshots,
-                    list.choice(&[("source", &source), ("group", &group)])
-                )
-            }
-            Self::GroupSnapshots { list, source, what } => {
-                list_or_run!(
-                    client,
-                    output,
-                    what,
-                    group_snapshots,
-                    list.choice(&[("source", &source)])
-                )
-            }
-            Self::Nodes { list, what } => list_or_run!(client, output, what, nodes, list.choice(&[])),
-            Self::Pools { what } => list_or_run!(client, output, what, pools),
-            Self::Storage { what } => list_or_run!(client, output, what, storage),
-            Self::Attachments(which) => print(&client.attachments(&which.query()).await?, output),
-            Self::Attach {
-                volume,
-                node,
-                readonly,
-                block,
-                access_mode,
-            } => {
-                let attach = Attach {
-                    access_mode,
-                    block,
-                    readonly,
-                };
+            Self::Nodes(args) => list_or_run!(client, output, args.what, nodes(args.query)),
+            Self::Pools { what } => list_or_run!(client, output, what, pools()),
+            Self::Storage { what } => list_or_run!(client, output, what, storage()),
+            Self::Attachments(query) => print(&client.attachments(&query).await?, output),
+            Self::Attach { volume, node, attach } => {
                 let attached = client.attach(&volume, &node, &attach).await?;
                 changed(format!("attached {volume} to {node}"), &attached, output)
             }
@@ -247,8 +147,8 @@ impl Command {
             Self::Capabilities { changes } => capabilities(client, &changes, output).await,
             Self::Faults { what: Some(what) } => what.run(client, output).await,
             Self::Faults { what: None } => print_faults(&client.faults().await?, output),
-            Self::BackendFaults { what } => list_or_run!(client, output, what, backend_faults),
-            Self::Scenarios { what } => list_or_run!(client, output, what, scenarios),
+            Self::BackendFaults { what } => list_or_run!(client, output, what, backend_faults()),
+            Self::Scenarios { what } => list_or_run!(client, output, what, scenarios()),
             Self::Journal(journal) => journal.run(client, output).await,
             Self::Calls => print(&client.running().await?, output),
             Self::Export => Ok(Done::Text(json(&client.export().await?), true)),
@@ -256,68 +156,14 @@ impl Command {
                 client.import(&yaml_file(&file)?).await?;
                 done("imported".to_owned(), output)
             }
-            Self::Reset => {
-                client.reset().await?;
+            Self::Reset(query) => {
+                client.reset(&query).await?;
                 done("reset".to_owned(), output)
             }
         }
     }
 }
 
-// === impl AttachmentsArgs ===
-
-impl AttachmentsArgs {
-    fn query(&self) -> Query {
-        let limit = self.limit.map(|limit| limit.to_string());
-        given(&[
-            ("volume", &self.volume),
-            ("node", &self.node),
-            ("after", &self.after),
-            ("limit", &limit),
-        ])
-    }
-}
-
-// === impl ListArgs ===
-
-impl ListArgs {
-    fn choice(&self, more: &[(&'static str, &Option<String>)]) -> Choice {
-        let limit = self.limit.map(|limit| limit.to_string());
-        let mut query = given(&[
-            ("search", &self.search),
-            ("after", &self.after),
-            ("limit", &limit),
-        ]);
-        query.extend(given(more));
-        Choice(query)
-    }
-}
-
-// === impl Choice ===
-
-impl Choice {
-    /// The client for a command about one object. Refuses filters before the subcommand, which would be ignored.
-    fn of_one<'a>(&self, client: &'a Client) -> Result<&'a Client, Failure> {
-        match self.0.first() {
-            None => Ok(client),
-            Some((name, _)) => Err(Failure::Usage(format!(
-                "--{name} only applies to lists: omit it with this subcommand"
-            ))),
-        }
-    }
-}
-
 pub(super) fn size(text: &str) -> Result<u64, &'static str> {
     quantity::bytes(text).ok_or("must be a number of bytes, with or without a unit such as Mi or Gi")
-}
-
-fn limits() -> RangedU64ValueParser<usize> {
-    RangedU64ValueParser::new().range(1..=1000)
-}
-
-fn given(pairs: &[(&'static str, &Option<String>)]) -> Query {
-    pairs
-        .iter()
-        .filter_map(|(name, value)| value.as_ref().map(|value| (*name, value.clone())))
-        .collect()
 }

@@ -8,8 +8,8 @@ use serde_json::{Value, json as object};
 use super::output::{Done, Failure, Output};
 use super::print::{done, print};
 use crate::admin_api::client::Client;
+use crate::admin_api::query::FileQuery;
 
-/// Lists and switches capabilities.
 pub(super) async fn capabilities(
     client: &Client,
     changes: &[String],
@@ -48,7 +48,7 @@ pub(super) async fn capabilities(
 /// Applies a fault file, and names its rules and backend faults. A bare list or item is of the kind `part`.
 pub(super) async fn add(client: &Client, file: &Path, part: &str, output: Output) -> Result<Done, Failure> {
     let file = fault_file(file, part)?;
-    client.put_fault_file(&file).await?;
+    client.put_fault_file(&FileQuery::default(), &file).await?;
     let lists = ["rules", "backend-faults"].map(|part| file[part].as_array());
     let ids = lists
         .into_iter()
@@ -58,7 +58,6 @@ pub(super) async fn add(client: &Client, file: &Path, part: &str, output: Output
     done(format!("added {}", ids.collect::<Vec<_>>().join(", ")), output)
 }
 
-/// The content of a fault file.
 fn fault_file(file: &Path, part: &str) -> Result<Value, Failure> {
     match yaml_file(file)? {
         Value::Array(items) => Ok(object!({ part: items })),

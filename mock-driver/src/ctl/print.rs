@@ -11,7 +11,6 @@ use crate::admin_api::resource::{
     Scenario, Snapshot, Storage, Volume,
 };
 
-/// A printable resource.
 pub(super) trait Print: Serialize {
     fn table(&self) -> String;
 }
@@ -23,7 +22,6 @@ pub(super) trait Row: Serialize {
     fn row(&self) -> Vec<String>;
 }
 
-/// Prints a resource in the output format.
 pub(super) fn print(thing: &impl Print, output: Output) -> Result<Done, Failure> {
     let text = match output {
         Output::Table => thing.table(),
@@ -40,7 +38,6 @@ pub(super) fn print_faults(faults: &Faults, output: Output) -> Result<Done, Fail
     }
 }
 
-/// The JSON of the admin API, indented.
 pub(super) fn json(thing: &impl Serialize) -> String {
     let text = serde_json::to_string_pretty(thing);
     let mut text = text.expect("what the API speaks of must be representable as JSON");
@@ -56,7 +53,6 @@ pub(super) fn changed(text: String, thing: &impl Serialize, output: Output) -> R
     }
 }
 
-/// Prints the message of a completed command.
 pub(super) fn done(text: String, output: Output) -> Result<Done, Failure> {
     let text = match output {
         Output::Table => format!("{}\n", shown(&text)),

@@ -51,7 +51,6 @@ pub(super) fn shown(text: &str) -> String {
     text.chars().map(plain).collect()
 }
 
-/// A size with a binary unit.
 pub(super) fn size(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let (mut whole, mut unit) = (bytes, 0);

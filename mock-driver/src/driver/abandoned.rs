@@ -1,25 +1,15 @@
 //! Undoes what drivers without a state or media directory left when they were killed: the kernel releases their locks and nothing
 //! else.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::Driver;
 use crate::admin_api::Endpoint;
 use crate::error_chain;
 use crate::node;
-use crate::node::leftovers::{self, Undone};
+use crate::node::leftovers;
 use crate::store::PathError;
-use crate::store::volume_files::AbandonedDir;
-
-/// What was left by one process, and was undone.
-#[derive(Debug)]
-pub(crate) struct Cleaned {
-    directory: PathBuf,
-    pid: Option<u32>,
-    undone: Undone,
-    sockets: usize,
-}
+use crate::store::volume_files::{AbandonedDir, DEVICES, Process, SOCKETS};
 
 /// The private directory of a process that has ended cannot be removed.
 #[derive(Debug, thiserror::Error)]
@@ -29,48 +19,33 @@ pub(crate) struct Left {
     source: Box<node::Error>,
 }
 
-// === impl Cleaned ===
-
-impl fmt::Display for Cleaned {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.directory.display())?;
-        if let Some(pid) = self.pid {
-            write!(f, " of process {pid}")?;
-        }
-        write!(f, ": {}, {} sockets", self.undone, self.sockets)
-    }
-}
-
-/// Undoes what all processes left that have ended. Blocks.
+/// Undoes what all processes left that have ended, and says so in a line for each. Blocks.
 ///
 /// # Errors
 /// The directory for temporary files cannot be read.
-pub(crate) fn undo_all() -> Result<Vec<Result<Cleaned, Left>>, PathError> {
-    let all = AbandonedDir::all()?;
-    Ok(all.into_iter().map(undo).collect())
-}
-
-fn undo(abandoned: AbandonedDir) -> Result<Cleaned, Left> {
-    let directory = abandoned.path.clone();
-    let pid = abandoned.process.as_ref().map(|process| process.pid);
-    let undone = leftovers::undo_below(&directory).and_then(|undone| {
-        let sockets = abandoned.remove_sockets()?;
-        // With it goes the record of all this.
-        abandoned.remove()?;
-        Ok((undone, sockets))
-    });
-    match undone {
-        Ok((undone, sockets)) => Ok(Cleaned {
-            directory,
-            pid,
-            undone,
-            sockets,
-        }),
-        Err(source) => Err(Left {
+pub(crate) fn undo_all() -> Result<Vec<Result<String, Left>>, PathError> {
+    let undo_one = |abandoned: AbandonedDir| {
+        let directory = abandoned.path.clone();
+        undo(abandoned).map_err(|source| Left {
             directory,
             source: Box::new(source),
-        }),
-    }
+        })
+    };
+    Ok(AbandonedDir::all()?.into_iter().map(undo_one).collect())
+}
+
+fn undo(abandoned: AbandonedDir) -> Result<String, node::Error> {
+    let undone = leftovers::undo_below(&abandoned.path)?;
+    let sockets = abandoned.remove_sockets()?;
+    let of_process = |process: &Process| format!(" of process {}", process.pid);
+    let process = abandoned.process.as_ref().map(of_process).unwrap_or_default();
+    let line = format!(
+        "{}{process}: {undone}, {sockets} sockets",
+        abandoned.path.display()
+    );
+    // With it goes the record of all this.
+    abandoned.remove()?;
+    Ok(line)
 }
 
 /// As [`undo_all`], with a line in the log for each process.
@@ -109,14 +84,14 @@ impl Driver {
         {
             let noted = std::path::absolute(&socket)
                 .map_err(PathError::of("resolve", &socket))
-                .and_then(|socket| self.volume_files.note_socket(&socket));
+                .and_then(|socket| self.volume_files.note(SOCKETS, &socket));
             if let Err(error) = noted {
                 let error = error_chain(&error);
                 tracing::warn!(error, "no start will remove the socket if this process is killed");
             }
         }
         let devices = self.node.as_ref().and_then(|node| node.devices.given_directory());
-        if let Some(Err(error)) = devices.map(|devices| self.volume_files.note_devices(devices)) {
+        if let Some(Err(error)) = devices.map(|devices| self.volume_files.note(DEVICES, devices)) {
             let error = error_chain(&error);
             tracing::warn!(
                 error,

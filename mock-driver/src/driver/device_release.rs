@@ -47,9 +47,6 @@ impl Driver {
     /// Performs an operation that needs a volume's device, and retries until the device has appeared or the node's device
     /// timeout is over. No event announces a device, so this polls. After a failure, detaches the volume if it is at no other
     /// path.
-    ///
-    /// # Errors
-    /// Those of the last try.
     pub(crate) async fn with_device<F>(
         &self,
         volume: &str,

@@ -69,7 +69,6 @@ fn without_array(settings: Settings) -> Settings {
     }
 }
 
-/// Opens the directory of volume files.
 pub(super) fn volume_files_in(settings: &Settings) -> VolumeFiles {
     match (settings.media_dir.clone(), &settings.state_dir) {
         _ if settings.node.devices == device::Choice::Simulated => VolumeFiles::nowhere(),
@@ -103,13 +102,11 @@ pub(super) fn open_faults(settings: &Settings) -> Result<(Faults, Option<FaultFi
     Ok((rules, file))
 }
 
-/// Opens the state directory; `None` without one.
 pub(super) fn open_state(directory: Option<&Path>) -> Result<Option<Arc<Database>>, OpenError> {
     let opened = directory.map(Database::open).transpose()?;
     Ok(opened.map(Arc::new))
 }
 
-/// Restores the array, or creates one.
 pub(super) fn open_store(
     database: Option<Arc<Database>>,
     settings: &Settings,
@@ -177,7 +174,6 @@ fn seed_of_run(given: Option<u64>) -> Result<Seed, OpenError> {
     Ok(Seed(given.unwrap_or(u64::from(by_chance))))
 }
 
-/// Random bytes from the kernel.
 pub(super) fn random() -> Result<[u8; 16], OpenError> {
     let mut bytes = [0; 16];
     let mut filled = 0;

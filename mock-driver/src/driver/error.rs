@@ -16,7 +16,6 @@ const CUT_OFF: &str = "... (cut off)";
 
 /// An error of a call.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "documented by the error messages")]
 pub enum Error {
     #[error(transparent)]
     Invalid(#[from] Invalid),
@@ -28,6 +27,9 @@ pub enum Error {
     Path(#[from] PathError),
     #[error(transparent)]
     Node(#[from] node::Error),
+    /// Of ControllerPublishVolume.
+    #[error("the volume cannot be attached")]
+    AttachDevice(#[source] Box<Self>),
     #[error("another call for {subject} is still running: try again")]
     Busy { subject: String },
     #[error("{path} is not offered by this driver")]
@@ -81,6 +83,11 @@ impl Error {
             Self::Unauthenticated { .. } => Code::Unauthenticated,
             Self::OffsetOutOfRange { .. } => Code::OutOfRange,
             Self::Node(error) => error.code(),
+            // RESOURCE_EXHAUSTED would mean that the node has as many volumes as it can have.
+            Self::AttachDevice(error) => match error.code() {
+                Code::ResourceExhausted => Code::Internal,
+                code => code,
+            },
             Self::Busy { .. } | Self::Interrupted => Code::Aborted,
             Self::NotOffered { .. } => Code::Unimplemented,
             Self::Injected { code, .. } => *code,

@@ -24,7 +24,6 @@ impl ExitRequest {
         self.0.set(how).ok();
     }
 
-    /// Waits for the request.
     pub(crate) async fn requested(&self) -> Exit {
         *self.0.wait().await
     }

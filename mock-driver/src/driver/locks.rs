@@ -34,15 +34,10 @@ pub(crate) enum Scope {
 pub(crate) enum Key {
     /// A volume to be created.
     Name(String),
-    /// A snapshot to create.
     SnapshotName(String),
-    /// A group to create.
     GroupName(String),
-    /// An existing group.
     Group(String),
-    /// An existing snapshot.
     Snapshot(String),
-    /// An existing volume.
     Volume(String),
     /// A volume on the node of this process. In most drivers, controller and node are separate processes, so neither waits for
     /// the other.
@@ -52,7 +47,6 @@ pub(crate) enum Key {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LockMode {
     Exclusive,
-    /// Shared by readers.
     Shared,
 }
 
@@ -91,7 +85,6 @@ pub(crate) struct Busy(pub Key);
 // === impl LockTable ===
 
 impl LockTable {
-    /// An empty table.
     pub(crate) fn new(rule: BusyRule) -> Self {
         Self {
             rule,

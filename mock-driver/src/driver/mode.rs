@@ -2,10 +2,8 @@
 
 use std::str::FromStr;
 
-/// The services of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// All services.
     #[default]
     All,
     /// All but the Node service.

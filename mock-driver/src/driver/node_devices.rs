@@ -18,6 +18,7 @@ use crate::fault::VolumeLocation;
 use crate::node::stage_publish::NodeFeatures;
 use crate::node::{ArrayVolume, Node, NodeInfo};
 use crate::rpc::capabilities::Capability;
+use crate::rpc::method::Method;
 
 /// Maximum time of one step on devices and files while the driver exits.
 pub(crate) const LAST_STEP: Duration = Duration::from_secs(60);
@@ -52,7 +53,7 @@ impl Driver {
                 Ok(ArrayVolume {
                     bytes: self.config.disk_bytes(&found.spec),
                     attachment: found.attachments.get(node.as_str()).cloned(),
-                    issues: array.issues(volume).to_vec(),
+                    issues: found.health.clone(),
                 })
             })
             .await?;
@@ -66,22 +67,23 @@ impl Driver {
             Some(remote) => {
                 // Kubelet calls as soon as the driver is registered, and keeps the first response.
                 let known = ensure_joined(remote, node).await?;
-                Some((known.advertised, known.segments))
+                Some((known.advertised_limit, known.topology))
             }
             None => {
                 let id = node.info().id;
                 let known = self.store.read(|array| Ok(array.node_or_former(&id).ok()));
-                known.await?.map(|known| (known.advertised, known.segments))
+                let known = known.await?;
+                known.map(|known| (known.advertised, known.segments.as_map().clone()))
             }
         };
         let info = node.info();
-        let Some((advertised, segments)) = known else {
+        let Some((advertised, topology)) = known else {
             return Ok(info);
         };
         Ok(NodeInfo {
             limit: info.limit.or(advertised),
             topology: if info.topology.is_empty() {
-                segments.as_map().clone()
+                topology
             } else {
                 info.topology
             },
@@ -176,9 +178,23 @@ impl Driver {
         self.node.as_ref().map(|node| node.info().id).unwrap_or_default()
     }
 
+    /// The node on which calls of a method run without its id in the request; empty for other methods.
+    pub(crate) fn node_of(&self, method: Method) -> String {
+        match method.is_on_node() {
+            true => self.own_node(),
+            false => String::new(),
+        }
+    }
+
     /// Whether this process has the node with that id.
     pub(crate) fn is_here(&self, node: &str) -> bool {
         self.node.as_ref().is_some_and(|here| here.info().id == node)
+    }
+
+    /// Whether this process's node had that id before it was renamed.
+    pub(crate) fn was_here(&self, node: &str) -> bool {
+        let own = self.own_node();
+        own != node && self.node.is_some() && self.store.peek(|array| array.current_id(node) == own)
     }
 
     /// Attaches or detaches the volume's device on this process's node according to the array. Call it after every change of
@@ -323,9 +339,6 @@ impl Driver {
     }
 
     /// Checks whether kubelet can find a driver that registers itself.
-    ///
-    /// # Errors
-    /// Nothing listens on the registration socket.
     pub async fn check_registration(&self) -> std::io::Result<()> {
         match &self.registrar {
             Some(registrar) => registration::dial(&registrar.socket()).await,

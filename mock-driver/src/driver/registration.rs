@@ -14,7 +14,6 @@ use tonic::{Request, Response, Status};
 /// The versions of CSI that are reported to kubelet, which compares only the major version.
 const VERSIONS: [&str; 1] = ["1.0.0"];
 
-/// Settings of the registration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Kubelet's registry directory.
@@ -23,7 +22,6 @@ pub struct Settings {
     pub endpoint: PathBuf,
 }
 
-/// kubelet's plugin registration service.
 #[derive(Debug)]
 pub(crate) struct Registrar {
     driver: String,
@@ -104,7 +102,6 @@ impl Registration for Registrar {
     }
 }
 
-/// Connects to a registration socket.
 pub(crate) async fn dial(socket: &Path) -> std::io::Result<()> {
     UnixStream::connect(socket).await.map(drop)
 }

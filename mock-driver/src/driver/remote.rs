@@ -55,18 +55,6 @@ struct SweepState {
     since: BTreeSet<String>,
 }
 
-/// The array's record of a node.
-#[derive(Clone, Debug)]
-pub(crate) struct RemoteNode {
-    pub(crate) id: String,
-    /// The node's new id, if it was renamed.
-    pub(crate) renamed_to: Option<String>,
-    /// `max_volumes_per_node` to report.
-    pub(crate) advertised: Option<usize>,
-    pub(crate) segments: Segments,
-    pub(crate) attached: BTreeSet<String>,
-}
-
 // === impl RemoteArray ===
 
 impl RemoteArray {
@@ -90,10 +78,9 @@ impl RemoteArray {
     }
 
     /// Stores the sweep's response and returns the volumes whose devices remain.
-    pub(crate) fn end_sweep(&self, attached: &BTreeSet<String>) -> Vec<String> {
+    pub(crate) fn end_sweep(&self, attached: &[String]) -> Vec<String> {
         let mut seen = self.seen();
-        let here = attached.union(&seen.since).cloned().collect();
-        seen.here = here;
+        seen.here = attached.iter().chain(&seen.since).cloned().collect();
         seen.here.iter().cloned().collect()
     }
 
@@ -164,21 +151,14 @@ impl RemoteArray {
 
     /// The array's record of a node; `None` if the node never joined. A node that was removed still has a record: it must not
     /// join again by itself.
-    pub(crate) async fn node(&self, id: &str) -> Result<Option<RemoteNode>, node::Error> {
+    pub(crate) async fn node(&self, id: &str) -> Result<Option<resource::Node>, node::Error> {
         match self.client.node(id).await {
-            Ok(node) => Ok(Some(RemoteNode {
-                id: node.id,
-                renamed_to: node.renamed_to,
-                advertised: node.advertised_limit,
-                segments: node.topology.into_iter().collect(),
-                attached: node.volumes.into_iter().collect(),
-            })),
+            Ok(node) => Ok(Some(node)),
             Err(error) if is_not_found(&error) => Ok(None),
             Err(error) => Err(no_array(&error)),
         }
     }
 
-    /// Attaches a volume to a node.
     pub(crate) async fn attach(
         &self,
         volume: &str,
@@ -210,7 +190,6 @@ impl RemoteArray {
         Ok(all.collect())
     }
 
-    /// Adds a node to the array.
     pub(crate) async fn join(&self, id: &str, segments: &Segments) -> Result<(), node::Error> {
         let new = resource::NodeNew {
             id: id.to_owned(),
@@ -312,7 +291,7 @@ mod tests {
         remote.note("meanwhile", true);
         remote.note("come-and-gone", true);
         remote.note("come-and-gone", false);
-        let kept = remote.end_sweep(&["listed".to_owned()].into());
+        let kept = remote.end_sweep(&["listed".to_owned()]);
         assert_eq!(kept, ["listed", "meanwhile"]);
         for (volume, is_here) in [("before", false), ("meanwhile", true), ("listed", true)] {
             assert_eq!(remote.is_here(volume), is_here, "{volume}");

@@ -10,9 +10,10 @@ use tokio::time;
 use tokio_util::sync::CancellationToken;
 
 use super::Driver;
+use crate::admin_api::resource;
 use crate::array;
 use crate::driver::error::Error;
-use crate::driver::remote::{FOLLOW_EVERY, RemoteArray, RemoteNode};
+use crate::driver::remote::{FOLLOW_EVERY, RemoteArray};
 use crate::error_chain;
 use crate::node::{self, ArrayVolume, Node};
 use crate::store::volume_files::ClaimError;
@@ -93,13 +94,13 @@ impl Driver {
         // A failure of one device does not keep the others from theirs.
         let mut result = {
             let _guard = remote.devices.write().await;
-            let kept = remote.end_sweep(&known.attached);
+            let kept = remote.end_sweep(&known.volumes);
             node.retain_devices(kept, self.node_features())
                 .await
                 .map_err(Error::from)
         };
-        settled.retain(|volume| known.attached.contains(volume));
-        for volume in known.attached {
+        settled.retain(|volume| known.volumes.contains(volume));
+        for volume in known.volumes {
             if settled.contains(&volume) {
                 continue;
             }
@@ -139,7 +140,7 @@ async fn settle(
 /// The record of this process's node in an array in another process. The node joins if the array does not know it, takes
 /// its new id if it was renamed there, and reports its configured topology once. A node that was removed from the array
 /// does not join again, and keeps the volumes that are attached to it.
-pub(super) async fn ensure_joined(remote: &RemoteArray, node: &Arc<Node>) -> Result<RemoteNode, Error> {
+pub(super) async fn ensure_joined(remote: &RemoteArray, node: &Arc<Node>) -> Result<resource::Node, Error> {
     remote.check_media(node).await?;
     let mut topology_reported = remote.topology_reported.lock().await;
     let mut id = node.info().id;
@@ -161,9 +162,11 @@ pub(super) async fn ensure_joined(remote: &RemoteArray, node: &Arc<Node>) -> Res
             tracing::info!(node = id, "joined the array");
             remote.node(&id).await?
         }
-        Some(known) if !*topology_reported && !segments.is_empty() && known.segments != *segments => {
+        Some(known)
+            if !*topology_reported && !segments.is_empty() && known.topology != *segments.as_map() =>
+        {
             remote.set_node_topology(&id, segments).await?;
-            tracing::info!(node = id, from = %known.segments, to = %segments, "updated the topology of this node in the array");
+            tracing::info!(node = id, from = ?known.topology, to = %segments, "updated the topology of this node in the array");
             remote.node(&id).await?
         }
         Some(known) => Some(known),

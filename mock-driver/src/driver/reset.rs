@@ -15,6 +15,7 @@ use super::Driver;
 use super::error::Error;
 use super::locks::{Guard, Key, LockMode, Scope};
 use crate::array::{Array, Image};
+use crate::error_chain;
 use crate::fault::Rule;
 use crate::fault::scenario::{self, Scenario};
 use crate::node::{self, NodeInfo};
@@ -37,9 +38,9 @@ pub(crate) struct ResetScope {
     current: Mutex<(CancellationToken, TaskTracker)>,
     /// Cancelled when the array is replaced.
     copies: Mutex<CancellationToken>,
-    /// Held during a reset.
+    /// Copies of which a reset interrupted the operation, before the array had an object for them.
+    interrupted: Mutex<BTreeSet<FileId>>,
     resetting: tokio::sync::Mutex<()>,
-    /// The end of the driver.
     halt: CancellationToken,
 }
 
@@ -51,10 +52,25 @@ pub(crate) struct Entered {
     _running: TaskTrackerToken,
 }
 
+/// Copies for an object that the array does not have yet.
+#[derive(Debug)]
+pub(super) struct Copies<'a> {
+    scope: &'a ResetScope,
+    pub(super) files: Vec<FileId>,
+}
+
 /// A reset in progress. Calls that begin meanwhile are refused until it is dropped.
 struct Reset<'a> {
     scope: &'a ResetScope,
     _resetting: tokio::sync::MutexGuard<'a, ()>,
+}
+
+/// The files of the volumes and snapshots before a reset or import.
+#[derive(Clone, Copy, Debug)]
+enum OldFiles {
+    /// Those of volumes and snapshots that still exist remain.
+    KeepUsed,
+    Discard,
 }
 
 // === impl ResetScope ===
@@ -64,6 +80,7 @@ impl ResetScope {
         Self {
             current: Mutex::new((halt.child_token(), TaskTracker::new())),
             copies: Mutex::new(halt.child_token()),
+            interrupted: Mutex::default(),
             resetting: tokio::sync::Mutex::default(),
             halt: halt.clone(),
         }
@@ -82,6 +99,11 @@ impl ResetScope {
         crate::lock(&self.copies).clone()
     }
 
+    /// Copies that the next reset removes if their operation is interrupted.
+    pub(super) fn copying(&self, files: Vec<FileId>) -> Copies<'_> {
+        Copies { scope: self, files }
+    }
+
     fn cancel_copies(&self) {
         let next = self.halt.child_token();
         std::mem::replace(&mut *crate::lock(&self.copies), next).cancel();
@@ -98,6 +120,19 @@ impl ResetScope {
         running.close();
         running.wait().await;
         reset
+    }
+}
+
+impl Copies<'_> {
+    /// The array has the object, or the files were removed.
+    pub(super) fn settle(mut self) {
+        self.files.clear();
+    }
+}
+
+impl Drop for Copies<'_> {
+    fn drop(&mut self) {
+        crate::lock(&self.scope.interrupted).extend(self.files.drain(..));
     }
 }
 
@@ -120,9 +155,6 @@ impl Entered {
     }
 
     /// Runs a call.
-    ///
-    /// # Errors
-    /// The call's, or that it was interrupted.
     pub(crate) async fn call<T, E: From<Error>>(
         &self,
         call: impl Future<Output = Result<T, E>>,
@@ -143,11 +175,7 @@ impl Driver {
     pub(crate) async fn import(&self, image: Image) -> Result<(), Error> {
         self.store.peek(|array| image.check(array.settings()))?;
         let _reset = self.interrupt().await;
-        let (before, _locked) = self.replace_array(image).await?;
-        let kept: BTreeSet<FileId> = self.store.peek(FileId::all_of).into_iter().collect();
-        for gone in before.iter().filter(|id| !kept.contains(*id)) {
-            self.discard(gone).await;
-        }
+        let _locked = self.replace_array(image, OldFiles::KeepUsed).await?;
         if let Some(node) = self.node.as_ref().filter(|_| self.has_array()) {
             self.announce(node).await;
         }
@@ -159,18 +187,20 @@ impl Driver {
     /// one. Cancels running calls.
     ///
     /// # Errors
-    /// The node of this process uses a volume; then at most the rules have changed.
-    pub(crate) async fn reset(&self) -> Result<(), Error> {
+    /// The node of this process uses a volume, unless `force` unpublishes and unstages it; then at most the rules have changed.
+    pub(crate) async fn reset(&self, force: bool) -> Result<(), Error> {
         let _reset = self.interrupt().await;
+        if let Some(node) = self.node.as_ref().filter(|_| force) {
+            node.undo_all().await?;
+        }
         let restarted = self.faults.restart();
         restarted.map_err(|conflict| Invalid::new("rules", conflict.to_string()))?;
         let played = scenario::play(&self.initial.scenarios, &self.initial.stubs, &self.faults);
         played.map_err(|conflict| Invalid::new("scenario", conflict.to_string()))?;
         if self.has_array() {
-            let (files, _locked) = self.replace_array(self.store.initial_image()).await?;
-            for file in files {
-                self.discard(&file).await;
-            }
+            let _locked = self
+                .replace_array(self.store.initial_image(), OldFiles::Discard)
+                .await?;
         }
         self.capabilities.write().clone_from(&self.initial.capabilities);
         if let (Some(node), Some(info)) = (&self.node, &self.initial.node) {
@@ -197,14 +227,14 @@ impl Driver {
         reset
     }
 
-    /// Returns the files of the volumes and snapshots before, and their locks: no operation uses them meanwhile.
-    async fn replace_array(&self, image: Image) -> Result<(Vec<FileId>, Vec<Guard>), Error> {
+    /// Returns the locks of the volumes and snapshots before: no operation uses them meanwhile.
+    async fn replace_array(&self, image: Image, old_files: OldFiles) -> Result<Vec<Guard>, Error> {
         let files = self.store.peek(FileId::all_of);
         let keys = files.iter().flat_map(|file| {
             let id = || file.id().to_owned();
             match file {
                 FileId::Snapshot(_) => vec![Key::Snapshot(id())],
-                FileId::Volume(_) | FileId::Ephemeral(_) => vec![Key::Volume(id()), Key::OnNode(id())],
+                FileId::Volume(_) | FileId::Ephemeral { .. } => vec![Key::Volume(id()), Key::OnNode(id())],
             }
         });
         let keys = keys.map(|key| (key, LockMode::Exclusive)).collect();
@@ -221,10 +251,32 @@ impl Driver {
         let mut changed = self.store.peek(volumes);
         self.store.replace(image).await?;
         self.reset_scope.cancel_copies();
+        let kept: BTreeSet<FileId> = match old_files {
+            OldFiles::KeepUsed => self.store.peek(FileId::all_of).into_iter().collect(),
+            OldFiles::Discard => BTreeSet::new(),
+        };
+        // Before the devices of the new state are attached: they would be attached to the old files.
+        let interrupted = std::mem::take(&mut *crate::lock(&self.reset_scope.interrupted));
+        for file in files
+            .iter()
+            .chain(&interrupted)
+            .filter(|file| !kept.contains(*file))
+        {
+            if let (Some(node), FileId::Volume(volume)) = (&self.node, file)
+                && let Err(error) = node.reconcile_device(volume, None).await
+            {
+                tracing::warn!(
+                    volume,
+                    error = error_chain(&error),
+                    "the device cannot be detached"
+                );
+            }
+            self.discard(file).await;
+        }
         changed.append(&mut self.store.peek(volumes));
         self.reconcile_devices(changed).await;
         self.resume_copies();
-        Ok((files, locked))
+        Ok(locked)
     }
 }
 

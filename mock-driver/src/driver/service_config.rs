@@ -19,7 +19,6 @@ pub struct ServiceConfig {
     pub snapshot_delay: Duration,
     /// Time after the start until Probe reports ready.
     pub ready_after: Duration,
-    /// Secrets that calls must have.
     pub secrets: RequiredSecrets,
     /// Maximum size to which a node expands a volume; `None` for no limit of its own.
     pub node_growth_limit: Option<u64>,

@@ -19,14 +19,11 @@ use crate::socket::BindError;
 use crate::store;
 use crate::store::volume_files;
 
-/// Settings of a driver.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The name in GetPluginInfo.
     pub name: String,
-    /// Settings of the array.
     pub array: array::Settings,
-    /// Behaviour of the services where CSI leaves a choice.
     pub config: ServiceConfig,
     /// Number of initial volumes `vol-0`, `vol-1`, ...
     pub initial_volumes: u64,
@@ -34,9 +31,7 @@ pub struct Settings {
     pub fixture: Option<PathBuf>,
     /// Duration of attach and detach operations.
     pub latency: Duration,
-    /// Behaviour for concurrent calls of one volume.
     pub busy: BusyRule,
-    /// The services of the process.
     pub mode: Mode,
     /// Admin endpoint of the process with the array; required by a process with a node only.
     pub array_endpoint: admin_api::Endpoint,
@@ -44,21 +39,16 @@ pub struct Settings {
     pub registration: Option<registration::Settings>,
     /// Id of the node of this process; `None` for a driver without a Node service.
     pub node_id: Option<String>,
-    /// Settings of the node.
     pub node: node::Settings,
-    /// Initial capabilities.
     pub capabilities: CapabilitySet,
     /// State directory; `None` to keep no state.
     pub state_dir: Option<PathBuf>,
     /// Media directory; `None` for one within the state directory, or a temporary one without that.
     pub media_dir: Option<PathBuf>,
-    /// File of the journal.
     pub journal: Option<PathBuf>,
-    /// Settings of the journal.
     pub journal_config: journal::JournalConfig,
     /// File with fault rules.
     pub faults: Option<PathBuf>,
-    /// Built-in fault scenarios.
     pub scenarios: Vec<&'static Scenario>,
     /// Rules that follow those of the scenarios.
     pub stubs: Vec<Rule>,
@@ -66,13 +56,10 @@ pub struct Settings {
     pub seed: Option<u64>,
     /// Socket of the proxied driver; `None` if this is not a proxy.
     pub proxy_to: Option<PathBuf>,
-    /// The wall clock.
     pub clock: Clock,
 }
 
-/// An error of the start.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "documented by the error messages")]
 pub enum OpenError {
     /// No random numbers, so ids would be predictable.
     #[error("getrandom failed")]

@@ -18,6 +18,7 @@ use crate::array::{
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::driver::locks::{Guard, Key, LockMode, Scope};
+use crate::driver::reset::Copies;
 use crate::node;
 use crate::store;
 use crate::store::volume_files::{FileId, SweepReport};
@@ -26,48 +27,31 @@ use crate::store::volume_files::{FileId, SweepReport};
 
 impl Driver {
     /// Creates a volume with its content, or finds the one created by an earlier equal request.
-    ///
-    /// # Errors
-    /// The array refuses, or a copy fails.
     pub(crate) async fn create_volume(&self, wanted: &CreateVolumeParams) -> Result<Arc<Spec>, Error> {
         let validate = |array: &Array| {
             let outcome = array.validate_create(wanted)?;
             Ok((outcome, array.volume_id(&wanted.name)))
         };
-        let Some(source) = &wanted.source else {
-            if !self.volume_files.is_nowhere() {
-                // A new volume is empty, whatever files exist under its id: ids repeat after a reset.
-                let (outcome, id) = self.store.read(validate).await?;
-                if let CreateOutcome::New(_) = outcome {
-                    self.volume_files.delete(&FileId::Volume(id.to_string())).await?;
-                    let create = |array: &mut Array| array.create_volume_as(wanted, id);
-                    return Ok(self.store.change(create).await?);
-                }
-            }
-            let create = |array: &mut Array| array.create_volume(wanted);
-            return Ok(self.store.change(create).await?);
-        };
         let (bytes, id) = match self.store.read(validate).await? {
             (CreateOutcome::Existing(spec), _) => return Ok(spec),
             (CreateOutcome::New(bytes), id) => (bytes, id),
         };
-        let from = match source {
-            Source::Snapshot(id) => FileId::Snapshot(id.to_string()),
-            Source::Volume(id) => FileId::Volume(id.to_string()),
-        };
-        let copy = FileId::Volume(id.to_string());
-        let copied = self.volume_files.copy(&from, &copy, bytes).await?;
-        if let Source::Volume(id) = source {
-            self.warn_of_writers(id.as_str(), copied);
+        let files = FileId::Volume(id.to_string());
+        let copies = self.reset_scope.copying(vec![files.clone()]);
+        match &wanted.source {
+            Some(Source::Snapshot(id)) => {
+                let from = FileId::Snapshot(id.to_string());
+                self.volume_files.copy(&from, &files, bytes).await?;
+            }
+            Some(Source::Volume(id)) => self.copy_volume(id.as_str(), &files, bytes).await?,
+            // A new volume is empty, whatever files exist under its id: ids repeat after a reset.
+            None => self.volume_files.delete(&files).await?,
         }
         let create = |array: &mut Array| array.create_volume_as(wanted, id);
-        self.change_with(&[copy], create).await
+        self.change_with(copies, create).await
     }
 
     /// Deletes a volume with its content.
-    ///
-    /// # Errors
-    /// The array refuses.
     pub(crate) async fn delete_volume(&self, volume: &str) -> Result<(), Error> {
         let _unused = self.unused(volume).await?;
         self.store.change(|array| array.delete_volume(volume)).await?;
@@ -76,9 +60,6 @@ impl Driver {
     }
 
     /// Expands a volume and returns its size.
-    ///
-    /// # Errors
-    /// The array refuses, or the file cannot be extended.
     pub(crate) async fn expand_volume(
         &self,
         volume: &str,
@@ -95,9 +76,6 @@ impl Driver {
     }
 
     /// Creates a snapshot, or finds the one created by an earlier equal request.
-    ///
-    /// # Errors
-    /// The array refuses, or a copy fails.
     pub(crate) async fn create_snapshot(
         &self,
         wanted: &CreateSnapshotParams,
@@ -114,20 +92,16 @@ impl Driver {
             (None, id, bytes) => (id, bytes),
         };
         let copy = FileId::Snapshot(id.to_string());
-        let from = FileId::Volume(wanted.source.clone());
         let timing = self.timing();
-        let copied = self.volume_files.copy(&from, &copy, bytes).await?;
-        self.warn_of_writers(&wanted.source, copied);
+        let copies = self.reset_scope.copying(vec![copy.clone()]);
+        self.copy_volume(&wanted.source, &copy, bytes).await?;
         let create = |array: &mut Array| array.create_snapshot(wanted, id, timing);
-        let snapshot = self.change_with(&[copy], create).await?;
+        let snapshot = self.change_with(copies, create).await?;
         self.finish_later(timing.delay, [&snapshot]);
         Ok(snapshot)
     }
 
     /// Deletes a snapshot with its content.
-    ///
-    /// # Errors
-    /// The array refuses.
     pub(crate) async fn delete_snapshot(&self, snapshot: &str) -> Result<(), Error> {
         let delete = |array: &mut Array| array.delete_snapshot(snapshot);
         self.store.change(delete).await?;
@@ -149,23 +123,21 @@ impl Driver {
             (None, ids) => ids,
         };
         let timing = self.timing();
-        let mut copies = Vec::with_capacity(ids.members.len());
-        if let Err(error) = self.copy_members(&ids, &mut copies).await {
-            for copy in &copies {
+        let mut copies = self.reset_scope.copying(Vec::with_capacity(ids.members.len()));
+        if let Err(error) = self.copy_members(&ids, &mut copies.files).await {
+            for copy in &copies.files {
                 self.discard(copy).await;
             }
+            copies.settle();
             return Err(error);
         }
         let create = |array: &mut Array| array.create_group(wanted, ids, timing);
-        let members = self.change_with(&copies, create).await?;
+        let members = self.change_with(copies, create).await?;
         self.finish_later(timing.delay, &members.snapshots);
         Ok(members)
     }
 
     /// Deletes a group with its snapshots, which the caller must list.
-    ///
-    /// # Errors
-    /// The array refuses.
     pub(crate) async fn delete_group(&self, group: &str, snapshots: &[String]) -> Result<(), Error> {
         let delete = |array: &mut Array| array.delete_group(group, snapshots);
         for snapshot in self.store.change(delete).await? {
@@ -245,9 +217,7 @@ impl Driver {
             let bytes = self.store.read(size).await?;
             let copy = FileId::Snapshot(snapshot.to_string());
             copies.push(copy.clone());
-            let from = FileId::Volume(volume.to_string());
-            let copied = self.volume_files.copy(&from, &copy, bytes).await?;
-            self.warn_of_writers(volume.as_str(), copied);
+            self.copy_volume(volume.as_str(), &copy, bytes).await?;
         }
         Ok(())
     }
@@ -274,33 +244,29 @@ impl Driver {
     /// Continues the copies of an earlier process.
     pub(crate) fn resume_copies(&self) {
         let now = self.clock.now();
-        let copying: Vec<Arc<Snapshot>> = self.store.peek(|array| {
-            let snapshots = array.snapshots();
-            snapshots
-                .filter(|snapshot| !snapshot.is_ready())
-                .cloned()
-                .collect()
-        });
-        for snapshot in copying {
+        let snapshots: Vec<Arc<Snapshot>> = self.store.peek(|array| array.snapshots().cloned().collect());
+        for snapshot in snapshots {
             self.finish_later(snapshot.time_left(now).unwrap_or_default(), [&snapshot]);
         }
     }
 
-    /// Warns of a copy that may be inconsistent because a node may have written to the volume meanwhile.
-    fn warn_of_writers(&self, volume: &str, copied: u64) {
-        let is_attached = || {
-            self.store.peek(|array| {
-                let found = array.volume(volume);
-                found.is_ok_and(|found| !found.attachments.is_empty())
-            })
+    /// Copies a volume. Warns of a copy that may be inconsistent because a node may have written to the volume meanwhile.
+    async fn copy_volume(&self, volume: &str, copy: &FileId, bytes: u64) -> Result<(), Error> {
+        let from = FileId::Volume(volume.to_owned());
+        let copied = self.volume_files.copy(&from, copy, bytes).await?;
+        let is_attached = |array: &Array| {
+            array
+                .volume(volume)
+                .is_ok_and(|found| !found.attachments.is_empty())
         };
-        if copied > 0 && is_attached() {
+        if copied > 0 && self.store.peek(is_attached) {
             tracing::warn!(
                 volume,
                 "copied an attached volume: the copy has no write that was not flushed, and has writes during the copy out \
                  of order unless copies share blocks here; stop the writers first"
             );
         }
+        Ok(())
     }
 
     fn timing(&self) -> Timing {
@@ -314,15 +280,16 @@ impl Driver {
     /// have stored the change, so the files remain; the next start moves those without an object to `orphaned/`.
     async fn change_with<T>(
         &self,
-        copies: &[FileId],
+        copies: Copies<'_>,
         act: impl FnOnce(&mut Array) -> Result<array::Done<T>, array::Error>,
     ) -> Result<T, Error> {
         let changed = self.store.change(act).await;
         if let Err(store::Error::Refused(_)) = &changed {
-            for copy in copies {
+            for copy in &copies.files {
                 self.discard(copy).await;
             }
         }
+        copies.settle();
         Ok(changed?)
     }
 

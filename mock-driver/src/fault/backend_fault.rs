@@ -112,14 +112,37 @@ impl Rule {
     /// # Errors
     /// The backend fault is malformed; the error is that of a list with one item.
     pub fn backend_fault_from_value(item: Value) -> Result<Self, RuleError> {
-        read(&item).map_err(|error| RuleError::at(RuleKind::BackendFault, 0, &item, error))
+        Self::read_backend_fault(&item)
+            .map_err(|error| RuleError::at(RuleKind::BackendFault, 0, &item, error))
     }
 
-    pub(super) fn backend_faults_from_items(items: Vec<Value>) -> Result<Vec<Self>, RuleError> {
-        let read = |(index, item): (usize, Value)| {
-            read(&item).map_err(|error| RuleError::at(RuleKind::BackendFault, index, &item, error))
+    pub(super) fn read_backend_fault(item: &Value) -> Result<Self, FieldError> {
+        let Some(fields) = item.as_object() else {
+            return Err(FieldError::new(".", "must be a mapping with id and type"));
         };
-        items.into_iter().enumerate().map(read).collect()
+        let Head { id, kind, enabled } = deserialize(item.clone())?;
+        if id.is_empty() {
+            return Err(FieldError::new("id", "must not be empty"));
+        }
+        let own = |field: &&String| !["id", "type", "enabled"].contains(&field.as_str());
+        let own = fields
+            .keys()
+            .filter(own)
+            .map(|field| (field.clone(), fields[field].clone()));
+        let mut rule = Self {
+            id,
+            kind: RuleKind::BackendFault,
+            enabled,
+            matches: Match::default(),
+            phase: Phase::Before,
+            action: Action::default(),
+            times: None,
+            overlay: None,
+            counts_volumes: false,
+            text: item.clone(),
+        };
+        add(&kind, Value::Object(own.collect::<Map<_, _>>()), &mut rule)?;
+        Ok(rule)
     }
 
     /// Refuses the calls for which the condition gives the text of the error.
@@ -131,35 +154,6 @@ impl Rule {
         self.action.end = Some(CallEnd::Status { code, message: None });
         self.matches.condition = Some(Condition(Arc::new(condition)));
     }
-}
-
-fn read(item: &Value) -> Result<Rule, FieldError> {
-    let Some(fields) = item.as_object() else {
-        return Err(FieldError::new(".", "must be a mapping with id and type"));
-    };
-    let Head { id, kind, enabled } = deserialize(item.clone())?;
-    if id.is_empty() {
-        return Err(FieldError::new("id", "must not be empty"));
-    }
-    let own = |field: &&String| !["id", "type", "enabled"].contains(&field.as_str());
-    let own = fields
-        .keys()
-        .filter(own)
-        .map(|field| (field.clone(), fields[field].clone()));
-    let mut rule = Rule {
-        id,
-        kind: RuleKind::BackendFault,
-        enabled,
-        matches: Match::default(),
-        phase: Phase::Before,
-        action: Action::default(),
-        times: None,
-        overlay: None,
-        counts_volumes: false,
-        text: item.clone(),
-    };
-    add(&kind, Value::Object(own.collect::<Map<_, _>>()), &mut rule)?;
-    Ok(rule)
 }
 
 fn required<T>(field: &str, value: Option<T>, example: &str) -> Result<T, FieldError> {

@@ -57,7 +57,6 @@ pub(crate) trait CallInfo {
         let value = map.as_map()?.get(&MapKey::String(key.to_owned()))?;
         value.as_str().map(str::to_owned)
     }
-    /// Whether it has a `starting_token`.
     fn continues(&self) -> bool {
         let has_token = |message: Cow<'_, DynamicMessage>| {
             let token = message.get_field_by_name("starting_token")?;

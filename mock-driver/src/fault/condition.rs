@@ -45,7 +45,6 @@ impl fmt::Debug for Condition {
 // === impl ConditionState ===
 
 impl ConditionState {
-    /// The state of a rule that starts now.
     pub(super) fn started_at(now: Duration) -> Self {
         Self {
             since: now,
@@ -53,7 +52,6 @@ impl ConditionState {
         }
     }
 
-    /// Takes a token from the bucket; returns whether there was one.
     pub(super) fn take_token(&mut self, per_second: f64, burst: f64, now: Duration) -> bool {
         let (tokens, counted) = self.tokens.unwrap_or((burst, now));
         let gained = now.saturating_sub(counted).as_secs_f64() * per_second;
@@ -63,7 +61,6 @@ impl ConditionState {
         is_allowed
     }
 
-    /// Whether calls of the node are queued.
     pub(super) fn is_queued(&self, node: &str, now: Duration) -> bool {
         self.queues.get(node).is_some_and(|end| *end > now)
     }

@@ -17,7 +17,6 @@ pub(crate) struct InvalidDuration {
     text: String,
 }
 
-/// A duration in a file.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(try_from = "String")]
 pub(super) struct Time(Duration);

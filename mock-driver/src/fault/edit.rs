@@ -55,7 +55,6 @@ impl Edits {
     }
 }
 
-/// Sets the field at a path that was checked.
 fn set(message: &mut DynamicMessage, path: &[String], value: Option<&Field>) {
     let Some((first, rest)) = path.split_first() else {
         return;
@@ -84,7 +83,6 @@ fn set(message: &mut DynamicMessage, path: &[String], value: Option<&Field>) {
     }
 }
 
-/// Sets entries of a list, or a field of each.
 fn set_elements(list: &mut Vec<Field>, path: &[String], value: Option<&Field>) {
     let (which, rest) = (path[0].parse::<usize>().ok(), &path[1..]);
     if rest.is_empty() && value.is_none() {

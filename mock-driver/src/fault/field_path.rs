@@ -8,7 +8,6 @@ use serde_json::Value;
 
 use crate::rpc::validate::TOKENS;
 
-/// What a path leads to.
 pub(super) enum Target {
     Field(FieldDescriptor),
     /// The entry of a map with this key.

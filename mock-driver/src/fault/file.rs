@@ -19,7 +19,6 @@ const POLL: Duration = Duration::from_millis(50);
 pub struct FaultFile {
     path: PathBuf,
     seen: Option<Stamp>,
-    /// The ids of its active rules.
     ids: Vec<String>,
 }
 

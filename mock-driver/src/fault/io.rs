@@ -6,10 +6,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 use serde::Deserialize;
 
-use super::pattern::Pattern;
 use crate::array::quantity;
 
-/// The kinds of I/O that a rule matches.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Names")]
 pub(crate) struct IoKinds(pub(super) Vec<IoKind>);
@@ -42,15 +40,6 @@ pub(crate) trait FilePath {
     fn file_path(&self) -> String;
 }
 
-/// Conditions on the file and the bytes of an operation.
-#[derive(Clone, Debug, Default)]
-pub(super) struct IoMatch<'m> {
-    pub(super) kinds: Option<&'m IoKinds>,
-    pub(super) path: Option<&'m Pattern>,
-    pub(super) offset: Option<Offsets>,
-}
-
-/// A range of a file.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Offsets {
@@ -65,7 +54,6 @@ pub(crate) struct Offsets {
 #[serde(try_from = "RawBytes")]
 pub(crate) struct Bytes(pub(crate) u64);
 
-/// How a rule ends an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IoEnd {
     Fail(IoError),
@@ -100,6 +88,9 @@ enum RawBytes {
 pub(super) const NEEDS_BYTES: &str =
     "needs match.io: read, write or [read, write]: the other operations have no bytes";
 
+/// Maximum number of bytes of a FUSE operation, into which the kernel splits reads and writes: `FUSE_MAX_MAX_PAGES` pages.
+pub(super) const LARGEST_IO: u64 = 1 << 20;
+
 const ERRORS: [(&str, Errno); 13] = [
     ("EIO", Errno::IO),
     ("ENOSPC", Errno::NOSPC),
@@ -128,7 +119,6 @@ impl IoKind {
         Self::Detach,
     ];
 
-    /// Whether its operations read or write bytes of a file.
     pub(super) fn has_bytes(self) -> bool {
         matches!(self, Self::Read | Self::Write)
     }
@@ -174,26 +164,10 @@ impl TryFrom<Names> for IoKinds {
     }
 }
 
-// === impl IoMatch ===
-
-impl IoMatch<'_> {
-    /// Whether the operation matches; a call matches only without conditions.
-    pub(super) fn matches(&self, io: Option<Io<'_>>) -> bool {
-        let Some(io) = io else {
-            return self.path.is_none() && self.offset.is_none();
-        };
-        self.kinds.is_none_or(|kinds| kinds.0.contains(&io.kind))
-            && self
-                .offset
-                .is_none_or(|offset| io.range.is_some_and(|range| offset.overlaps(&range)))
-            && self.path.is_none_or(|path| path.matches(&io.path.file_path()))
-    }
-}
-
 // === impl Offsets ===
 
 impl Offsets {
-    fn overlaps(self, range: &Range<u64>) -> bool {
+    pub(super) fn overlaps(self, range: &Range<u64>) -> bool {
         range.end > self.from.0 && self.to.is_none_or(|to| range.start < to.0)
     }
 

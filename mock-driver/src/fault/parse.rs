@@ -112,22 +112,27 @@ impl Rule {
                 ));
             }
         };
-        let mut rules = Self::from_items(rules)?;
-        for (index, fault) in Self::backend_faults_from_items(backend_faults)?
-            .into_iter()
-            .enumerate()
-        {
-            // In the journal, rules and backend faults share the ids.
-            if rules.iter().any(|rule| rule.id == fault.id) {
-                let error = FieldError(
-                    "id".into(),
-                    "another rule or backend fault has the same: give each its own".into(),
-                );
-                return Err(RuleError::at(RuleKind::BackendFault, index, &fault.text, error));
+        let mut all: Vec<Self> = Vec::new();
+        for (kind, items) in [(RuleKind::Rule, rules), (RuleKind::BackendFault, backend_faults)] {
+            for (index, item) in items.into_iter().enumerate() {
+                let wrong = |error| RuleError::at(kind, index, &item, error);
+                let rule = match kind {
+                    RuleKind::Rule => Self::read(&item),
+                    RuleKind::BackendFault => Self::read_backend_fault(&item),
+                };
+                let rule = rule.map_err(wrong)?;
+                // In the journal, rules and backend faults share the ids.
+                if let Some(first) = all.iter().find(|other| other.id == rule.id) {
+                    let mut alike = all.iter().filter(|other| other.kind == first.kind);
+                    let number = alike.position(|other| other.id == rule.id).unwrap_or_default() + 1;
+                    let kind = first.kind.name();
+                    let reason = format!("{kind} {number} has the same: give each its own");
+                    return Err(wrong(FieldError("id".into(), reason)));
+                }
+                all.push(rule);
             }
-            rules.push(fault);
         }
-        Ok(rules)
+        Ok(all)
     }
 
     /// Parses a rule, such as that of a request of the admin API.
@@ -136,20 +141,6 @@ impl Rule {
     /// The rule is malformed.
     pub fn from_value(item: Value) -> Result<Self, RuleError> {
         Self::read(&item).map_err(|error| RuleError::at(RuleKind::Rule, 0, &item, error))
-    }
-
-    fn from_items(items: Vec<Value>) -> Result<Vec<Self>, RuleError> {
-        let mut rules: Vec<Self> = Vec::new();
-        for (index, item) in items.into_iter().enumerate() {
-            let wrong = |error| RuleError::at(RuleKind::Rule, index, &item, error);
-            let rule = Self::read(&item).map_err(wrong)?;
-            if let Some(first) = rules.iter().position(|other| other.id == rule.id) {
-                let reason = format!("rule {} has the same: give each its own", first + 1);
-                return Err(wrong(FieldError("id".into(), reason)));
-            }
-            rules.push(rule);
-        }
-        Ok(rules)
     }
 
     fn read(item: &Value) -> Result<Self, FieldError> {

@@ -15,7 +15,6 @@ impl Pattern {
         self.0.matches(text)
     }
 
-    /// Whether it consists of stars.
     pub(super) fn matches_all(&self) -> bool {
         self.0.pattern_chars().iter().all(|letter| *letter == '*')
     }

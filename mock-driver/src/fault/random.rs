@@ -14,7 +14,6 @@ const STEPS: u64 = 1 << 53;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seed(pub u64);
 
-/// A fixed or random duration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum DelayDistribution {
     Fixed(Duration),
@@ -45,7 +44,6 @@ impl Seed {
         (self.keyed_hash(&text) % STEPS) as f64 / STEPS as f64
     }
 
-    /// A hash of bytes, keyed by the seed.
     pub(crate) fn keyed_hash(self, bytes: &[u8]) -> u64 {
         SipHasher24::new_with_keys(self.0, 0).hash(bytes)
     }

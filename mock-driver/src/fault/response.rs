@@ -11,7 +11,6 @@ use super::call_info::CallInfo;
 use super::field_path;
 use crate::rpc::method::Method;
 
-/// A message, or the messages of a stream.
 #[derive(Clone, Debug)]
 pub(crate) struct Response {
     reply: MessageDescriptor,
@@ -41,9 +40,14 @@ impl Response {
             messages,
         };
         let request = method.request();
+        let mut checked = Ok(());
         for message in &response.messages {
-            check_templates(message, &request)?;
+            replace_texts(&mut message.clone(), &mut |text| {
+                checked = checked.clone().and_then(|()| check_templates(text, &request));
+                text.to_owned()
+            });
         }
+        checked?;
         response.encode(&field_path::json(&DynamicMessage::new(request)))?;
         Ok(response)
     }
@@ -58,7 +62,8 @@ impl Response {
 
     fn encode(&self, request: &Value) -> Result<Vec<Vec<u8>>, String> {
         let encode = |message: &Value| {
-            let filled = fill(message, request);
+            let mut filled = message.clone();
+            replace_texts(&mut filled, &mut |text| fill(text, request));
             let message = DynamicMessage::deserialize(self.reply.clone(), filled);
             let message = message.map_err(|error| format!("does not fit {}: {error}", self.reply.name()))?;
             Ok(message.encode_to_vec())
@@ -89,81 +94,60 @@ fn literal(path: &str) -> Option<&str> {
 
 /// The value with its texts as they are, whatever braces they have.
 pub(crate) fn escape(value: &mut Value) {
-    replace_texts(value, &|text| text.replace("{{", r#"{{"{{"}}"#));
+    replace_texts(value, &mut |text| text.replace("{{", r#"{{"{{"}}"#));
 }
 
-/// Replaces all texts in a value.
-pub(crate) fn replace_texts(value: &mut Value, by: &impl Fn(&str) -> String) {
+pub(crate) fn replace_texts<V: Into<Value>>(value: &mut Value, by: &mut impl FnMut(&str) -> V) {
     match value {
-        Value::String(text) => *text = by(text),
+        Value::String(text) => *value = by(text).into(),
         Value::Array(items) => items.iter_mut().for_each(|item| replace_texts(item, by)),
         Value::Object(fields) => fields.values_mut().for_each(|field| replace_texts(field, by)),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 
-fn check_templates(value: &Value, request: &MessageDescriptor) -> Result<(), String> {
-    match value {
-        Value::String(text) => templates(text).into_iter().try_for_each(|(whole, path)| {
-            if literal(path).is_some() {
-                return Ok(());
-            }
-            let path = path.strip_prefix("request.");
-            let path = path.ok_or_else(|| {
-                format!("{whole}: must be a field of the request, as in {{{{request.volume_id}}}}")
-            })?;
-            if field_path::is_secret(path) {
-                return Err(format!("{whole}: a reply must not have a secret of the request"));
-            }
-            let checked = field_path::check(request, &field_path::parts(path));
-            checked.map(drop).map_err(|reason| format!("{whole}: {reason}"))
-        }),
-        Value::Array(items) => items.iter().try_for_each(|item| check_templates(item, request)),
-        Value::Object(fields) => fields
-            .values()
-            .try_for_each(|field| check_templates(field, request)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => Ok(()),
-    }
+fn check_templates(text: &str, request: &MessageDescriptor) -> Result<(), String> {
+    let mut of_fields = templates(text)
+        .into_iter()
+        .filter(|(_, path)| literal(path).is_none());
+    of_fields.try_for_each(|(whole, path)| {
+        let path = path.strip_prefix("request.").ok_or_else(|| {
+            format!("{whole}: must be a field of the request, as in {{{{request.volume_id}}}}")
+        })?;
+        if field_path::is_secret(path) {
+            return Err(format!("{whole}: a reply must not have a secret of the request"));
+        }
+        let checked = field_path::check(request, &field_path::parts(path));
+        checked.map(drop).map_err(|reason| format!("{whole}: {reason}"))
+    })
 }
 
-/// The value with the fields of a request in place of its templates.
-fn fill(value: &Value, request: &Value) -> Value {
+/// The text with the fields of a request in place of its templates.
+fn fill(text: &str, request: &Value) -> Value {
     let found = |path: &str| {
         if let Some(text) = literal(path) {
             return Some(text.into());
         }
         let path = field_path::parts(path.strip_prefix("request.").unwrap_or(path));
-        field_path::find(request, &path)
-            .into_iter()
-            .next()
-            .map(Cow::into_owned)
+        let found = field_path::find(request, &path).into_iter().next();
+        found.map(Cow::into_owned)
     };
-    match value {
-        Value::String(text) => match templates(text).as_slice() {
-            [] => value.clone(),
-            [(whole, path)] if whole == text => found(path).unwrap_or_default(),
-            several => {
-                // Fields are not searched for templates: they are the client's.
-                let (mut filled, mut rest) = (String::new(), text.as_str());
-                for (whole, path) in several {
-                    let (before, after) = rest.split_once(whole).unwrap_or((rest, ""));
-                    filled.push_str(before);
-                    match found(path) {
-                        Some(Value::String(field)) => filled.push_str(&field),
-                        field => filled.extend(field.map(|field| field.to_string())),
-                    }
-                    rest = after;
-                }
-                (filled + rest).into()
-            }
-        },
-        Value::Array(items) => items.iter().map(|item| fill(item, request)).collect(),
-        Value::Object(fields) => {
-            let filled = fields
-                .iter()
-                .map(|(name, field)| (name.clone(), fill(field, request)));
-            Value::Object(filled.collect())
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+    let templates = templates(text);
+    if let [(whole, path)] = templates[..]
+        && whole == text
+    {
+        return found(path).unwrap_or_default();
     }
+    // Fields are not searched for templates: they are the client's.
+    let (mut filled, mut rest) = (String::new(), text);
+    for (whole, path) in templates {
+        let (before, after) = rest.split_once(whole).unwrap_or((rest, ""));
+        filled.push_str(before);
+        match found(path) {
+            Some(Value::String(field)) => filled.push_str(&field),
+            field => filled.extend(field.map(|field| field.to_string())),
+        }
+        rest = after;
+    }
+    (filled + rest).into()
 }

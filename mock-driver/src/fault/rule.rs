@@ -14,7 +14,7 @@ use super::call_info::{CallInfo, VolumeLocation};
 use super::call_match::{DeadlineMatch, PeerMatch, metadata};
 use super::condition::Condition;
 use super::edit::Edits;
-use super::io::{Bytes, IoEnd, IoKinds, IoMatch, Offsets};
+use super::io::{Bytes, Io, IoEnd, IoKinds, Offsets};
 use super::overlay::Overlay;
 use super::pattern::Pattern;
 use super::random::DelayDistribution;
@@ -28,7 +28,6 @@ use crate::rpc::method::{self, Method};
 pub struct Rule {
     pub(crate) id: String,
     pub(crate) kind: RuleKind,
-    /// Whether it is enabled at the start.
     pub(super) enabled: bool,
     pub(crate) matches: Match,
     pub(crate) phase: Phase,
@@ -68,10 +67,8 @@ pub(crate) struct Match {
     pub(crate) io: Option<IoKinds>,
     /// Of the file of an I/O, below the root of the volume.
     pub(super) path: Option<Pattern>,
-    /// The bytes of the file of an I/O.
     pub(super) offset: Option<Offsets>,
-    /// Requests of more bytes than this.
-    pub(super) bytes_above: Option<u64>,
+    pub(super) bytes_above: Option<Bytes>,
     /// The call with this number among those that match, from 1.
     pub(super) call: Option<u64>,
     /// Every nth matching call: n, 2n and so on; with `call`, every nth from that call on.
@@ -82,7 +79,6 @@ pub(crate) struct Match {
     pub(super) seed: Option<u64>,
     /// Conditions on fields of the request, by their path.
     pub(super) request: BTreeMap<String, ValueMatch>,
-    /// Conditions on the metadata of the call.
     pub(super) metadata: BTreeMap<String, ValueMatch>,
     pub(super) peer: PeerMatch,
     pub(super) deadline: DeadlineMatch,
@@ -125,7 +121,6 @@ pub(crate) enum LocationMatch {
     Absent,
 }
 
-/// The phase in which a rule acts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Phase {
@@ -145,7 +140,6 @@ pub(crate) struct Action {
     /// Per-node queue: service time of each call; set only for backend faults.
     pub(super) queue: Option<Duration>,
     pub(crate) hang: Option<Hang>,
-    /// Bytes per second of a volume's I/O.
     pub(super) bandwidth: Option<Bytes>,
     /// The end; `None` to let the call continue.
     pub(crate) end: Option<CallEnd>,
@@ -305,7 +299,7 @@ impl Match {
             && wanted.as_ref().is_none_or(|wanted| *wanted.0 == *state)
             && has("secrets", &self.secrets)
             && (has("parameters", &self.parameters) || has("volume_context", &self.parameters))
-            && self.bytes_above.is_none_or(|bytes| call.size() > bytes)
+            && self.bytes_above.is_none_or(|bytes| call.size() > bytes.0)
             && volume.is_none_or(|wanted| call.location().is_some_and(|location| wanted.matches(location)))
             && (self.request.is_empty() || ValueMatch::all(&self.request, &call.json()))
             && self
@@ -314,16 +308,22 @@ impl Match {
                 .all(|(key, wanted)| wanted.matches(&metadata(call, key)))
             && self.peer.matches(call.peer())
             && self.deadline.matches(call)
-            && self.io_match().matches(call.io())
+            && self.covers_io(call.io())
             && self.not.as_ref().is_none_or(|not| !not.covers(call, state))
     }
 
-    fn io_match(&self) -> IoMatch<'_> {
-        IoMatch {
-            kinds: self.io.as_ref(),
-            path: self.path.as_ref(),
-            offset: self.offset,
-        }
+    /// Whether the operation matches; a call matches only without conditions.
+    fn covers_io(&self, io: Option<Io<'_>>) -> bool {
+        let Some(Io { kind, range, path }) = io else {
+            return self.path.is_none() && self.offset.is_none();
+        };
+        let overlaps = |offset: Offsets| range.as_ref().is_some_and(|range| offset.overlaps(range));
+        self.io.as_ref().is_none_or(|kinds| kinds.0.contains(&kind))
+            && self.offset.is_none_or(overlaps)
+            && self
+                .path
+                .as_ref()
+                .is_none_or(|pattern| pattern.matches(&path.file_path()))
     }
 
     /// Whether the `number`th matching call is selected.

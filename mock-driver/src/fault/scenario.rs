@@ -90,7 +90,6 @@ impl Scenario {
         Rule::read_list(self.yaml).expect("a built-in scenario must be valid")
     }
 
-    /// All scenarios with their descriptions.
     pub(crate) fn help() -> String {
         let longest = Self::ALL
             .iter()
@@ -117,6 +116,27 @@ pub fn play(scenarios: &[&Scenario], others: &[Rule], faults: &Faults) -> Result
     }
     whole.extend_from_slice(others);
     faults.load(Origin::Scenario, whole)
+}
+
+/// Activates or removes the rules of a scenario. What is left of the other scenarios, and other rules, remain.
+///
+/// # Errors
+/// An id is not unique.
+pub(crate) fn switch(
+    wanted: &Scenario,
+    enabled: bool,
+    others: &[Rule],
+    faults: &Faults,
+) -> Result<(), RuleConflict> {
+    let is_kept = |scenario: &Scenario, rule: &Rule| match scenario.name == wanted.name {
+        true => enabled,
+        false => faults.has(Origin::Scenario, rule),
+    };
+    let known = Scenario::ALL.iter().flat_map(|scenario| {
+        let rules = scenario.rules().into_iter();
+        rules.filter(move |rule| is_kept(scenario, rule))
+    });
+    faults.load(Origin::Scenario, known.chain(others.iter().cloned()).collect())
 }
 
 #[cfg(test)]
@@ -160,5 +180,27 @@ mod tests {
         let reports = [RuleKind::Rule, RuleKind::BackendFault].map(|kind| faults.reports(kind).len());
         assert_eq!(reports[0] + reports[1], rules);
         assert_eq!(faults.len(), reports[0]);
+    }
+
+    #[test]
+    fn start_of_a_scenario_keeps_the_rest_of_another() {
+        let faults = Faults::default();
+        let large = Scenario::ALL
+            .iter()
+            .find(|scenario| scenario.rules().len() > 1)
+            .unwrap();
+        let other = Scenario::ALL
+            .iter()
+            .find(|other| other.name != large.name)
+            .unwrap();
+        switch(large, true, &[], &faults).unwrap();
+        let rules = large.rules();
+        assert!(faults.remove(rules[0].kind, &rules[0].id));
+        for enabled in [true, false] {
+            switch(other, enabled, &[], &faults).unwrap();
+            assert!(!faults.has(Origin::Scenario, &rules[0]), "{enabled}");
+            assert!(faults.has(Origin::Scenario, &rules[1]), "{enabled}");
+            assert_eq!(faults.has(Origin::Scenario, &other.rules()[0]), enabled);
+        }
     }
 }

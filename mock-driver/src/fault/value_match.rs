@@ -3,11 +3,12 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use prost_reflect::Kind;
 use regex::Regex;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::field_path;
+use super::field_path::{self, Target};
 use crate::rpc::method::Method;
 
 /// Conditions that must all hold. A scalar stands for `equals`.
@@ -41,17 +42,63 @@ struct RawConditions {
 // === impl ValueMatch ===
 
 impl ValueMatch {
-    /// Checks the paths of conditions on a method's request, which would otherwise never hold.
+    /// Checks conditions on the requests of methods, of which none could otherwise hold.
     ///
     /// # Errors
-    /// The request has no such field.
-    pub(crate) fn check(conditions: &BTreeMap<String, Self>, method: &str) -> Result<(), String> {
-        // A proxy may forward methods that the driver does not know.
-        let Ok(method) = method.parse::<Method>() else {
-            return Ok(());
+    /// The path of the condition, and why none of the methods' requests can meet it.
+    pub(crate) fn check(
+        conditions: &BTreeMap<String, Self>,
+        methods: &[Method],
+    ) -> Result<(), (String, String)> {
+        for (path, wanted) in conditions {
+            let failed = |reason: String| Err((path.clone(), reason));
+            if field_path::is_secret(path) {
+                return failed("is a secret: in a rule use match.secrets or match.parameters".to_owned());
+            }
+            let parts = field_path::parts(path);
+            let check = |method: &Method| wanted.check_field(&field_path::check(&method.request(), &parts)?);
+            if methods.iter().all(|method| check(method).is_err())
+                && let Some(Err(reason)) = methods.first().map(check)
+            {
+                return failed(reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that the values are those of the field's type.
+    fn check_field(&self, target: &Target) -> Result<(), String> {
+        let field = match target {
+            // Texts.
+            Target::Entry(..) => return Ok(()),
+            Target::Field(field) | Target::Element(field) => field,
         };
-        let check = |path: &String| field_path::check(&method.request(), &field_path::parts(path)).map(drop);
-        conditions.keys().try_for_each(check)
+        let is_whole_list = matches!(target, Target::Field(_)) && field.is_list();
+        for condition in &self.0 {
+            match condition {
+                Condition::Exists(_) => {}
+                Condition::Not(inner) => inner.check_field(target)?,
+                _ if is_whole_list => {
+                    return Err(format!(
+                        "\"{0}\" is a list: use {0}.* for its entries",
+                        field.name()
+                    ));
+                }
+                Condition::OneOf(values) => {
+                    for value in values {
+                        check_value(&field.kind(), value)?;
+                    }
+                }
+                Condition::Regex(_) => check_has_value(&field.kind())?,
+                Condition::Greater(_) | Condition::Less(_) => match field.kind() {
+                    Kind::Bool | Kind::Enum(_) => {
+                        return Err("is no number: greater and less never hold".to_owned());
+                    }
+                    kind => check_has_value(&kind)?,
+                },
+            }
+        }
+        Ok(())
     }
 
     /// Whether the fields of a message meet all conditions by path.
@@ -110,6 +157,36 @@ impl TryFrom<Value> for ValueMatch {
             true => Err("must have a condition, as in {regex: ^vol-}".to_owned()),
             false => Ok(Self(conditions)),
         }
+    }
+}
+
+/// Checks that a field can have this value.
+fn check_value(kind: &Kind, value: &str) -> Result<(), String> {
+    match kind {
+        Kind::Bool if !["true", "false"].contains(&value) => {
+            Err(format!("must be true or false, not \"{value}\""))
+        }
+        Kind::Enum(values) if values.get_value_by_name(value).is_none() => {
+            let names: Vec<String> = values.values().map(|value| value.name().to_owned()).collect();
+            Err(format!("must be one of {}, not \"{value}\"", names.join(", ")))
+        }
+        Kind::Message(_) | Kind::Enum(_) | Kind::Bool | Kind::String | Kind::Bytes => check_has_value(kind),
+        _ if value.parse::<f64>().is_err() => Err(format!("must be a number, not \"{value}\"")),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that a field has a value of its own.
+fn check_has_value(kind: &Kind) -> Result<(), String> {
+    match kind.as_message() {
+        Some(message) if !message.full_name().starts_with("google.protobuf.") => {
+            let names: Vec<String> = message.fields().map(|field| field.name().to_owned()).collect();
+            let names = names.join(", ");
+            Err(format!(
+                "has only the condition exists; name one of its fields: {names}"
+            ))
+        }
+        Some(_) | None => Ok(()),
     }
 }
 
@@ -174,6 +251,39 @@ mod tests {
             json!({"equals": "a", "one-of": ["b"]}),
         ] {
             ValueMatch::try_from(wrong).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn rules_accept_conditions_that_one_of_their_methods_can_meet() {
+        let check = |path: &str, wanted: Value, methods: &[Method]| {
+            let conditions = BTreeMap::from([(path.to_owned(), ValueMatch::try_from(wanted).unwrap())]);
+            ValueMatch::check(&conditions, methods)
+        };
+        let publish = [Method::CreateVolume, Method::ControllerPublishVolume];
+        check("readonly", json!(false), &publish).unwrap();
+        check("volume_capability.mount", json!({"exists": true}), &publish).unwrap();
+        check(
+            "volume_capability.access_mode.mode",
+            json!({"not": "SINGLE_NODE_WRITER"}),
+            &publish,
+        )
+        .unwrap();
+        check(
+            "volume_capabilities.*.access_mode.mode",
+            json!({"regex": "MULTI"}),
+            &publish,
+        )
+        .unwrap();
+        check("parameters.size", json!({"greater": 5}), &publish).unwrap();
+        for (path, wanted) in [
+            ("readonly", json!({"greater": 0})),
+            ("readonly", json!({"not": "no"})),
+            ("volume_capability.access_mode.mode", json!(1)),
+            ("volume_capability", json!({"regex": "x"})),
+            ("disk", json!("x")),
+        ] {
+            check(path, wanted.clone(), &publish).unwrap_err();
         }
     }
 }

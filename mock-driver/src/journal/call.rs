@@ -22,7 +22,6 @@ pub struct Peer {
     pub uid: u32,
 }
 
-/// The response of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) code: Code,
@@ -42,6 +41,8 @@ pub(crate) struct Call {
     pub(super) request: RedactedMessage,
     /// Read from the request when it is asked for.
     pub(super) subject: OnceLock<Subject>,
+    /// The node on which the call runs, for a request without a node id.
+    pub(super) on_node: String,
     pub(super) fault: Mutex<Option<String>>,
     pub(super) end: OnceLock<End>,
     pub(super) operation: Mutex<Operation>,
@@ -85,7 +86,10 @@ impl Call {
     }
 
     pub(crate) fn node(&self) -> &str {
-        &self.subject().node
+        match self.subject().node.as_str() {
+            "" => &self.on_node,
+            node => node,
+        }
     }
 
     /// The present time, from which the duration until now follows.
@@ -97,7 +101,6 @@ impl Call {
         self.subject.get_or_init(|| self.request.subject())
     }
 
-    /// The fault rule that affects the call.
     pub(crate) fn fault(&self) -> Option<String> {
         crate::lock(&self.fault).clone()
     }
@@ -111,7 +114,6 @@ impl Call {
         self.late.get()
     }
 
-    /// The size of its messages in memory.
     pub(super) fn bytes(&self) -> usize {
         let response = self.end().and_then(|end| end.response.as_ref());
         self.request.len() + response.map_or(0, RedactedMessage::len)

@@ -26,7 +26,6 @@ struct RotatingFile {
     path: PathBuf,
     /// Size of the file; `None` for a pipe or device, which cannot be rotated.
     size: Option<u64>,
-    /// Size at which the file is rotated.
     max_bytes: u64,
     is_failing: bool,
     clock: Clock,

@@ -1,31 +1,30 @@
 //! Calls in memory: running ones, the last ended ones, and statistics of all. Pure.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use prometheus::{Histogram, HistogramOpts};
 use tonic::Code;
 use wildmatch::WildMatch;
 
 use super::call::Call;
-use crate::rpc::method;
+use crate::rpc::{code, method};
 
 /// Maximum number of bytes of stored messages, for any number of calls: responses of lists are large.
 const MAX_BYTES: usize = 64 << 20;
 
-/// Maximum number of statistics by method and code. CSI has far fewer; a client of the proxy may call any method.
-const MAX_STATS: usize = 1000;
+/// Maximum number of histograms by method and code. CSI has far fewer; a client of the proxy may call any method.
+const MAX_HISTOGRAMS: usize = 1000;
 
-/// The method of statistics beyond that.
+/// The method of histograms beyond that.
 const OTHER: &str = "other";
 
-/// Upper bounds of the duration histogram in seconds.
-pub(crate) const BOUNDS: [f64; 10] = [0.001, 0.005, 0.025, 0.1, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0];
+/// Upper bounds of a histogram's buckets in seconds.
+const BOUNDS: [f64; 10] = [0.001, 0.005, 0.025, 0.1, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0];
 
 #[derive(Debug)]
 pub(crate) struct Memory {
-    /// Maximum number of ended calls.
     kept: usize,
     /// Ended calls with their sequence numbers, in the order of their ends.
     ended: VecDeque<(u64, Arc<Call>)>,
@@ -37,31 +36,15 @@ pub(crate) struct Memory {
     cleared: u64,
     bytes: usize,
     running: BTreeMap<u64, Arc<Call>>,
-    pub(crate) stats: BTreeMap<StatsKey, CallStats>,
-    /// Number of ended calls that readers have visited.
+    /// Durations of the ended calls, by method without service and by the name of the code.
+    pub(crate) durations: BTreeMap<(String, &'static str), Histogram>,
     #[cfg(test)]
     pub(crate) visited: std::cell::Cell<u64>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct StatsKey {
-    pub(crate) method: Cow<'static, str>,
-    /// The code, as a number.
-    pub(crate) code: i32,
-}
-
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct CallStats {
-    pub(crate) calls: u64,
-    pub(crate) time: Duration,
-    /// Number of calls per bound; calls above the last bound are in none.
-    pub(crate) within: [u64; BOUNDS.len()],
 }
 
 /// A filter of ended calls. Absent fields match every call.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Filter {
-    /// Method, with or without service.
     pub(crate) method: Option<String>,
     pub(crate) code: Option<Code>,
     /// Only errors, whatever their code.
@@ -135,7 +118,7 @@ impl Memory {
             cleared: 0,
             bytes: 0,
             running: BTreeMap::new(),
-            stats: BTreeMap::new(),
+            durations: BTreeMap::new(),
             #[cfg(test)]
             visited: std::cell::Cell::default(),
         }
@@ -164,7 +147,7 @@ impl Memory {
 
     pub(super) fn reset(&mut self) {
         self.running.clear();
-        self.stats.clear();
+        self.durations.clear();
         self.clear();
     }
 
@@ -192,21 +175,27 @@ impl Memory {
 
     fn count(&mut self, call: &Call) {
         let Some(end) = call.end() else { return };
-        let mut key = StatsKey {
-            method: call.method.clone(),
-            code: end.outcome.code.into(),
-        };
-        if self.stats.len() >= MAX_STATS && !self.stats.contains_key(&key) {
-            key.method = Cow::Borrowed(OTHER);
+        let mut key = (
+            method::short(&call.method).to_owned(),
+            code::name(end.outcome.code),
+        );
+        if self.durations.len() >= MAX_HISTOGRAMS && !self.durations.contains_key(&key) {
+            OTHER.clone_into(&mut key.0);
         }
         let time = Duration::try_from(end.time.duration_since(call.start)).unwrap_or_default();
-        let stats = self.stats.entry(key).or_default();
-        stats.calls += 1;
-        stats.time += time;
-        for (bound, within) in BOUNDS.iter().zip(&mut stats.within) {
-            *within += u64::from(time.as_secs_f64() <= *bound);
-        }
+        let times = self.durations.entry(key);
+        let times = times.or_insert_with_key(|(method, code)| histogram(method, code));
+        times.observe(time.as_secs_f64());
     }
+}
+
+fn histogram(method: &str, code: &str) -> Histogram {
+    let help = "Duration of calls in seconds, from request to response.";
+    let options = HistogramOpts::new("csi_mock_call_duration_seconds", help)
+        .buckets(BOUNDS.to_vec())
+        .const_label("method", method)
+        .const_label("code", code);
+    Histogram::with_opts(options).expect("a histogram's name, labels and bounds must be valid")
 }
 
 // === impl Filter ===

@@ -4,15 +4,28 @@ use csi_proto::Secrets;
 use prost::Message;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use prost_reflect::{
-    DescriptorPool, DynamicMessage, MapKey, MessageDescriptor, ReflectMessage, SerializeOptions,
-    Value as Field,
+    DynamicMessage, MapKey, MessageDescriptor, ReflectMessage, SerializeOptions, Value as Field,
 };
 use serde_json::{Value, json};
 use siphasher::sip::SipHasher24;
 
+use crate::rpc::method::{self, DESCRIPTORS, Method};
 use crate::rpc::validate::TOKENS;
 
-/// The option that marks a field as secret.
+/// Request fields with the volume of a call, or with the other object that it is about.
+const VOLUME_FIELDS: [&str; 5] = [
+    "volume_id",
+    "source_volume_id",
+    "snapshot_id",
+    "group_snapshot_id",
+    "name",
+];
+
+/// Whether calls of a method have a volume in the journal.
+pub(crate) fn has_volume(method: Method) -> bool {
+    VOLUME_FIELDS.iter().any(|field| method.takes(field))
+}
+
 const SECRET_OPTION: &str = "csi.v1.csi_secret";
 
 /// Field with kubelet's attributes of the pod, and with the pod's tokens for drivers that request tokens without
@@ -22,7 +35,6 @@ const CONTEXT: &str = "volume_context";
 /// Redacts messages and converts them to JSON with the field names of the proto file.
 #[derive(Debug)]
 pub(crate) struct Renderer {
-    pool: DescriptorPool,
     options: SerializeOptions,
     /// `None` to show secrets.
     key: Option<[u8; 16]>,
@@ -58,10 +70,7 @@ pub(super) struct Subject {
 
 impl Renderer {
     pub(super) fn new(key: Option<[u8; 16]>) -> Self {
-        let pool = DescriptorPool::decode(csi_proto::FILE_DESCRIPTOR_SET)
-            .expect("the built-in descriptors must decode");
         Self {
-            pool,
             options: SerializeOptions::new()
                 .use_proto_field_name(true)
                 .stringify_64_bit_integers(false),
@@ -69,10 +78,8 @@ impl Renderer {
         }
     }
 
-    /// The stored form of a message.
     pub(crate) fn keep<M: Message + Secrets + Clone>(&self, message: &M) -> RedactedMessage {
-        let descriptor = self
-            .pool
+        let descriptor = DESCRIPTORS
             .get_message_by_name(M::MESSAGE)
             .expect("every CSI message must be in the descriptors");
         let mut wire = match &self.key {
@@ -116,16 +123,14 @@ impl Renderer {
     /// The stored form of an encoded message of a method. Fields without a descriptor are removed, because they may be secret.
     pub(crate) fn keep_wire(&self, path: &str, side: Direction, wire: &[u8]) -> RedactedMessage {
         let known = || {
-            let (service, method) = path.strip_prefix('/')?.split_once('/')?;
-            let service = self.pool.get_service_by_name(service)?;
-            let method = service.methods().find(|known| known.name() == method)?;
+            let method = Method::at(path)?;
             let message = match side {
-                Direction::Request => method.input(),
-                Direction::Response => method.output(),
+                Direction::Request => method.request(),
+                Direction::Response => method.reply(),
             };
             let mut content = DynamicMessage::decode(message.clone(), wire).ok()?;
             if let Some(key) = &self.key {
-                self.hide_secrets(&mut content, key);
+                hide_secrets(&mut content, key);
                 hide_tokens(&mut content, key);
             }
             content.take_unknown_fields().for_each(drop);
@@ -133,26 +138,6 @@ impl Renderer {
             Some(RedactedMessage::Csi { message, wire })
         };
         known().unwrap_or(RedactedMessage::Foreign { bytes: wire.len() })
-    }
-
-    fn hide_secrets(&self, message: &mut DynamicMessage, key: &[u8; 16]) {
-        let option = self
-            .pool
-            .get_extension_by_name(SECRET_OPTION)
-            .expect("the option that marks secrets must be in the descriptors");
-        for field in message.descriptor().fields() {
-            let marked = field.options().get_extension(&option).as_bool() == Some(true);
-            if !marked {
-                continue;
-            }
-            // The build of csi-proto refuses a secret field of any other type.
-            if let Some(secrets) = message.get_field_mut(&field).as_map_mut() {
-                for value in secrets.values_mut() {
-                    let hidden = hide(key, value.as_str().unwrap_or_default());
-                    *value = Field::String(hidden);
-                }
-            }
-        }
     }
 
     /// The message as JSON. Fields at their default value are left out.
@@ -167,6 +152,20 @@ impl Renderer {
                 }
             }
         }
+    }
+
+    /// The message as JSON with all its fields.
+    pub(super) fn full_json(&self, kept: &RedactedMessage) -> Value {
+        let RedactedMessage::Csi { message, wire } = kept else {
+            return self.json(kept);
+        };
+        let message = DynamicMessage::decode(message.clone(), wire.as_ref());
+        let options = self.options.clone().skip_default_fields(false);
+        let json = |message: DynamicMessage| {
+            let json = message.serialize_with_options(serde_json::value::Serializer, &options);
+            json.unwrap_or_else(|_| self.json_of(&message))
+        };
+        message.map_or(Value::Null, json)
     }
 
     /// A driver may send what has no JSON, such as a timestamp beyond the year 9999: those fields are shown raw.
@@ -228,14 +227,8 @@ impl Subject {
             let is_text = field.kind() == prost_reflect::Kind::String && !field.is_list();
             is_text.then(|| field.number())
         };
-        let volume = number(&[
-            "volume_id",
-            "source_volume_id",
-            "snapshot_id",
-            "group_snapshot_id",
-            "name",
-        ]);
-        let node = number(&["node_id"]);
+        let volume = number(&VOLUME_FIELDS);
+        let node = number(&method::NODE);
         while !wire.is_empty() {
             let (number, wire_type) = decode_key(&mut wire)?;
             let wanted = if Some(number) == volume {
@@ -257,6 +250,25 @@ impl Subject {
             wire = rest;
         }
         Ok(())
+    }
+}
+
+fn hide_secrets(message: &mut DynamicMessage, key: &[u8; 16]) {
+    let option = DESCRIPTORS
+        .get_extension_by_name(SECRET_OPTION)
+        .expect("the option that marks secrets must be in the descriptors");
+    for field in message.descriptor().fields() {
+        let marked = field.options().get_extension(&option).as_bool() == Some(true);
+        if !marked {
+            continue;
+        }
+        // The build of csi-proto refuses a secret field of any other type.
+        if let Some(secrets) = message.get_field_mut(&field).as_map_mut() {
+            for value in secrets.values_mut() {
+                let hidden = hide(key, value.as_str().unwrap_or_default());
+                *value = Field::String(hidden);
+            }
+        }
     }
 }
 

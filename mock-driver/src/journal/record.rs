@@ -35,9 +35,20 @@ pub(crate) struct OperationRecord {
 // === impl Journal ===
 
 impl Journal {
-    /// Records the begin of a call. The caller must end the record.
+    #[cfg(test)]
     pub(crate) fn begin(
         self: &Arc<Self>,
+        method: Cow<'static, str>,
+        peer: Option<Peer>,
+        request: RedactedMessage,
+    ) -> CallRecord {
+        self.begin_on(String::new(), method, peer, request)
+    }
+
+    /// Records the begin of a call. The caller must end the record. `node` is where the call runs if its id is not in the request.
+    pub(crate) fn begin_on(
+        self: &Arc<Self>,
+        node: String,
         method: Cow<'static, str>,
         peer: Option<Peer>,
         request: RedactedMessage,
@@ -50,6 +61,7 @@ impl Journal {
             begun: Instant::now(),
             request,
             subject: OnceLock::new(),
+            on_node: node,
             fault: Mutex::default(),
             end: OnceLock::new(),
             operation: Mutex::default(),
@@ -107,7 +119,6 @@ impl Journal {
 // === impl CallRecord ===
 
 impl CallRecord {
-    /// Sets the fault rule that affects the call.
     pub(crate) fn set_fault(&mut self, rule: &str) {
         let OperationRecord { journal, call } = &self.operation;
         let mut fault = crate::lock(&call.fault);

@@ -3,6 +3,7 @@ use std::time::Duration;
 use csi_proto::v1::{
     ControllerPublishVolumeRequest, ControllerPublishVolumeResponse, ListVolumesRequest, ListVolumesResponse,
 };
+use prometheus::Histogram;
 use tokio_test::{assert_pending, assert_ready, task};
 use tonic::Code;
 use wildmatch::WildMatch;
@@ -104,7 +105,7 @@ fn journal_of_size_zero_keeps_nothing() {
             (
                 memory.running().len(),
                 memory.after(0).count(),
-                memory.stats.len()
+                memory.durations.len()
             ),
             (0, 0, 0)
         );
@@ -241,11 +242,15 @@ fn methods_that_are_too_many_are_counted_together() {
         let request = journal.renderer.keep_wire(&method, Direction::Request, b"");
         drop(journal.begin(method.into(), None, request));
     }
-    let stats = journal.read(|memory| memory.stats.clone());
-    assert_eq!(stats.len(), 1001);
-    assert_eq!(stats.values().map(|stats| stats.calls).sum::<u64>(), 3000);
-    let other = stats.iter().find(|(key, _)| key.method == "other").unwrap();
-    assert_eq!(other.1.calls, 2000);
+    let durations = journal.read(|memory| memory.durations.clone());
+    assert_eq!(durations.len(), 1001);
+    let calls = durations.values().map(Histogram::get_sample_count);
+    assert_eq!(calls.sum::<u64>(), 3000);
+    let other = durations
+        .iter()
+        .find(|((method, _), _)| method == "other")
+        .unwrap();
+    assert_eq!(other.1.get_sample_count(), 2000);
 }
 
 #[tokio::test]
@@ -268,15 +273,15 @@ fn stats_count_calls_by_method_and_code() {
     for code in [Code::Ok, Code::NotFound, Code::Ok] {
         publish(&journal, "a", code);
     }
-    let stats = journal.read(|memory| memory.stats.clone());
-    let counted: Vec<_> = stats
+    let durations = journal.read(|memory| memory.durations.clone());
+    let counted: Vec<_> = durations
         .iter()
-        .map(|(key, stats)| (key.method.as_ref(), key.code, stats.calls))
+        .map(|((method, code), times)| (method.as_str(), *code, times.get_sample_count()))
         .collect();
-    assert_eq!(counted, [(PUBLISH, 0, 2), (PUBLISH, 5, 1)]);
-    for stats in stats.values() {
-        assert!(stats.time < Duration::from_secs(60));
-        assert_eq!(stats.within.last(), Some(&stats.calls));
+    let method = "ControllerPublishVolume";
+    assert_eq!(counted, [(method, "NOT_FOUND", 1), (method, "OK", 2)]);
+    for times in durations.values() {
+        assert!(times.get_sample_sum() < 60.0);
     }
 }
 
@@ -292,6 +297,9 @@ async fn durations_do_not_follow_a_wall_clock_that_steps() {
     let record = begin(&journal, "a", "node-0");
     tokio::time::sleep(Duration::from_secs(3)).await;
     end(&journal, record, Code::Ok);
-    let time = journal.read(|memory| memory.stats.values().map(|stats| stats.time).sum::<Duration>());
-    assert_eq!(time, Duration::from_secs(3));
+    let seconds = journal.read(|memory| {
+        let times = memory.durations.values().map(Histogram::get_sample_sum);
+        times.sum::<f64>()
+    });
+    assert!((seconds - 3.0).abs() < 1e-9, "{seconds}");
 }

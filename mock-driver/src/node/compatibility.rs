@@ -5,7 +5,6 @@ use super::error::Error;
 use super::record::{Map, Progress, Record};
 use crate::array::{AccessMode, Capability};
 
-/// How to handle a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Compatibility {
     /// An earlier call with the same arguments succeeded.

@@ -39,7 +39,6 @@ mod link;
 mod loopback;
 mod target_notes;
 
-/// The devices of one node.
 #[derive(Debug)]
 pub struct Devices {
     pub(super) kind: Kind,
@@ -56,7 +55,6 @@ pub struct Devices {
 pub struct Device {
     /// A block device, or the regular file that emulates one.
     pub path: PathBuf,
-    /// Its size.
     pub bytes: u64,
     /// Held open, so that the device cannot get another disk.
     pub(crate) held: Arc<File>,
@@ -113,8 +111,13 @@ impl Devices {
     /// If another driver has it, or it cannot be locked.
     pub fn lock(&self) -> Result<(), Error> {
         let is_held = crate::lock(&self.lock).is_some();
-        let is_unused = matches!(self.kind, Kind::None | Kind::Simulated);
-        if is_held || is_unused || self.kept_directory().is_none() {
+        let is_used = match self.kind {
+            Kind::Loop | Kind::Emulated => self.kept_directory().is_some(),
+            // An earlier process may have had devices.
+            Kind::None => self.kept_directory().is_some_and(|path| path.is_dir()),
+            Kind::Simulated => false,
+        };
+        if is_held || !is_used {
             return Ok(());
         }
         let directory = self.directory()?;
@@ -163,7 +166,6 @@ impl Devices {
         crate::lock(&self.lock).is_some()
     }
 
-    /// Unlocks the directory for the next process.
     pub(crate) fn unlock(&self) {
         *crate::lock(&self.lock) = None;
     }
@@ -208,7 +210,7 @@ impl Devices {
 
     /// Removes the device with that serial, even if it is in use. That it does not exist is no error.
     pub fn detach(&self, serial: &str) -> Result<(), Error> {
-        if matches!(self.kind, Kind::None | Kind::Simulated) {
+        if !self.may_exist() {
             return Ok(());
         }
         let _changing = crate::lock(&self.changes);
@@ -290,9 +292,10 @@ impl Devices {
 
     /// Removes the devices that `wanted` does not accept.
     pub fn retain(&self, wanted: impl Fn(&str) -> bool) -> Result<(), Error> {
-        if matches!(self.kind, Kind::None | Kind::Simulated) {
+        if !self.may_exist() {
             return Ok(());
         }
+        self.forget_freed()?;
         let mut result = Ok(());
         for serial in self.serials()?.iter().filter(|serial| !wanted(serial)) {
             let _changing = crate::lock(&self.changes);
@@ -327,7 +330,9 @@ impl Devices {
     pub(crate) fn all_of(&self, disk: &Path) -> Result<Vec<PathBuf>, Error> {
         match self.kind {
             Kind::Loop => loopback::all_of(disk),
-            Kind::Emulated | Kind::None | Kind::Simulated => Ok(Vec::new()),
+            // Of an earlier process, if losetup can list them.
+            Kind::Emulated | Kind::None => Ok(loopback::all_of(disk).unwrap_or_default()),
+            Kind::Simulated => Ok(Vec::new()),
         }
     }
 
@@ -367,13 +372,15 @@ impl Devices {
             if *name == link {
                 fs::rename(&link, &pending).map_err(PathError::of("rename", &link))?;
             }
-            if self.kind == Kind::Loop {
-                match file {
-                    Some(file) if loopback::has_backing_file(&behind, file)? => loopback::detach(&behind)?,
-                    Some(_) | None => {
-                        tracing::debug!(device = %behind.display(), "not the volume's device any more: not detached");
-                    }
+            match file {
+                Some(file) if loopback::has_backing_file(&behind, file)? => {
+                    self.detach_loop(&behind, &record)?
                 }
+                // Of a loop device only, of whatever kind the devices are now.
+                Some(_) => {
+                    tracing::debug!(device = %behind.display(), "not the volume's device any more: not detached");
+                }
+                None => {}
             }
             fs::remove_file(&pending).map_err(PathError::of("remove", &pending))?;
             tracing::debug!(link = %link.display(), "device detached");

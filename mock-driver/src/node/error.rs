@@ -13,7 +13,6 @@ use crate::store::volume_files::ClaimError;
 
 /// An error of the node. Messages name the volume, the path and the remedy.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "documented by the error messages")]
 pub enum Error {
     #[error("volume \"{volume}\" is neither staged nor published at {path}")]
     NotThere { volume: String, path: String },

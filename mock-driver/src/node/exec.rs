@@ -21,9 +21,7 @@ pub(crate) struct Program {
     pub(crate) package: &'static str,
 }
 
-/// The error of a program.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "documented by the error messages")]
 pub enum Error {
     #[error("{name} is not installed: install the package {package}")]
     Missing {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::device::{self, Devices, Kind, link_name, noted_in, remove_note};
 use super::error::Error;
-use super::mount::{self, MountSource, Mounter};
+use super::mount::{self, MountSource};
 use super::passthrough;
 use crate::store::PathError;
 use crate::store::volume_files::{FileId, paths_in};
@@ -19,7 +19,6 @@ use crate::store::volume_files::{FileId, paths_in};
 /// The mounts of this process's mount namespace.
 const MOUNTS: &str = "/proc/self/mountinfo";
 
-/// The number of things that were undone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Undone {
     pub(crate) mounts: usize,
@@ -27,7 +26,6 @@ pub(crate) struct Undone {
     pub(crate) targets: usize,
 }
 
-/// A mount in this process's mount namespace.
 struct Mount {
     path: PathBuf,
     /// The device number of the filesystem.
@@ -74,7 +72,12 @@ pub(crate) fn undo(directory: &Path) -> Result<Undone, Error> {
         result = result.and(unmount_all(device, &mut undone.mounts));
     }
     for target in noted_in(directory)? {
-        let removed = remove_target(&target).and_then(|()| Ok(remove_note(directory, &target)?));
+        let removed = match mount::is_mount(&target) {
+            // The next start looks at it again.
+            Ok(true) => continue,
+            Ok(false) => remove_target(&target).and_then(|()| Ok(remove_note(directory, &target)?)),
+            Err(error) => Err(error.into()),
+        };
         undone.targets += usize::from(removed.is_ok());
         result = result.and(removed);
     }
@@ -162,7 +165,7 @@ fn unmount_all(device: &Path, count: &mut usize) -> Result<(), Error> {
     let own = MountSource::Device(number);
     let mut result = Ok(());
     for path in mounts_of(device, number)? {
-        match Mounter::Kernel.unmount(&path, |mounted| *mounted == own) {
+        match mount::unmount(&path, |mounted| *mounted == own) {
             Ok(()) => *count += 1,
             Err(error) => result = result.and(Err(error.into())),
         }
@@ -221,7 +224,7 @@ fn remove_target(target: &Path) -> Result<(), Error> {
         }
         return Ok(());
     }
-    if Mounter::Kernel.source_at(target)?.is_none() && mount::check_empty(target).is_ok() {
+    if mount::check_empty(target).is_ok() {
         mount::remove_empty(target)?;
     }
     Ok(())

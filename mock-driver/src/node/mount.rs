@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::error::Error;
 pub(crate) use self::filesystem::Filesystem;
 pub(crate) use self::formatting::wipe_interrupted;
-pub(crate) use self::kernel::{check_empty, device_at, mount_fuse, remove_empty};
+pub(crate) use self::kernel::{check_empty, device_at, is_mount, mount_fuse, remove_empty};
 use self::options::Options;
 
 mod chown;
@@ -29,7 +29,6 @@ mod formatting;
 mod kernel;
 mod options;
 
-/// A volume's disk.
 #[derive(Clone, Debug)]
 pub(crate) struct Disk {
     /// The file with the volume's data.
@@ -72,7 +71,6 @@ pub(crate) struct Usage {
     pub(crate) used: u64,
 }
 
-/// Bytes and inodes of a filesystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stats {
     pub(crate) bytes: Usage,
@@ -166,14 +164,6 @@ impl Mounter {
         }
     }
 
-    /// Whether a filesystem may still be mounted at `path`; `false` after a reboot.
-    pub(crate) fn may_be_mounted(self, path: &Path) -> Result<bool, Error> {
-        match self {
-            Self::Emulated => Ok(true),
-            Self::Kernel => kernel::is_mount(path),
-        }
-    }
-
     /// Grows the filesystem mounted at `path` to the size of the disk.
     pub(crate) fn grow(self, disk: &Disk, path: &Path) -> Result<(), Error> {
         match self {
@@ -190,13 +180,6 @@ impl Mounter {
         match self {
             Self::Emulated => emulated::stats(disk),
             Self::Kernel => kernel::stats(path),
-        }
-    }
-
-    pub(crate) fn source_at(self, target: &Path) -> Result<Option<MountSource>, Error> {
-        match self {
-            Self::Emulated => emulated::source_at(target),
-            Self::Kernel => kernel::source_at(target),
         }
     }
 
@@ -237,14 +220,20 @@ impl Mounter {
             }
         }
     }
+}
 
-    /// Unmounts the driver's mounts at `path`, or removes its link. Keeps the path of a mount.
-    pub(crate) fn unmount(self, path: &Path, is_ours: impl Fn(&MountSource) -> bool) -> Result<(), Error> {
-        match self {
-            Self::Emulated => emulated::unlink(path, is_ours),
-            Self::Kernel => kernel::unmount(path, is_ours),
-        }
+/// The mount or link at `path`, of whatever kind the devices were when it was created.
+pub(crate) fn source_at(path: &Path) -> Result<Option<MountSource>, Error> {
+    match kernel::source_at(path)? {
+        Some(mounted) => Ok(Some(mounted)),
+        None => emulated::source_at(path),
     }
+}
+
+/// Unmounts the driver's mounts at `path`, and removes its link. Keeps the path of a mount.
+pub(crate) fn unmount(path: &Path, is_ours: impl Fn(&MountSource) -> bool) -> Result<(), Error> {
+    kernel::unmount(path, &is_ours)?;
+    emulated::unlink(path, is_ours)
 }
 
 // === impl Stats ===

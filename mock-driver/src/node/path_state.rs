@@ -51,7 +51,8 @@ impl Node {
             return Ok(PathState::AsAsked);
         }
         let path = Path::new(&record.path);
-        if self.shows_nothing(record) {
+        let source = mount_at(record)?;
+        if source.is_none() && self.shows_nothing(record) {
             let is_up = record.capability.is_block() || self.mounter.is_mounted(disk, path)?;
             return Ok(if is_up {
                 PathState::AsAsked
@@ -59,7 +60,7 @@ impl Node {
                 PathState::Absent
             });
         }
-        let Some(mounted) = self.mounter.source_at(path)? else {
+        let Some(mounted) = source else {
             return Ok(PathState::Absent);
         };
         if self.mount_source_of(record, disk)?.as_ref() != Some(&mounted) {
@@ -98,16 +99,13 @@ impl Node {
                 path: directory.to_owned(),
             });
         }
-        if self.shows_nothing(record) {
-            return Ok(());
-        }
         if let Some(there) = self.records.at(&record.path)
             && there.volume != record.volume
         {
             return Err(taken(there));
         }
-        match self.mounter.source_at(path)? {
-            Some(mounted) if self.is_of(record, &mounted) => Ok(()),
+        match mount_at(record)? {
+            Some(mounted) if !self.shows_nothing(record) && self.is_of(record, &mounted) => Ok(()),
             Some(_) => Err(foreign(&record.path)),
             None if record.is_staged() => Ok(()),
             None => Ok(mount::check_empty(path)?),
@@ -167,7 +165,7 @@ impl Node {
             let devices = disk.and_then(|disk| self.devices.all_of(&disk).ok());
             devices.into_iter().flatten().any(is_source)
         };
-        let volume_disks = [VolumeDisk::of_volume(volume), VolumeDisk::of_ephemeral(volume)];
+        let volume_disks = [VolumeDisk::of_volume(volume), self.ephemeral_disk(volume)];
         let mut volume_disks = volume_disks.iter();
         volume_disks.any(|volume_disk| {
             self.is_of_volume_disk(volume_disk, mounted)
@@ -179,7 +177,7 @@ impl Node {
     /// The mounted loop device, if it is one of a volume that a process without a state directory left when it was killed, as in
     /// a container whose files are gone. Blocks.
     pub(super) fn abandoned_device(&self, volume: &str, mounted: &MountSource) -> Option<PathBuf> {
-        let volume_disks = [VolumeDisk::of_volume(volume), VolumeDisk::of_ephemeral(volume)];
+        let volume_disks = [VolumeDisk::of_volume(volume), self.ephemeral_disk(volume)];
         // Below its passthrough filesystem, it is the device of the same process.
         let mut links = volume_disks.iter();
         let link = links.find_map(|volume_disk| leftovers::passthrough_of(&volume_disk.serial, mounted));
@@ -198,6 +196,17 @@ impl Node {
     pub(super) fn shows_nothing(&self, record: &Record) -> bool {
         record.is_staged() && (record.capability.is_block() || self.mounter == Mounter::Emulated)
     }
+}
+
+/// What is mounted or linked at a record's path, of whatever kind the devices were then. A raw block device is staged without a
+/// mount, and a link to a staging path is the caller's. Blocks.
+pub(super) fn mount_at(record: &Record) -> Result<Option<MountSource>, Error> {
+    let path = Path::new(&record.path);
+    Ok(match record.role {
+        Role::Staged if record.capability.is_block() => None,
+        Role::Staged => mount::device_at(path)?.map(MountSource::Device),
+        Role::Published { .. } => mount::source_at(path)?,
+    })
 }
 
 /// The error for a path of another volume.

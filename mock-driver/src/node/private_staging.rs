@@ -3,6 +3,7 @@
 //! - A private stage exists only while a record of one of its targets exists.
 //! - The record of a target is written before its stage is created.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use super::{ArrayVolume, Node, VolumeDisk};
 use crate::error_chain;
 use crate::node::mount;
 use crate::store::PathError;
-use crate::store::volume_files::NodeNote;
+use crate::store::volume_files::file_name;
 
 // === impl Node ===
 
@@ -28,10 +29,6 @@ impl Node {
         let compatibility = self.compare(&record)?;
         let volume_disk = self.volume_disk_of(&record, None);
         let work = async {
-            let target = &record.path;
-            self.volume_files
-                .note_node(&volume_disk.file_id, &self.home, target)
-                .await?;
             self.attach(&volume_disk).await?;
             let stage = staged_for(&record);
             self.make_private_staging(&stage.path).await?;
@@ -170,14 +167,11 @@ impl Node {
     }
 
     async fn try_sweep_ephemeral(self: &Arc<Self>) -> Result<(), Error> {
-        let unfinished = self.volume_files.sweep_unfinished_ephemeral(&self.home).await?;
-        if unfinished > 0 {
-            tracing::info!(unfinished, "removed unfinished files of pods' volumes");
-        }
-        for note in self.volume_files.ephemeral_of(&self.home).await? {
-            let volume = note.volume.clone();
-            if self.records.of(&volume).is_empty()
-                && let Err(error) = self.remove_lost_ephemeral(note).await
+        let recorded = self.records.all().into_iter();
+        let recorded: BTreeSet<String> = recorded.map(|record| file_name(&record.volume)).collect();
+        for volume in self.volume_files.sweep_ephemeral(&self.home).await? {
+            if !recorded.contains(&volume)
+                && let Err(error) = self.remove_lost_ephemeral(&volume).await
             {
                 let error = error_chain(&error);
                 tracing::warn!(volume, error, "files of a pod's volume are left behind");
@@ -186,21 +180,14 @@ impl Node {
         Ok(())
     }
 
-    /// Deletes an inline volume without record unless it is still mounted.
-    async fn remove_lost_ephemeral(self: &Arc<Self>, note: NodeNote) -> Result<(), Error> {
-        let NodeNote { volume, target, .. } = note;
-        let volume_disk = VolumeDisk::of_ephemeral(&volume);
-        let (id, serial, disk) = (
-            volume.clone(),
-            volume_disk.serial.clone(),
-            self.volume_files.disk(&volume_disk.file_id)?,
-        );
+    /// Deletes an inline volume without record, by the name of its files, unless it is still mounted.
+    async fn remove_lost_ephemeral(self: &Arc<Self>, volume: &str) -> Result<(), Error> {
+        let volume_disk = VolumeDisk::of_ephemeral(&self.home, volume.to_owned());
+        let (serial, disk) = (volume_disk.serial, self.volume_files.disk(&volume_disk.file_id)?);
         let is_used = self.blocking(move |node| {
             // A device that is in use is detached by its last user.
             node.devices.detach(&serial)?;
-            let mounted = node.mounter.source_at(&target)?;
-            let is_mounted = mounted.is_some_and(|mounted| node.is_of_lost(&id, &mounted));
-            Ok(is_mounted || !node.devices.all_of(&disk)?.is_empty())
+            Ok(!node.devices.all_of(&disk)?.is_empty())
         });
         if is_used.await? {
             tracing::warn!(volume, "a pod's volume is on no record and still in use");
@@ -218,15 +205,14 @@ impl Node {
         }
         let (staging, volume_id) = (self.private_staging(volume)?, volume.to_owned());
         self.blocking(move |node| {
-            node.mounter
-                .unmount(&staging, |mounted| node.is_of_lost(&volume_id, mounted))?;
+            mount::unmount(&staging, |mounted| node.is_of_lost(&volume_id, mounted))?;
             Ok(mount::remove_empty(&staging)?)
         })
         .await?;
-        let ephemeral = self.volume_files.ephemeral_of(&self.home).await?;
-        match ephemeral.into_iter().find(|note| note.volume == volume) {
-            Some(note) => self.remove_lost_ephemeral(note).await,
-            None => Ok(()),
+        let file_id = self.ephemeral_disk(volume).file_id;
+        match self.volume_files.is_kept() && self.volume_files.exists(&file_id)? {
+            true => self.remove_lost_ephemeral(file_id.id()).await,
+            false => Ok(()),
         }
     }
 
@@ -240,9 +226,8 @@ impl Node {
     }
 
     pub(super) fn private_staging(&self, volume: &str) -> Result<PathBuf, Error> {
-        let folder = crate::store::volume_files::file_name(&self.home);
-        let directory = self.volume_files.directory()?.join("staging").join(folder);
-        Ok(directory.join(crate::store::volume_files::file_name(volume)))
+        let directory = self.volume_files.directory()?.join("staging");
+        Ok(directory.join(file_name(&self.home)).join(file_name(volume)))
     }
 }
 

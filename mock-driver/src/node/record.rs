@@ -20,7 +20,6 @@ const TABLE: &str = "node_records";
 /// Sorted by key.
 pub(crate) type Map = BTreeMap<String, String>;
 
-/// A volume staged or published at a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Record {
@@ -53,7 +52,6 @@ pub(crate) enum Progress {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Role {
     Staged,
-    /// A target path.
     Published {
         /// Empty in a request without a staging path.
         staging: String,

@@ -1,8 +1,11 @@
 //! NodeStageVolume and NodePublishVolume.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use super::compatibility::{self, Compatibility};
 use super::error::Error;
@@ -12,8 +15,11 @@ use super::{ArrayVolume, Node, VolumeDisk};
 use crate::array::{Access, Attachment};
 use crate::node::mount::{self, Disk, MountSource, Mounter};
 use crate::store::PathError;
+use crate::store::volume_files::go_on;
 
-/// Capabilities of the driver that the node depends on.
+/// Interval of trying to lock a disk.
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(20);
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeFeatures {
     /// PUBLISH_UNPUBLISH_VOLUME: the controller attaches volumes.
@@ -311,14 +317,56 @@ impl Node {
     }
 }
 
-/// Locks a disk against other nodes on the same machine, until the file is closed.
-fn lock_disk(disk: &Disk) -> Result<File, Error> {
-    let failed = |act| PathError::of(act, &disk.file);
-    let file = File::open(&disk.file).map_err(failed("open"))?;
-    file.lock().map_err(failed("lock"))?;
-    Ok(file)
+/// Locks a disk against other nodes on the same machine, until the file is closed. Polls, because a wait in flock(2) could not be
+/// stopped when the driver ends.
+fn lock_disk(disk: &Disk) -> Result<File, PathError> {
+    let file = File::open(&disk.file).map_err(PathError::of("open", &disk.file))?;
+    let failed = |error: io::Error| PathError::of("lock", &disk.file)(error);
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) => go_on(&disk.stop).map_err(failed)?,
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
+        thread::sleep(LOCK_POLL_INTERVAL);
+    }
 }
 
 pub(super) fn text(path: &Path) -> String {
     path.display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+
+    #[test]
+    fn wait_for_the_lock_of_a_disk_ends_with_the_driver() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().to_owned();
+        let disk = Disk {
+            file: path.clone(),
+            tree: path.clone(),
+            formatting: path.clone(),
+            device: path,
+            _held: None,
+            writable: true,
+            lock: None,
+            stop: CancellationToken::new(),
+        };
+        let other_node = lock_disk(&disk).unwrap();
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| lock_disk(&disk));
+            disk.stop.cancel();
+            let stopped = waiting.join().unwrap().unwrap_err();
+            assert!(
+                stopped.source.to_string().contains("driver is ending"),
+                "{stopped:?}"
+            );
+        });
+        drop(other_node);
+        lock_disk(&disk).unwrap();
+    }
 }

@@ -9,7 +9,7 @@ use super::error::Error;
 use super::record::Record;
 use super::stage_publish::NodeFeatures;
 use super::{ArrayVolume, Node};
-use crate::array::SizeRange;
+use crate::array::{HealthIssue, Severity, SizeRange};
 use crate::node::mount::Stats;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,14 +17,6 @@ pub(crate) enum VolumeSpace {
     Files(Stats),
     /// A block device with this number of bytes.
     Device(u64),
-}
-
-/// A health problem of a volume on the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NodeVolumeIssue {
-    /// The volume is recorded but not mounted at a path.
-    NotShown,
-    DeviceGone,
 }
 
 // === impl Node ===
@@ -70,7 +62,7 @@ impl Node {
         volume: &str,
         path: Option<&str>,
         view: Option<&ArrayVolume>,
-    ) -> Result<Vec<NodeVolumeIssue>, Error> {
+    ) -> Result<Vec<HealthIssue>, Error> {
         let records = match path {
             Some(path) => vec![self.recorded(volume, path)?],
             None => self.records.of(volume),
@@ -81,8 +73,14 @@ impl Node {
             for record in records {
                 match node.find(&node.volume_disk_of(&record, view.as_ref())) {
                     Ok(Some((disk, _))) if node.state(&record, &disk)?.is_there() => {}
-                    Ok(Some(_)) => findings.push(NodeVolumeIssue::NotShown),
-                    Ok(None) | Err(_) => findings.push(NodeVolumeIssue::DeviceGone),
+                    Ok(Some(_)) => findings.push(inaccessible(
+                        "NotMounted",
+                        "the volume is not mounted any more where it was staged or published",
+                    )),
+                    Ok(None) | Err(_) => findings.push(inaccessible(
+                        "DeviceGone",
+                        "the volume's device is not on the node",
+                    )),
                 }
             }
             findings.dedup();
@@ -189,6 +187,14 @@ fn check_attached(record: &Record, view: Option<&ArrayVolume>, features: NodeFea
         });
     }
     Ok(())
+}
+
+fn inaccessible(reason: &str, message: &str) -> HealthIssue {
+    HealthIssue {
+        status: Severity::Inaccessible,
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+    }
 }
 
 fn not_there(volume: &str, path: &str) -> Error {

@@ -7,16 +7,15 @@ use std::sync::Arc;
 use super::Node;
 use super::error::Error;
 use super::leftovers;
-use super::path_state::foreign;
+use super::path_state::{foreign, mount_at};
 use super::record::{Progress, Record, Role};
 use super::stage_publish::NodeFeatures;
 use crate::error_chain;
-use crate::node::mount::{self, MountSource, Mounter};
+use crate::node::mount;
 
 // === impl Node ===
 
 impl Node {
-    /// Whether a record of the volume exists.
     pub(crate) fn knows(&self, volume: &str) -> bool {
         !self.records.of(volume).is_empty()
     }
@@ -87,9 +86,10 @@ impl Node {
         }
         let (volume, path) = (volume.to_owned(), path.to_owned());
         self.blocking(move |node| {
-            // A staging path of an emulated volume is a directory, to which nothing is linked.
-            if node.mounter == Mounter::Kernel {
-                node.unmount_whoever_mounted(&volume, Path::new(&path))?;
+            let path = Path::new(&path);
+            // A link to a staging path is the caller's.
+            if mount::is_mount(path)? {
+                node.unmount_whoever_mounted(&volume, path)?;
             }
             Ok(())
         })
@@ -99,12 +99,11 @@ impl Node {
     /// Unmounts a volume without record, and frees the device that was mounted at the path if a process that has ended had it.
     /// Other devices of a volume with this id may be those of a running driver in another container. Blocks.
     fn unmount_whoever_mounted(&self, volume: &str, path: &Path) -> Result<(), Error> {
-        let Some(mounted) = self.mounter.source_at(path)? else {
+        let Some(mounted) = mount::source_at(path)? else {
             return Ok(());
         };
         let abandoned = self.abandoned_device(volume, &mounted);
-        self.mounter
-            .unmount(path, |mounted| self.is_of_lost(volume, mounted))?;
+        mount::unmount(path, |mounted| self.is_of_lost(volume, mounted))?;
         match abandoned {
             Some(device) if !leftovers::is_mounted(&device)? => Ok(self.devices.free(&device)?),
             Some(_) | None => Ok(()),
@@ -113,23 +112,19 @@ impl Node {
 
     /// Undoes a record's staging or publishing, and deletes the record last.
     pub(super) async fn undo(self: &Arc<Self>, record: Record) -> Result<(), Error> {
-        self.undo_by(record, Self::unstage_device).await
+        self.undo_by(record, false).await
     }
 
     /// Undoes a call that never succeeded; a target with other contents remains.
     pub(super) async fn back_out(self: &Arc<Self>, record: Record) -> Result<(), Error> {
-        self.undo_by(record, Self::leave_path).await
+        self.undo_by(record, true).await
     }
 
-    async fn undo_by(
-        self: &Arc<Self>,
-        record: Record,
-        take: fn(&Self, &Record) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    async fn undo_by(self: &Arc<Self>, record: Record, keeps_others: bool) -> Result<(), Error> {
         let down = record.when(Progress::Undoing);
         self.blocking(move |node| {
             node.records.put(&down)?;
-            take(node, &down)
+            node.leave_path(&down, keeps_others)
         })
         .await?;
         if let Role::Published { staging, ours: true } = &record.role {
@@ -148,39 +143,27 @@ impl Node {
         if self.is_simulated() {
             return Ok(());
         }
-        if !self.shows_nothing(record) {
-            let is_ours = |mounted: &MountSource| self.is_of(record, mounted);
-            self.mounter.unmount(Path::new(&record.path), is_ours)?;
+        if mount_at(record)?.is_some() {
+            mount::unmount(Path::new(&record.path), |mounted| self.is_of(record, mounted))?;
         }
         self.end_idle_passthrough(record)
     }
 
-    /// As [`Self::unmount`], and removes the target. Blocks.
-    fn unstage_device(&self, record: &Record) -> Result<(), Error> {
+    /// As [`Self::unmount`], and removes the target. One that has other contents is an error, or remains. Blocks.
+    fn leave_path(&self, record: &Record, keeps_others: bool) -> Result<(), Error> {
         self.unmount(record)?;
-        match record.role {
-            Role::Published { .. } if !self.is_simulated() => {
-                Ok(mount::remove_empty(Path::new(&record.path))?)
-            }
-            Role::Published { .. } | Role::Staged => Ok(()),
+        if record.is_staged() || self.is_simulated() {
+            return Ok(());
         }
-    }
-
-    /// As [`Self::unmount`] for a call that never succeeded: a target with other contents remains. Blocks.
-    fn leave_path(&self, record: &Record) -> Result<(), Error> {
-        self.unmount(record)?;
-        if !record.is_staged()
-            && !self.is_simulated()
-            && let Err(error) = mount::remove_empty(Path::new(&record.path))
-        {
+        match mount::remove_empty(Path::new(&record.path)) {
             // Another user created it meanwhile.
-            tracing::warn!(
-                path = record.path,
-                error = error_chain(&error),
-                "failed to remove the target path"
-            );
+            Err(error) if keeps_others => {
+                let (path, error) = (&record.path, error_chain(&error));
+                tracing::warn!(path, error, "failed to remove the target path");
+                Ok(())
+            }
+            removed => Ok(removed?),
         }
-        Ok(())
     }
 
     /// Restores the path of a failed call and deletes the record. Blocks.
@@ -188,7 +171,7 @@ impl Node {
     /// # Errors
     /// The volume cannot be unmounted; the record remains unfinished.
     pub(super) fn discard(&self, record: &Record) -> Result<(), Error> {
-        self.leave_path(record)?;
+        self.leave_path(record, true)?;
         self.records.remove(&record.path)
     }
 
@@ -263,10 +246,9 @@ impl Node {
         self.blocking(move |node| {
             let path = Path::new(&record.path);
             let is_there = match record.role {
-                Role::Staged if record.capability.is_block() => true,
-                Role::Staged => node.mounter.may_be_mounted(path)?,
+                Role::Staged => node.shows_nothing(&record) || mount::is_mount(path)?,
                 // An inline volume exists as long as its target's record.
-                Role::Published { .. } => record.inline.is_some() || node.mounter.source_at(path)?.is_some(),
+                Role::Published { .. } => record.inline.is_some() || mount::source_at(path)?.is_some(),
             };
             if !is_there {
                 tracing::info!(
@@ -308,16 +290,14 @@ impl Node {
         .await
     }
 
-    /// Unpublishes and unstages everything and detaches the devices, at the end of a process without state directory. With
-    /// one, pods continue to use their volumes.
-    pub(crate) async fn leave(self: &Arc<Self>, features: NodeFeatures) {
-        // Those of calls that were running.
-        self.abort_passthroughs().await;
-        if self.records.are_kept() {
-            return;
-        }
+    /// Unpublishes and unstages everything.
+    ///
+    /// # Errors
+    /// The last failure; all are logged.
+    pub(crate) async fn undo_all(self: &Arc<Self>) -> Result<(), Error> {
         let (staged, published): (Vec<_>, Vec<_>) =
             self.records.all().into_iter().partition(Record::is_staged);
+        let mut result = Ok(());
         for record in published.into_iter().chain(staged) {
             let (path, volume) = (record.path.clone(), record.volume.clone());
             if let Err(error) = self.undo(record).await {
@@ -327,8 +307,21 @@ impl Node {
                     error = error_chain(&error),
                     "something is left behind"
                 );
+                result = Err(error);
             }
         }
+        result
+    }
+
+    /// Unpublishes and unstages everything and detaches the devices, at the end of a process without state directory. With
+    /// one, pods continue to use their volumes.
+    pub(crate) async fn leave(self: &Arc<Self>, features: NodeFeatures) {
+        // Those of calls that were running.
+        self.abort_passthroughs().await;
+        if self.records.are_kept() {
+            return;
+        }
+        self.undo_all().await.ok();
         if let Err(error) = self.retain_devices(Vec::new(), features).await {
             tracing::warn!(error = error_chain(&error), "devices are left behind");
         }

@@ -12,7 +12,6 @@ use crate::fault::{ArrayUsage, CallInfo, Reservations, VolumeLocation, field_pat
 use crate::journal::Peer;
 use crate::rpc::method::{self, Method};
 
-/// The view that fault rules have of a forwarded request.
 pub(super) struct ForwardedRequest {
     pub(super) path: String,
     pub(super) rpc: Option<Method>,

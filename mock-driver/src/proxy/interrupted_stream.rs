@@ -24,7 +24,6 @@ pub(super) struct InterruptedStream {
     pub(super) active: Option<ActiveFault>,
 }
 
-/// The messages of a forwarded stream.
 struct Messages {
     stream: InterruptedStream,
     /// `None` after the end; dropping it cancels the call at the driver.

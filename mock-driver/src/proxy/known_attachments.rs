@@ -14,7 +14,6 @@ pub(super) struct KnownAttachments(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Nodes of attached volumes.
     nodes: HashMap<String, BTreeSet<String>>,
     /// The driver's node, from NodeGetInfo.
     here: String,
@@ -79,8 +78,12 @@ impl KnownAttachments {
         if call.path() == "/csi.v1.Node/NodeGetInfo"
             && let Some(Ok(info)) = reply.map(NodeGetInfoResponse::decode)
         {
-            self.lock().here = info.node_id;
+            self.set_here(info.node_id);
         }
+    }
+
+    pub(super) fn set_here(&self, node: String) {
+        self.lock().here = node;
     }
 
     /// The node of the driver; empty before the first NodeGetInfo.

@@ -13,7 +13,6 @@ use tonic::{Code, Status};
 use crate::fault::ActiveFault;
 use crate::journal::Outcome;
 
-/// Length of the prefix of each message.
 const PREFIX: usize = 5;
 
 /// Maximum length of a decoded message. The default limit of gRPC's clients and servers is 4 MiB.
@@ -65,7 +64,6 @@ impl Reply {
         }
     }
 
-    /// The first message, unless it is compressed.
     pub(super) fn message(&self) -> Option<&[u8]> {
         message_in(&self.body)
     }

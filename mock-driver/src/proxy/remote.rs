@@ -80,6 +80,11 @@ impl Remote {
         Self { channel, socket }
     }
 
+    /// For calls of the proxy's own.
+    pub(super) fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
     /// Forwards a call. Dropping it cancels the call at the driver.
     pub(super) async fn call(&self, request: http::Request<Body>) -> Result<http::Response<Body>, Status> {
         let mut channel = self.channel.clone();
@@ -110,7 +115,6 @@ pub(super) fn is_reset(error: &(dyn Error + 'static)) -> bool {
     find::<h2::Error>(error).is_some_and(|error| error.is_reset() && error.is_remote())
 }
 
-/// The first cause of this type.
 fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a E> {
     std::iter::successors(Some(error), |cause| (*cause).source()).find_map(|cause| cause.downcast_ref())
 }

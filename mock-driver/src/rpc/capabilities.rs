@@ -27,7 +27,6 @@ impl CapabilitySet {
         self.0.contains(&capability)
     }
 
-    /// Adds or removes a capability.
     pub(crate) fn set(&mut self, capability: Capability, has: bool) {
         if has {
             self.0.insert(capability);
@@ -90,7 +89,6 @@ impl FromStr for CapabilitySet {
 // === impl LiveCapabilities ===
 
 impl LiveCapabilities {
-    /// Begins with `offered`.
     pub(crate) fn new(offered: CapabilitySet) -> Self {
         Self(RwLock::new(offered))
     }
@@ -104,7 +102,6 @@ impl LiveCapabilities {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the driver has the capability now.
     pub(crate) fn has(&self, capability: Capability) -> bool {
         self.read().has(capability)
     }

@@ -21,13 +21,16 @@ pub(crate) const NODE: [&str; 1] = ["node_id"];
 /// Request field with the name of an object to create.
 pub(crate) const NAME: [&str; 1] = ["name"];
 
+/// The descriptors of all messages and services.
+pub(crate) static DESCRIPTORS: LazyLock<DescriptorPool> = LazyLock::new(|| {
+    DescriptorPool::decode(csi_proto::FILE_DESCRIPTOR_SET).expect("the built-in descriptors must decode")
+});
+
 /// In the order of [`Method::ALL`].
-static DESCRIPTORS: LazyLock<Vec<MethodDescriptor>> = LazyLock::new(|| {
-    let pool =
-        DescriptorPool::decode(csi_proto::FILE_DESCRIPTOR_SET).expect("the built-in descriptors must decode");
+static METHODS: LazyLock<Vec<MethodDescriptor>> = LazyLock::new(|| {
     let find = |method: Method| {
         let (service, name) = method.path()[1..].rsplit_once('/')?;
-        let service = pool.get_service_by_name(service)?;
+        let service = DESCRIPTORS.get_service_by_name(service)?;
         service.methods().find(|known| known.name() == name)
     };
     let described = |method| find(method).expect("the specification must have every method");
@@ -38,7 +41,6 @@ static DESCRIPTORS: LazyLock<Vec<MethodDescriptor>> = LazyLock::new(|| {
 /// calls need.
 macro_rules! methods {
     ($($service:literal => [$($name:ident: $kind:ident $(needs $($capability:ident)+)?),+ $(,)?])+) => {
-        /// An RPC of CSI.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub(crate) enum Method {
             $($($name,)+)+
@@ -48,7 +50,6 @@ macro_rules! methods {
             /// Every method, in the order of the specification.
             pub(crate) const ALL: [Self; 36] = [$($(Self::$name,)+)+];
 
-            /// The method with that gRPC path.
             pub(crate) fn at(path: &str) -> Option<Self> {
                 match path {
                     $($(concat!("/csi.v1.", $service, "/", stringify!($name)) => Some(Self::$name),)+)+
@@ -62,21 +63,18 @@ macro_rules! methods {
                 }
             }
 
-            /// The name without the service.
             pub(crate) const fn name(self) -> &'static str {
                 match self {
                     $($(Self::$name => stringify!($name),)+)+
                 }
             }
 
-            /// The effect of its calls on the array.
             pub(crate) const fn kind(self) -> Kind {
                 match self {
                     $($(Self::$name => Kind::$kind,)+)+
                 }
             }
 
-            /// The capabilities that its calls need.
             pub(crate) const fn needs(self) -> &'static [Capability] {
                 match self {
                     $($(Self::$name => &[$($(Capability::$capability),+)?],)+)+
@@ -174,18 +172,15 @@ impl Method {
         self.descriptor().output()
     }
 
-    /// The full name of its service.
     pub(crate) fn service(self) -> &'static str {
         let path = self.path();
         &path[1..path.len() - self.name().len() - 1]
     }
 
-    /// Whether its response is a stream.
     pub(crate) fn streams(self) -> bool {
         self.descriptor().is_server_streaming()
     }
 
-    /// Whether its request has a field of this name.
     pub(crate) fn takes(self, field: &str) -> bool {
         self.request().get_field_by_name(field).is_some()
     }
@@ -195,7 +190,6 @@ impl Method {
         self.path().starts_with(NODE_SERVICE)
     }
 
-    /// Whether its request has a volume id.
     pub(crate) fn has_volume(self) -> bool {
         VOLUME.iter().any(|field| self.takes(field))
     }
@@ -205,7 +199,6 @@ impl Method {
         self.is_on_node() || NODE.iter().any(|field| self.takes(field))
     }
 
-    /// Whether its request has the name of an object to create.
     pub(crate) fn has_name(self) -> bool {
         NAME.iter().any(|field| self.takes(field))
     }
@@ -216,7 +209,7 @@ impl Method {
     }
 
     fn descriptor(self) -> &'static MethodDescriptor {
-        &DESCRIPTORS[self as usize]
+        &METHODS[self as usize]
     }
 }
 
@@ -248,8 +241,7 @@ mod tests {
 
     #[test]
     fn every_rpc_of_the_specification_is_known() {
-        let pool = DescriptorPool::decode(csi_proto::FILE_DESCRIPTOR_SET).unwrap();
-        let specified: BTreeSet<String> = pool
+        let specified: BTreeSet<String> = DESCRIPTORS
             .services()
             .filter(|service| service.package_name() == "csi.v1")
             .flat_map(|service| {

@@ -63,7 +63,6 @@ pub(crate) fn required<'a>(field: &str, text: &'a str) -> Result<&'a str, Invali
     bounded(field, text, limit)
 }
 
-/// The name of an object to create.
 pub(crate) fn name(text: &str) -> Result<&str, Invalid> {
     required("name", text)?;
     let banned = |c: char| matches!(c, '\0'..='\x08' | '\x0b' | '\x0c' | '\x0e'..='\x1f' | '\x7f'..='\u{9f}');
@@ -150,7 +149,6 @@ pub(crate) fn needs_modes(
     }
 }
 
-/// A non-negative number.
 pub(crate) fn count(field: &str, number: i32) -> Result<usize, Invalid> {
     usize::try_from(number).map_err(|_| Invalid::new(field, format!("must not be negative, is {number}")))
 }
@@ -352,7 +350,6 @@ fn bounded<'a>(field: &str, text: &'a str, limit: usize) -> Result<&'a str, Inva
     Ok(text)
 }
 
-/// Checks the size of a map or list.
 pub(crate) fn bounded_collection<'a, T: AsRef<str> + ?Sized + 'a>(
     field: &str,
     texts: impl IntoIterator<Item = &'a T>,

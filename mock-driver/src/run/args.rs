@@ -91,6 +91,11 @@ pub struct Args {
     #[arg(long, default_value = "", hide_default_value = true, value_parser = path_or_empty())]
     pub(crate) ready_file: PathBuf,
 
+    /// Stop, as with SIGTERM, when standard input ends. For a driver whose parent process holds a pipe to it: it ends with that
+    /// process, also if that is killed.
+    #[arg(long)]
+    pub(crate) stop_on_stdin_eof: bool,
+
     /// Log verbosity: 0 and 1 for state changes, 2 and 3 also a line for each CSI call, 4 and 5 also details, 6 and
     /// above also the messages of calls.
     #[arg(long, default_value_t = 2)]
@@ -153,7 +158,6 @@ pub struct Args {
 // === impl Args ===
 
 impl Args {
-    /// The settings of the driver.
     pub(crate) fn settings(&self) -> driver::Settings {
         let mut nodes = crate::array::Settings::numbered_nodes(self.array.nodes);
         let node_id = self.node.id();
@@ -189,7 +193,7 @@ impl Args {
                 ..self.admin.journal_config()
             },
             faults: given(&self.faults.faults),
-            scenarios: self.faults.scenario.0.clone(),
+            scenarios: self.faults.scenario.clone(),
             stubs: self.stubs.clone(),
             seed: self.faults.seed,
             proxy_to: self.faults.proxy_to.as_ref().map(|to| to.path().to_owned()),

@@ -11,6 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::driver::NO_DRIVER;
 use crate::fault::{Rule, RuleError, response};
 use crate::journal::Line;
 use crate::rpc::method::{Kind, Method};
@@ -35,6 +36,10 @@ pub enum Error {
     Stub { path: String, reason: RuleError },
     #[error("--journal: cannot read {path}")]
     Read { path: String, source: io::Error },
+    #[error(
+        "--journal: {path}: the calls before these were rotated away: record with a larger --journal-max-size"
+    )]
+    CutOff { path: String },
     #[error("--journal: {path}: line {line} is not of a journal: {reason}")]
     Line {
         path: String,
@@ -42,9 +47,6 @@ pub enum Error {
         reason: String,
     },
 }
-
-/// Where no driver can listen: the rule `departure` answers what the stubs do not.
-const NO_DRIVER: &str = "/dev/null/csi.sock";
 
 /// A recorded call.
 struct Recorded {
@@ -83,20 +85,42 @@ pub fn command_line(words: &[OsString]) -> Result<(Vec<OsString>, Vec<Rule>), Er
         }
     }
     let path = journal.ok_or(Error::Usage)?;
-    let read = |source| Error::Read {
+    let rotated = format!("{path}.1");
+    let before = match std::fs::read_to_string(&rotated) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        read => read.map_err(|source| Error::Read {
+            path: rotated.clone(),
+            source,
+        })?,
+    };
+    if is_cut_off(&before) {
+        return Err(Error::CutOff { path: rotated });
+    }
+    let text = std::fs::read_to_string(&path).map_err(|source| Error::Read {
         path: path.clone(),
         source,
-    };
-    let text = std::fs::read_to_string(&path).map_err(read)?;
-    let calls = recorded(&text).map_err(|(line, reason)| Error::Line {
-        path: path.clone(),
-        line,
-        reason,
+    })?;
+    let calls = recorded(&[before.as_str(), &text].concat()).map_err(|(line, reason)| {
+        let lines = before.lines().count();
+        let (path, line) = match line > lines {
+            true => (path.clone(), line - lines),
+            false => (rotated, line),
+        };
+        Error::Line { path, line, reason }
     })?;
     let stubs = Value::Array(stubs_of(&calls, timing)).to_string();
     let stubs = Rule::read_list(&stubs).map_err(|reason| Error::Stub { path, reason })?;
     flags.push(format!("--proxy-to={NO_DRIVER}").into());
     Ok((flags, stubs))
+}
+
+/// Whether calls before those of a rotated journal are missing.
+fn is_cut_off(text: &str) -> bool {
+    let first = text.lines().find_map(|line| match serde_json::from_str(line) {
+        Ok(Line::Begin { call, .. } | Line::End { call, .. }) => Some(call),
+        Ok(_) | Err(_) => None,
+    });
+    first.is_some_and(|call| call > 1)
 }
 
 /// The calls of a journal in the order in which they began. The last line may be incomplete.
@@ -181,36 +205,37 @@ fn stubs_of(calls: &[Recorded], timing: bool) -> Vec<Value> {
     rules
 }
 
-/// The field of the request that identifies its object.
-fn subject(call: &Recorded) -> Option<(&'static str, &str)> {
-    let fields = [
-        "volume_id",
-        "source_volume_id",
-        "snapshot_id",
-        "group_snapshot_id",
-        "base_snapshot_id",
-        "name",
-    ];
-    let found = |field: &&'static str| Some((*field, call.request.get(*field)?.as_str()?));
-    fields.iter().find_map(found).filter(|(_, id)| !id.is_empty())
-}
+/// The fields of requests that identify their objects, node and page.
+const SUBJECT: [&str; 9] = [
+    "volume_id",
+    "source_volume_id",
+    "snapshot_id",
+    "group_snapshot_id",
+    "base_snapshot_id",
+    "target_snapshot_id",
+    "name",
+    "node_id",
+    "starting_token",
+];
 
-/// Matches requests with the same object, node and page.
+/// Matches requests with the same objects, node and page.
 fn matches(call: &Recorded) -> Value {
     let mut matches = json!({"method": call.method});
-    match subject(call) {
-        // A pattern is compared faster than a path, but must not have wildcards.
-        Some(("volume_id", id)) if !id.contains(['*', '?']) => matches["volume"] = json!(id),
-        Some((field, id)) => matches["request"][field] = json!({ "equals": id }),
-        None => {}
-    }
     let rpc = Method::at(&call.method);
-    for field in ["node_id", "starting_token"] {
-        if rpc.is_some_and(|rpc| rpc.takes(field)) {
-            matches["request"][field] = match call.request.get(field).and_then(Value::as_str) {
-                Some("") | None => json!({"exists": false}),
-                Some(value) => json!({"equals": value}),
-            };
+    for field in SUBJECT {
+        match call
+            .request
+            .get(field)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+        {
+            "" if rpc.is_some_and(|rpc| rpc.takes(field)) => {
+                matches["request"][field] = json!({"exists": false});
+            }
+            "" => {}
+            // A pattern is compared faster than a path, but must not have wildcards.
+            id if field == "volume_id" && !id.contains(['*', '?']) => matches["volume"] = json!(id),
+            id => matches["request"][field] = json!({ "equals": id }),
         }
     }
     matches

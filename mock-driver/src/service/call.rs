@@ -5,6 +5,7 @@
 //! - An operation of the array that has begun completes even if the client disconnects, as in a real array: an attach whose
 //!   call timed out may succeed later.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 use csi_proto::Secrets;
@@ -24,12 +25,12 @@ pub(crate) use self::inject::Injection;
 pub(crate) use self::pipeline::Execute;
 pub(crate) use self::rpc::{Rpc, RpcRequest};
 
+mod call_info;
 mod driver_call;
 mod inject;
 mod pipeline;
 mod rpc;
 mod stream;
-mod typed_call;
 
 struct Call {
     driver: Arc<Driver>,
@@ -44,13 +45,13 @@ struct Call {
 // === impl Call ===
 
 impl Call {
-    /// Begins the journal's record.
     fn begin<Q: Rpc>(driver: &Arc<Driver>, request: &Request<Q>) -> Self {
         let connection = request.extensions().get::<ConnectionInfo>().cloned();
         Arrival::note(request.extensions());
         let peer = connection.as_ref().and_then(|connection| connection.peer);
         let begin = |journal: &Arc<Journal>| {
-            journal.begin(Q::PATH.into(), peer, journal.renderer.keep(request.get_ref()))
+            let request = journal.renderer.keep(request.get_ref());
+            journal.begin_on(driver.node_of(Q::METHOD), Q::PATH.into(), peer, request)
         };
         Self {
             driver: driver.clone(),
@@ -122,6 +123,7 @@ impl Driver {
             params: Some(params),
             locked,
             call,
+            here: OnceCell::new(),
         };
         self.execute_with_faults(&mut call).await
     }

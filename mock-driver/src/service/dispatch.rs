@@ -132,6 +132,7 @@ async fn record_refused(
     let arrival = Arrival::default();
     request.extensions_mut().insert(arrival.clone());
     let path = request.uri().path();
+    let node = Method::at(path).map(|method| driver.node_of(method));
     // The routes of known methods have static paths.
     let path = Method::at(path).map_or_else(|| path.to_owned().into(), |method| method.path().into());
     let connection = request.extensions().get::<ConnectionInfo>().cloned();
@@ -140,7 +141,8 @@ async fn record_refused(
         && let Some(status) = Status::from_header_map(response.headers())
     {
         let peer = connection.and_then(|connection| connection.peer);
-        let mut record = journal.begin(path, peer, RedactedMessage::Unreadable);
+        let node = node.unwrap_or_default();
+        let mut record = journal.begin_on(node, path, peer, RedactedMessage::Unreadable);
         let message = status.message().to_owned();
         let code = status.code();
         record.end(Outcome { code, message }, None);

@@ -10,7 +10,7 @@ use csi_proto::v1::{
 };
 
 use super::controller::shape;
-use crate::array::{CreateGroupParams, Members};
+use crate::array::{Array, CreateGroupParams, Members};
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::driver::locks::{Key, LockMode};
@@ -59,6 +59,10 @@ impl Rpc for CreateVolumeGroupSnapshotRequest {
             sources,
             parameters: validate::map("parameters", &self.parameters)?,
         })
+    }
+
+    fn promise(wanted: &Self::Params, array: &mut Array) {
+        array.promise_group(wanted);
     }
 
     async fn execute(wanted: CreateGroupParams, driver: &Driver) -> Result<Self::Reply, Error> {
@@ -123,7 +127,6 @@ impl GroupParams {
     }
 }
 
-/// The CSI message of a group snapshot.
 fn group_snapshot(driver: &Driver, members: &Members) -> VolumeGroupSnapshot {
     VolumeGroupSnapshot {
         group_snapshot_id: members.group.id.to_string(),

@@ -140,25 +140,15 @@ impl Span {
             .filter(|offset| *offset <= size)
             .ok_or(Error::OffsetOutOfRange { offset, size })?;
         let file_id = FileId::Snapshot(target.id.to_string());
-        let extents = match base {
-            None => {
-                driver
-                    .volume_files
-                    .extents(&file_id, offset, MESSAGE_BLOCKS)
-                    .await?
-            }
-            Some(base) if base.source != target.source => {
-                let reason = "must be a snapshot of the volume that target_snapshot_id was taken of";
-                return Err(Invalid::new("base_snapshot_id", reason).into());
-            }
-            Some(base) => {
-                let base = FileId::Snapshot(base.id.to_string());
-                driver
-                    .volume_files
-                    .delta(&base, &file_id, offset, MESSAGE_BLOCKS)
-                    .await?
-            }
-        };
+        if base.as_ref().is_some_and(|base| base.source != target.source) {
+            let reason = "must be a snapshot of the volume that target_snapshot_id was taken of";
+            return Err(Invalid::new("base_snapshot_id", reason).into());
+        }
+        let base = base.map(|base| FileId::Snapshot(base.id.to_string()));
+        let files = &driver.volume_files;
+        let extents = files
+            .extents(base.as_ref(), &file_id, offset, MESSAGE_BLOCKS)
+            .await?;
         Ok((target, clip(&extents, offset..size)))
     }
 }

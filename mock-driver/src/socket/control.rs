@@ -24,7 +24,6 @@ use crate::journal::Peer;
 /// Size of a read.
 const READ: usize = 16 << 10;
 
-/// Controls a driver's socket.
 #[derive(Debug)]
 pub struct SocketControl {
     pub(super) wanted: watch::Sender<SocketState>,
@@ -45,7 +44,6 @@ pub(super) enum Visibility {
     Removed(Option<Instant>),
 }
 
-/// An accepted connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: UnixStream,
@@ -123,7 +121,6 @@ impl SocketControl {
         living.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Number of connections.
     pub fn connections(&self) -> usize {
         let living = crate::lock(&self.living);
         living.iter().filter(|handle| handle.strong_count() > 0).count()

@@ -45,7 +45,6 @@ pub(super) struct Field {
     pub(super) is_sensitive: bool,
 }
 
-/// A header block being decoded.
 struct Reader<'a>(&'a [u8]);
 
 /// A canonical Huffman code, by the length of its codes.

@@ -10,11 +10,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
+use super::PathError;
 use super::error::OpenError;
-use super::file::{self, Row, Rows, StateFile, failed, into_io};
+use super::file::{self, Row, Rows, StateFile, into_io};
+use crate::array::json;
 
 /// The table of metadata.
 pub(super) const META: &str = "meta";
@@ -23,9 +26,8 @@ pub(super) const META: &str = "meta";
 const FORMAT_KEY: &str = "format";
 
 /// Incremented when the meaning of rows changes, so that a driver of another version refuses them.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 
-/// An open state directory.
 #[derive(Debug)]
 pub struct Database {
     directory: PathBuf,
@@ -92,13 +94,7 @@ impl Database {
             Some(format) => {
                 return Err(database.damaged(&format!("has format {format}, this driver knows {FORMAT}")));
             }
-            None => database.replace(
-                &[],
-                Rows::from([(
-                    (META, FORMAT_KEY.to_owned()),
-                    Some(FORMAT.to_string().into_bytes()),
-                )]),
-            )?,
+            None => database.set_meta(FORMAT_KEY, &FORMAT)?,
         }
         let shared = database.shared.clone();
         let writer = thread::spawn(move || {
@@ -144,11 +140,18 @@ impl Database {
         Ok(tables.into())
     }
 
+    pub(super) fn set_meta(&self, key: &str, value: &(impl Serialize + ?Sized)) -> Result<(), OpenError> {
+        let row = ((META, key.to_owned()), Some(json(value)));
+        self.replace(&[], Rows::from([row]))
+    }
+
     /// Replaces all rows of some tables in one commit. Only for the start, before [`Database::write`].
     pub(crate) fn replace(&self, tables: &[&'static str], rows: Rows) -> Result<(), OpenError> {
         let path = self.path();
         let committed = self.shared.commit(tables, rows);
-        committed.map_err(|error| failed("write", &path)(into_io(error)))
+        Ok(committed
+            .map_err(into_io)
+            .map_err(PathError::of("write", &path))?)
     }
 
     /// Queues rows to be written, and returns the number to wait for with `settled`. Rows are committed in
@@ -233,7 +236,7 @@ impl Database {
         let read = read(file.as_ref().expect("the database must be open"));
         read.map_err(|error| match error {
             redb::Error::Corrupted(reason) => self.damaged(&format!("is damaged ({reason})")),
-            error => failed("read", &self.path())(into_io(error)),
+            error => PathError::of("read", &self.path())(into_io(error)).into(),
         })
     }
 

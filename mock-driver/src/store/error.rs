@@ -4,11 +4,11 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::PathError;
 use crate::array;
 
 /// An operation failed, or its durability is unknown.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "documented by the error messages")]
 pub enum Error {
     #[error(transparent)]
     Refused(#[from] array::Error),
@@ -17,16 +17,10 @@ pub enum Error {
     Lost(#[source] Arc<io::Error>),
 }
 
-/// An error of a state directory.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "documented by the error messages")]
 pub enum OpenError {
-    #[error("--state-dir: cannot {act} {}", path.display())]
-    Io {
-        act: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    #[error("--state-dir")]
+    Path(#[from] PathError),
     #[error("--state-dir: {} is in use by another running driver: give each its own", path.display())]
     InUse { path: PathBuf },
     #[error("--state-dir: {} {reason}: restore the directory or start with an empty one", path.display())]

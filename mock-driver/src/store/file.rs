@@ -12,8 +12,8 @@ use redb::{
     TableError,
 };
 
-use super::durable;
 use super::error::OpenError;
+use super::{PathError, durable};
 
 const FILE: &str = "state.redb";
 const NEW_FILE: &str = "state.redb.new";
@@ -40,7 +40,7 @@ impl StateFile {
     pub(super) fn open(directory: &Path) -> Result<Self, OpenError> {
         let lock = lock(directory)?;
         let path = path(directory);
-        if !path.try_exists().map_err(failed("read", &path))? {
+        if !path.try_exists().map_err(PathError::of("read", &path))? {
             create(directory)?;
         }
         let redb = builder().open(&path).map_err(|error| refused(&path, error))?;
@@ -115,10 +115,10 @@ pub(super) fn path(directory: &Path) -> PathBuf {
 
 /// Creates a state directory and locks it against other processes until the file is closed.
 fn lock(directory: &Path) -> Result<File, OpenError> {
-    durable::create_dir_all(directory).map_err(failed("create", directory))?;
+    durable::create_dir_all(directory).map_err(PathError::of("create", directory))?;
     let path = directory.join(LOCK);
     durable::try_lock(&path)
-        .map_err(failed("lock", &path))?
+        .map_err(PathError::of("lock", &path))?
         .ok_or_else(|| OpenError::InUse {
             path: directory.to_owned(),
         })
@@ -128,13 +128,15 @@ fn lock(directory: &Path) -> Result<File, OpenError> {
 fn create(directory: &Path) -> Result<(), OpenError> {
     let new = directory.join(NEW_FILE);
     match fs::remove_file(&new) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed("remove", &new)(error)),
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(PathError::of("remove", &new)(error).into());
+        }
         Ok(()) | Err(_) => {}
     }
     drop(builder().create(&new).map_err(|error| refused(&new, error))?);
     let path = path(directory);
-    fs::rename(&new, &path).map_err(failed("create", &path))?;
-    durable::sync_directory(directory).map_err(failed("flush", directory))
+    fs::rename(&new, &path).map_err(PathError::of("create", &path))?;
+    Ok(durable::sync_directory(directory).map_err(PathError::of("flush", directory))?)
 }
 
 fn builder() -> redb::Builder {
@@ -171,7 +173,7 @@ fn refused(path: &Path, error: DatabaseError) -> OpenError {
             path: path.to_owned(),
         },
         DatabaseError::Storage(StorageError::Io(error)) if error.kind() != ErrorKind::InvalidData => {
-            failed("open", path)(error)
+            PathError::of("open", path)(error).into()
         }
         error => damaged(error.to_string()),
     }
@@ -183,9 +185,4 @@ pub(super) fn into_io(error: redb::Error) -> io::Error {
         redb::Error::Io(error) => error,
         error => io::Error::other(error),
     }
-}
-
-pub(crate) fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OpenError {
-    let path = path.to_owned();
-    move |source| OpenError::Io { act, path, source }
 }

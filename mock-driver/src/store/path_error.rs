@@ -3,7 +3,6 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// An I/O error with the path of the file.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {act} {}", path.display())]
 pub struct PathError {

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use tokio::time::Instant;
 
-use crate::array::{Array, Change};
+use crate::array::{Array, Row};
 use crate::fault::StaleList;
 
 /// An array that follows another one with a delay, or not at all.
@@ -14,7 +14,7 @@ use crate::fault::StaleList;
 pub(super) struct StaleState {
     pub(super) freeze: StaleList,
     array: Array,
-    later: VecDeque<(Instant, Change)>,
+    later: VecDeque<(Instant, Vec<Row>)>,
 }
 
 // === impl StaleState ===
@@ -28,9 +28,9 @@ impl StaleState {
         }
     }
 
-    pub(super) fn note(&mut self, change: &Change) {
-        if self.freeze.age.is_some() {
-            self.later.push_back((Instant::now(), change.clone()));
+    pub(super) fn note(&mut self, rows: &[Row]) {
+        if self.freeze.age.is_some() && !rows.is_empty() {
+            self.later.push_back((Instant::now(), rows.to_vec()));
             self.follow();
         }
     }
@@ -45,8 +45,9 @@ impl StaleState {
         let now = Instant::now();
         let is_due = |time: Instant| self.freeze.age.is_some_and(|age| now.duration_since(time) >= age);
         while self.later.front().is_some_and(|(time, _)| is_due(*time)) {
-            if let Some((_, change)) = self.later.pop_front() {
-                self.array.apply(change);
+            let due = self.later.pop_front();
+            for row in due.into_iter().flat_map(|(_, rows)| rows) {
+                self.array.apply(row);
             }
         }
     }
@@ -65,7 +66,7 @@ mod tests {
 
     fn register(array: &mut Array, stale: &mut StaleState, node: &str) {
         let done = array.set_node(node, NodeSettings::default());
-        stale.note(&done.change.unwrap());
+        stale.note(&done.rows);
     }
 
     #[tokio::test(start_paused = true)]
@@ -87,7 +88,7 @@ mod tests {
                     ..NodeSettings::default()
                 },
             );
-            behind.note(&change.change.unwrap());
+            behind.note(&change.rows);
             tokio::time::advance(Duration::from_secs(1)).await;
         }
         assert_eq!((still.later.len(), behind.later.len()), (0, 3));

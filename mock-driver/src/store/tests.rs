@@ -245,11 +245,10 @@ async fn damage_is_refused_with_the_name_of_the_file() {
 async fn database_of_a_later_version_is_refused() {
     let disk = Disk::default();
     let database = Database::on(disk.clone()).unwrap();
-    let rows = Rows::from([((META, "format".to_owned()), Some(b"4".to_vec()))]);
-    database.replace(&[], rows).unwrap();
+    database.set_meta("format", &5).unwrap();
     drop(database);
     let refused = Database::on(disk).unwrap_err();
-    assert!(refused.to_string().contains("format 4"), "{refused}");
+    assert!(refused.to_string().contains("format 5"), "{refused}");
 }
 
 #[tokio::test]

@@ -21,20 +21,18 @@ use tokio_util::task::TaskTracker;
 
 use crate::store::PathError;
 
-pub(crate) use self::copy::{SweepReport, paths_in};
+pub(crate) use self::copy::{SweepReport, go_on, paths_in};
 pub(crate) use self::extent::{BLOCK, Extent, is_blank};
 pub use self::file_id::FileId;
 pub(crate) use self::file_id::{FILESYSTEM, file_name};
 pub use self::ownership::ClaimError;
 pub(crate) use self::ownership::Owner;
 
-pub(crate) use self::ephemeral::NodeNote;
-use self::file_id::{DISK, TREE};
+use self::file_id::{DISK, EPHEMERAL, TREE, UNFINISHED};
 use self::location::{FilesLocation, PrivateFiles};
-pub(crate) use self::private::{AbandonedDir, has_owner, private_part};
+pub(crate) use self::private::{AbandonedDir, DEVICES, Process, SOCKETS, has_owner, private_part};
 
 mod copy;
-mod ephemeral;
 mod extent;
 mod file_id;
 mod location;
@@ -49,7 +47,6 @@ const FORMATTING: &str = "formatting";
 #[derive(Clone, Debug)]
 pub struct VolumeFiles {
     location: Arc<FilesLocation>,
-    /// Running blocking tasks.
     work: TaskTracker,
     /// Stops copies and scans.
     stop: CancellationToken,
@@ -163,8 +160,8 @@ impl VolumeFiles {
         self.work(file_id, |directory, _| copy::remove(directory)).await
     }
 
-    /// Removes leftovers of interrupted copies and deletions, and moves files that are not in `known`, and ephemeral volumes
-    /// without a node, into `orphaned`. Only in a claimed directory, before any operation.
+    /// Removes leftovers of interrupted copies and deletions, and moves files that are not in `known` into `orphaned`. Only in a claimed
+    /// directory, before any operation.
     pub(crate) async fn sweep(&self, known: Vec<FileId>) -> Result<SweepReport, PathError> {
         let FilesLocation::Persistent { directory, lock } = &*self.location else {
             return Ok(SweepReport::default());
@@ -173,36 +170,37 @@ impl VolumeFiles {
             return Ok(SweepReport::default());
         }
         let directory = directory.clone();
-        self.blocking(move |_| {
-            let mut swept = copy::sweep(&directory, &known)?;
-            swept.orphaned += ephemeral::set_aside_unowned(&directory)?;
-            Ok(swept)
-        })
-        .await
+        self.blocking(move |_| copy::sweep(&directory, &known)).await
     }
 
-    /// The first `limit` allocated extents of the disk, sorted, in whole [`BLOCK`]s, from the first one that ends after the
-    /// start of the block `from`. A volume without file has none.
-    pub(crate) async fn extents(
-        &self,
-        file_id: &FileId,
-        from: u64,
-        limit: usize,
-    ) -> Result<Vec<Extent>, PathError> {
-        if self.is_nowhere() {
+    /// Removes leftovers of interrupted deletions of a node's ephemeral volumes, and returns the names of the others' files. Only for
+    /// the process that has locked the node's devices.
+    pub(crate) async fn sweep_ephemeral(&self, node: &str) -> Result<Vec<String>, PathError> {
+        if !self.is_kept() {
             return Ok(Vec::new());
         }
-        self.work(file_id, move |directory, stop| {
-            let disk = directory.join(DISK);
-            extent::allocated(&disk, from - from % BLOCK, limit, stop).map_err(PathError::of("read", &disk))
+        let folder = self.directory()?.join(EPHEMERAL).join(file_name(node));
+        self.blocking(move |_| {
+            let mut names = Vec::new();
+            for path in paths_in(&folder)? {
+                if copy::is_unfinished(&path) {
+                    copy::remove_all(&path)?;
+                    continue;
+                }
+                let name = path.file_name().and_then(|name| name.to_str());
+                let name = name.filter(|name| !name.starts_with(UNFINISHED));
+                names.extend(name.map(str::to_owned));
+            }
+            Ok(names)
         })
         .await
     }
 
-    /// The extents in which `target` differs from `base`, in the form of `VolumeFiles::extents`.
-    pub(crate) async fn delta(
+    /// The first `limit` extents of the disk that are allocated, or that differ from those of `base`: sorted, in whole [`BLOCK`]s, from the
+    /// first one that ends after the start of the block `from`. A volume without file has none.
+    pub(crate) async fn extents(
         &self,
-        base: &FileId,
+        base: Option<&FileId>,
         target: &FileId,
         from: u64,
         limit: usize,
@@ -210,11 +208,14 @@ impl VolumeFiles {
         if self.is_nowhere() {
             return Ok(Vec::new());
         }
-        let base = self.path(base)?;
-        self.work(target, move |target, stop| {
-            let (base, target) = (base.join(DISK), target.join(DISK));
-            extent::changed(&base, &target, from - from % BLOCK, limit, stop)
-                .map_err(PathError::of("compare", &target))
+        let base = base.map(|base| self.disk(base)).transpose()?;
+        self.work(target, move |directory, stop| {
+            let (disk, from) = (directory.join(DISK), from - from % BLOCK);
+            let found = match base {
+                None => extent::allocated(&disk, from, limit, stop),
+                Some(base) => extent::changed(&base, &disk, from, limit, stop),
+            };
+            found.map_err(PathError::of("read", &disk))
         })
         .await
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use csi_mock_driver::admin_api::client::{CallEvent, Calls, Client, Error};
+use csi_mock_driver::admin_api::query::{AttachmentQuery, VolumeQuery};
 use csi_mock_driver::admin_api::resource::{
     Attach, Expectation, ExpectationStatus, Expected, ExpectedCount, HealthIssue, NodeChange, NodeNew,
     StorageHealthIssue, VolumeChange, VolumeNew,
@@ -59,7 +60,10 @@ async fn array_state_reflects_csi_calls() {
     let node = client.node("node-2").await.unwrap();
     assert_eq!((node.attached, node.volumes), (1, vec!["vol-1".to_owned()]));
     let held = client
-        .attachments(&[("node", "node-2".to_owned())])
+        .attachments(&AttachmentQuery {
+            node: Some("node-2".to_owned()),
+            ..AttachmentQuery::default()
+        })
         .await
         .unwrap();
     assert_eq!(held.items, volume.attachments);
@@ -86,8 +90,11 @@ async fn list_pages_together_are_complete() {
     let (_server, client) = Server::start_administered(|_, settings| settings.initial_volumes = 25).await;
     let (mut ids, mut after) = (Vec::new(), None::<String>);
     loop {
-        let mut query = vec![("limit", "10".to_owned())];
-        query.extend(after.map(|after| ("after", after)));
+        let query = VolumeQuery {
+            limit: Some(10),
+            after,
+            ..VolumeQuery::default()
+        };
         let page = client.volumes(&query).await.unwrap();
         assert_eq!(page.matched, 25);
         ids.extend(page.items.into_iter().map(|volume| volume.id));
@@ -96,7 +103,7 @@ async fn list_pages_together_are_complete() {
             break;
         }
     }
-    let whole = client.volumes(&[]).await.unwrap();
+    let whole = client.volumes(&Default::default()).await.unwrap();
     assert_eq!(
         ids,
         whole
@@ -105,7 +112,11 @@ async fn list_pages_together_are_complete() {
             .map(|volume| volume.id.clone())
             .collect::<Vec<_>>()
     );
-    let found = client.volumes(&[("search", "vol-2".to_owned())]).await.unwrap();
+    let query = VolumeQuery {
+        search: Some("vol-2".to_owned()),
+        ..VolumeQuery::default()
+    };
+    let found = client.volumes(&query).await.unwrap();
     assert_eq!(found.matched, 6, "vol-2 and vol-20 to vol-24");
 }
 
@@ -130,7 +141,7 @@ async fn attachments_pools_and_unhealthy_nodes_are_in_natural_order() {
         client.create_volume(&new).await.unwrap();
     }
     // Their ids are random.
-    let volumes = client.volumes(&[]).await.unwrap().items;
+    let volumes = client.volumes(&Default::default()).await.unwrap().items;
     let volumes: Vec<_> = volumes.into_iter().map(|volume| volume.id).collect();
     let attach = Attach {
         access_mode: Some("MULTI_NODE_MULTI_WRITER".to_owned()),
@@ -169,8 +180,11 @@ async fn attachments_pools_and_unhealthy_nodes_are_in_natural_order() {
 
     let (mut listed, mut after) = (Vec::new(), None::<String>);
     loop {
-        let mut query = vec![("limit", "2".to_owned())];
-        query.extend(after.map(|after| ("after", after)));
+        let query = AttachmentQuery {
+            limit: Some(2),
+            after,
+            ..AttachmentQuery::default()
+        };
         let page = client.attachments(&query).await.unwrap();
         listed.extend(page.items.into_iter().map(|held| (held.volume, held.node)));
         after = page.next;
@@ -181,7 +195,10 @@ async fn attachments_pools_and_unhealthy_nodes_are_in_natural_order() {
     let on = |volume: &String| sorted.map(|node| (volume.clone(), node.to_owned()));
     assert_eq!(listed, volumes.iter().flat_map(on).collect::<Vec<_>>());
     let behind = client
-        .attachments(&[("after", volumes[0].clone())])
+        .attachments(&AttachmentQuery {
+            after: Some(volumes[0].clone()),
+            ..AttachmentQuery::default()
+        })
         .await
         .unwrap();
     assert_eq!(
@@ -930,12 +947,12 @@ async fn metrics_count_calls_faults_and_objects() {
     csi.delete_volume(request).await.unwrap_err();
     let text = client.text("/metrics").await.unwrap();
     for line in [
-        "csi_mock_calls_total{method=\"ControllerPublishVolume\",code=\"OK\"} 1",
-        "csi_mock_calls_total{method=\"ControllerPublishVolume\",code=\"NOT_FOUND\"} 1",
+        "csi_mock_calls_total{code=\"OK\",method=\"ControllerPublishVolume\"} 1",
+        "csi_mock_calls_total{code=\"NOT_FOUND\",method=\"ControllerPublishVolume\"} 1",
         "csi_mock_node_attachments{node=\"node-1\"} 1",
         "csi_mock_node_attachments{node=\"node-0\"} 0",
-        "csi_mock_faults_injected_total{rule=\"odd \\\"name\\\"\",method=\"DeleteVolume\",code=\"INTERNAL\"} 1",
-        "csi_mock_call_duration_seconds_bucket{method=\"DeleteVolume\",code=\"INTERNAL\",le=\"+Inf\"} 1",
+        "csi_mock_faults_injected_total{code=\"INTERNAL\",method=\"DeleteVolume\",rule=\"odd \\\"name\\\"\"} 1",
+        "csi_mock_call_duration_seconds_bucket{code=\"INTERNAL\",method=\"DeleteVolume\",le=\"+Inf\"} 1",
         "csi_mock_volumes 5",
     ] {
         assert!(text.lines().any(|other| other == line), "{line}\n{text}");
@@ -970,9 +987,9 @@ async fn proxy_refuses_requests_for_the_array() {
     })
     .await;
     for (status, code, message, _) in [
-        refusal(client.volumes(&[]).await),
+        refusal(client.volumes(&Default::default()).await),
         refusal(client.detach("vol-0", "node-0").await),
-        refusal(client.nodes(&[]).await),
+        refusal(client.nodes(&Default::default()).await),
     ] {
         assert_eq!(
             (status, code.as_str()),
@@ -1011,4 +1028,30 @@ async fn rule_with_an_id_of_a_scenario_is_refused() {
         "{message}"
     );
     assert_eq!(client.faults().await.unwrap().rules, rules, "nothing has changed");
+}
+
+/// The device of a volume that was attached under the former id.
+#[tokio::test]
+async fn detach_under_a_former_node_id_removes_the_device() {
+    let (server, client) = Server::start_administered(|directory, settings| {
+        settings.initial_volumes = 1;
+        settings.node_id = Some("node-0".to_owned());
+        settings.node.device_dir = Some(directory.join("links"));
+    })
+    .await;
+    let mut csi = server.controller().await;
+    let links = || std::fs::read_dir(server.path("links")).unwrap().count();
+    csi.controller_publish_volume(mk_publish("vol-0", "node-0"))
+        .await
+        .unwrap();
+    assert_eq!(links(), 1);
+    let change = NodeChange {
+        id: Some("node-new".to_owned()),
+        ..Default::default()
+    };
+    client.change_node("node-0", &change).await.unwrap();
+    csi.controller_unpublish_volume(mk_unpublish("vol-0", "node-0"))
+        .await
+        .unwrap();
+    assert_eq!(links(), 0);
 }

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use csi_mock_driver::admin_api::client::{Calls, Client};
+use csi_mock_driver::admin_api::query::ResetQuery;
 use csi_proto::v1;
+use csi_proto::v1::node_client::NodeClient;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::net::UnixStream;
@@ -66,7 +68,7 @@ async fn driver_starts_from_an_exported_fixture_in_place_of_its_state() {
         .controller_publish_volume(mk_publish("vol-2", "node-2"))
         .await
         .unwrap();
-    admin.reset().await.unwrap();
+    admin.reset(&ResetQuery::default()).await.unwrap();
     assert_eq!(
         attached(&program).await,
         expected,
@@ -178,7 +180,7 @@ async fn reset_returns_to_the_state_after_the_start() {
         .await
         .unwrap();
 
-    admin.reset().await.unwrap();
+    admin.reset(&ResetQuery::default()).await.unwrap();
     hanging.join_next().await.unwrap().unwrap().ok();
     let rules = admin.faults().await.unwrap().rules;
     let ids: Vec<_> = rules
@@ -220,7 +222,7 @@ async fn reset_opens_a_socket_that_a_rule_has_removed() {
         tokio::time::timeout(DEADLINE, changed).await.unwrap();
     };
     until(false).await;
-    admin.reset().await.unwrap();
+    admin.reset(&ResetQuery::default()).await.unwrap();
     until(true).await;
     server.identity().await.probe(probe()).await.unwrap();
 }
@@ -287,4 +289,127 @@ async fn ready_file_names_the_sockets_of_a_driver_that_listens() {
     program.signal(Signal::TERM);
     assert!(program.ended().await.success());
     assert!(!path("ready.json").exists(), "a driver that ends is not ready");
+}
+
+#[tokio::test]
+async fn volume_of_the_fixture_can_be_staged_after_a_reset() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = ["--node-id=node-0", "--devices=emulated"];
+    let (mut program, admin) = start(directory.path(), &node).await;
+    let attach = || mk_publish("vol-0", "node-0");
+    let mut controller = program.controller().await;
+    controller.controller_publish_volume(attach()).await.unwrap();
+    let fixture = directory.path().join("fixture.json");
+    fs::write(&fixture, admin.export().await.unwrap().to_string()).unwrap();
+    program.signal(Signal::KILL);
+    program.ended().await;
+
+    let flag = format!("--fixture={}", fixture.display());
+    let (program, admin) = start(directory.path(), &[node[0], node[1], &flag]).await;
+    admin.reset(&ResetQuery::default()).await.unwrap();
+    let mut controller = program.controller().await;
+    let attached = controller.controller_publish_volume(attach()).await.unwrap();
+    let staging = directory.path().join("staging");
+    fs::create_dir(&staging).unwrap();
+    let request = v1::NodeStageVolumeRequest {
+        volume_id: "vol-0".to_owned(),
+        publish_context: attached.into_inner().publish_context,
+        staging_target_path: staging.display().to_string(),
+        volume_capability: attach().volume_capability,
+        ..Default::default()
+    };
+    let mut node = NodeClient::new(program.channel().await);
+    node.node_stage_volume(request).await.unwrap();
+}
+
+/// A test that failed leaves its volumes published.
+#[tokio::test]
+async fn forced_reset_unpublishes_what_the_node_uses() {
+    let directory = tempfile::tempdir().unwrap();
+    let (program, admin) = start(directory.path(), &["--node-id=node-0", "--devices=emulated"]).await;
+    let attach = mk_publish("vol-0", "node-0");
+    let mut controller = program.controller().await;
+    let attached = controller
+        .controller_publish_volume(attach.clone())
+        .await
+        .unwrap();
+    let (staging, target) = (directory.path().join("staging"), directory.path().join("target"));
+    fs::create_dir(&staging).unwrap();
+    let stage = v1::NodeStageVolumeRequest {
+        volume_id: "vol-0".to_owned(),
+        publish_context: attached.into_inner().publish_context,
+        staging_target_path: staging.display().to_string(),
+        volume_capability: attach.volume_capability,
+        ..Default::default()
+    };
+    let publish = v1::NodePublishVolumeRequest {
+        volume_id: stage.volume_id.clone(),
+        publish_context: stage.publish_context.clone(),
+        staging_target_path: stage.staging_target_path.clone(),
+        target_path: target.display().to_string(),
+        volume_capability: stage.volume_capability.clone(),
+        ..Default::default()
+    };
+    let mut node = NodeClient::new(program.channel().await);
+    node.node_stage_volume(stage).await.unwrap();
+    node.node_publish_volume(publish).await.unwrap();
+    let refused = admin.reset(&ResetQuery::default()).await.unwrap_err();
+    assert!(refused.to_string().contains("vol-0"), "{refused}");
+    admin.reset(&ResetQuery { force: Some(true) }).await.unwrap();
+    assert!(fs::symlink_metadata(&target).is_err());
+    admin.reset(&ResetQuery::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn driver_stops_when_stdin_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("csi.sock");
+    let mut driver = command(&socket);
+    let (reader, writer) = std::io::pipe().unwrap();
+    driver.arg("--stop-on-stdin-eof").stdin(reader);
+    let mut program = Program::run(driver, &socket).await;
+    published(&mut program.controller().await).await;
+    drop(writer);
+    assert!(program.ended().await.success());
+}
+
+#[tokio::test]
+async fn fixture_that_no_requests_could_create_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let (program, admin) = start(directory.path(), &[]).await;
+    let volume = |id: &str, bytes: u64, attachments: Value| json!({"spec": {"id": id, "capacity_bytes": bytes, "pool": "pool-0"}, "attachments": attachments});
+    let none = || json!({});
+    let exported = {
+        let mut client = program.controller().await;
+        client
+            .controller_publish_volume(mk_publish("vol-0", "node-0"))
+            .await
+            .unwrap();
+        admin.export().await.unwrap()
+    };
+    let attachment = exported["volumes"][0]["attachments"]["node-0"].clone();
+    // (volumes, parts of the error)
+    let table = [
+        (vec![volume("", 1, none())], "volumes: an id is empty"),
+        (vec![volume(&"x".repeat(300), 1, none())], "longer than 128 bytes"),
+        (vec![volume("a", 0, none())], "volumes: \"a\" has no bytes"),
+        (
+            vec![volume("a", 1, none()), volume("a", 1, none())],
+            "is there twice: remove one",
+        ),
+        (
+            vec![volume("a", 1, json!({"elsewhere": attachment}))],
+            "\"elsewhere\", which is no node",
+        ),
+    ];
+    for (volumes, part) in table {
+        let refused = admin
+            .import(&json!({ "volumes": volumes }))
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(refused.contains(part), "{part}: {refused}");
+    }
+    assert_eq!(attached(&program).await.len(), 3, "nothing has changed");
+    admin.import(&exported).await.unwrap();
 }

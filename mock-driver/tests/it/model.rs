@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use csi_mock_driver::array::{
-    Access, AccessMode, Array, Capability, Change, CreateVolumeParams, Done, Error, PublishParams, Settings,
+    Access, AccessMode, Array, Capability, CreateVolumeParams, Done, Error, PublishParams, Row, Settings,
     SizeRange, SizeRule,
 };
 use proptest::prelude::*;
@@ -224,8 +224,8 @@ fn may_be_held_together(holds: &[&PublishParams]) -> bool {
     quiet_is_kept && one_is_kept
 }
 
-fn run(array: &mut Array, op: &Op, ids: &[String]) -> Result<(Option<String>, Option<Change>), Error> {
-    let nothing = |done: Done<()>| (None, done.change);
+fn run(array: &mut Array, op: &Op, ids: &[String]) -> Result<(Option<String>, Vec<Row>), Error> {
+    let nothing = |done: Done<()>| (None, done.rows);
     match op {
         Op::Create {
             name,
@@ -248,12 +248,12 @@ fn run(array: &mut Array, op: &Op, ids: &[String]) -> Result<(Option<String>, Op
             };
             array
                 .create_volume(&wanted)
-                .map(|done| (Some(done.reply.id.to_string()), done.change))
+                .map(|done| (Some(done.reply.id.to_string()), done.rows))
         }
         Op::Delete { volume } => array.delete_volume(&ids[*volume]).map(nothing),
         Op::Publish { volume, node, hold } => array
             .publish(&ids[*volume], node, hold)
-            .map(|done| (Some(format!("{:?}", done.reply)), done.change)),
+            .map(|done| (Some(format!("{:?}", done.reply)), done.rows)),
         Op::Unpublish { volume, node } => array.unpublish(&ids[*volume], *node).map(nothing),
     }
 }
@@ -385,7 +385,7 @@ proptest! {
                 holders: BTreeMap::new(),
             });
         }
-        let mut changes = Vec::new();
+        let mut rows = Vec::new();
         for op in ops {
             let op = aimed(op, ids.len());
             let expected = model.expected(&op, &ids);
@@ -394,14 +394,14 @@ proptest! {
 
             match &outcome {
                 Ok((reply, change)) => {
-                    changes.extend(change.clone());
+                    rows.extend(change.clone());
                     let created = reply.clone().filter(|_| matches!(op, Op::Create { .. }));
                     if let Some(id) = created.clone().filter(|id| !ids.contains(id)) {
                         ids.push(id);
                     }
                     model.apply(&op, &ids, created);
                     let again = run(&mut array, &op, &ids);
-                    prop_assert_eq!(again, Ok((reply.clone(), None)), "repeated: {:?}", op);
+                    prop_assert_eq!(again, Ok((reply.clone(), Vec::new())), "repeated: {:?}", op);
                 }
                 Err(error) => {
                     let again = run(&mut array, &op, &ids);
@@ -417,8 +417,8 @@ proptest! {
         }
 
         let mut replayed = Array::from_image(settings(), beginning);
-        for change in changes {
-            let text = serde_json::to_string(&change).unwrap();
+        for row in rows {
+            let text = serde_json::to_string(&row).unwrap();
             replayed.apply(serde_json::from_str(&text).unwrap());
         }
         prop_assert_eq!(replayed.image(), array.image());

@@ -355,3 +355,61 @@ fn replay_without_a_journal_says_how_it_is_used() {
         assert!(!ended.status.success() && text.contains("--journal"), "{text}");
     }
 }
+
+/// The recorded snapshots of a volume by their names.
+fn mk_snapshot_lines(names: &[&str]) -> Vec<String> {
+    let line = |(number, name): (u64, &&str)| {
+        let snapshot = json!({"snapshot_id": format!("id-of-{name}"), "source_volume_id": "vol-0"});
+        let request = json!({"source_volume_id": "vol-0", "name": name});
+        let reply = json!({ "snapshot": snapshot });
+        mk_line(number, "Controller/CreateSnapshot", request, Some(reply))
+    };
+    (1..).zip(names).map(line).collect()
+}
+
+async fn snapshot(program: &Program, name: &str) -> Result<String, Code> {
+    let request = v1::CreateSnapshotRequest {
+        source_volume_id: "vol-0".to_owned(),
+        name: name.to_owned(),
+        ..Default::default()
+    };
+    let reply = program.controller().await.create_snapshot(request).await;
+    reply
+        .map(|reply| reply.into_inner().snapshot.unwrap().snapshot_id)
+        .map_err(|status| status.code())
+}
+
+#[tokio::test]
+async fn snapshots_of_a_volume_are_replayed_by_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = directory.path().join("journal");
+    fs::write(&journal, mk_snapshot_lines(&["a", "b"]).concat()).unwrap();
+    let program = replay(directory.path(), &journal).await;
+    assert_eq!(snapshot(&program, "b").await, Ok("id-of-b".to_owned()));
+    assert_eq!(snapshot(&program, "c").await, Err(Code::FailedPrecondition));
+    assert_eq!(snapshot(&program, "a").await, Ok("id-of-a".to_owned()));
+}
+
+#[tokio::test]
+async fn rotated_journal_is_replayed_from_its_begin() {
+    let directory = tempfile::tempdir().unwrap();
+    let (journal, before) = (
+        directory.path().join("journal"),
+        directory.path().join("journal.1"),
+    );
+    let lines = mk_snapshot_lines(&["a", "b", "c"]);
+    fs::write(&before, &lines[0]).unwrap();
+    fs::write(&journal, lines[1..].concat()).unwrap();
+    let program = replay(directory.path(), &journal).await;
+    for name in ["a", "b", "c"] {
+        assert_eq!(snapshot(&program, name).await, Ok(format!("id-of-{name}")));
+    }
+    drop(program);
+    // The file with the first call was replaced by a later one.
+    fs::write(&before, &lines[1]).unwrap();
+    fs::write(&journal, &lines[2]).unwrap();
+    let words = ["csi-mock-driver", "replay", "--journal"].map(OsString::from);
+    let words = [&words[..], &[journal.into_os_string()]].concat();
+    let refused = command_line(&words).unwrap_err().to_string();
+    assert!(refused.contains("--journal-max-size"), "{refused}");
+}

@@ -48,25 +48,34 @@ class Client:
     def __init__(self, admin_endpoint: str):
         self.admin_endpoint = admin_endpoint
 
-    def reset(self) -> None:
-        """Returns to the state after the start: array, rules, scenarios, capabilities and journal."""
-        self._request("POST", "/reset")
+    def reset(self, force: bool = False) -> None:
+        """Returns to the state after the start: array, rules, scenarios, capabilities and journal. It is refused while the driver's
+        own node uses a volume; with force, such volumes are unpublished and unstaged first."""
+        self._request("POST", "/reset" + ("?force=true" if force else ""))
 
     def add_rule(self, rule: Dict[str, Any]) -> None:
         """Adds or replaces a fault rule, with the fields of the fault file."""
         self._request("POST", "/faults", rule)
 
     def add_backend_fault(self, fault: Dict[str, Any]) -> None:
-        """Adds or replaces a backend fault."""
+        """Adds or replaces a backend fault, until remove_backend_fault or a reset."""
         self._request("POST", "/backend-faults", fault)
+
+    def remove_backend_fault(self, fault: str) -> None:
+        """Removes a backend fault."""
+        self._request("DELETE", f"/backend-faults/{quote(fault, safe='')}")
 
     def remove_rule(self, rule: str) -> None:
         """Removes a fault rule and releases the calls that it blocks."""
         self._request("DELETE", f"/faults/{quote(rule, safe='')}")
 
     def start_scenario(self, name: str) -> None:
-        """Starts a built-in scenario."""
+        """Starts a built-in scenario, until stop_scenario or a reset."""
         self._request("PUT", f"/scenarios/{quote(name, safe='')}", {"enabled": True})
+
+    def stop_scenario(self, name: str) -> None:
+        """Removes the rules and backend faults of a scenario."""
+        self._request("PUT", f"/scenarios/{quote(name, safe='')}", {"enabled": False})
 
     def export(self) -> Dict[str, Any]:
         """The state of the array."""
@@ -74,15 +83,17 @@ class Client:
 
     def import_fixture(self, fixture: Dict[str, Any]) -> None:
         """Replaces the state of the array."""
+        if not isinstance(fixture, dict):
+            raise TypeError(f"fixture: must be a dict, as export() returns it, is {fixture!r}")
         self._request("PUT", "/fixture", fixture)
 
     def journal(self, **query: Any) -> List[Dict[str, Any]]:
         """At most 1000 finished calls; the query has the parameters of GET /api/v1/journal, such as method and code."""
-        return self._request("GET", "/journal?" + urlencode({"limit": 1000, **query}))["items"]
+        return self._request("GET", "/journal?" + _encoded({"limit": 1000, **query}))["items"]
 
     def wait(self, **query: Any) -> List[Dict[str, Any]]:
         """Waits until there are calls; the query has the parameters of GET /api/v1/journal/wait."""
-        return self._request("GET", "/journal/wait?" + urlencode(query))
+        return self._request("GET", "/journal/wait?" + _encoded(query))
 
     def assert_calls(self, *expected: Union[str, Dict[str, Any]], **more: Any) -> None:
         """Compares the calls with those expected: "METHOD", "METHOD=CODE", or a dict with method, code, volume, node and request;
@@ -127,6 +138,12 @@ class Client:
         return json.loads(reply) if reply else None
 
 
+def _encoded(query: Dict[str, Any]) -> str:
+    """A query in which truth values are those of JSON, and parameters that are None are left out."""
+    texts = {key: str(value).lower() if isinstance(value, bool) else value for key, value in query.items()}
+    return urlencode({key: value for key, value in texts.items() if value is not None})
+
+
 class Driver(Client):
     """A driver in a process of its own, until `stop` or the end of the `with` block."""
 
@@ -139,9 +156,11 @@ class Driver(Client):
             f"--endpoint=unix://{self._directory}/csi.sock",
             f"--admin-endpoint=unix://{self._directory}/admin.sock",
             f"--ready-file={ready}",
+            # The driver ends with the test's process, also if that is killed.
+            "--stop-on-stdin-eof",
         ]
         try:
-            self._process = subprocess.Popen([program, *own, *flags])
+            self._process = subprocess.Popen([program, *own, *flags], stdin=subprocess.PIPE)
         except OSError as error:
             shutil.rmtree(self._directory)
             raise RuntimeError(f"cannot start {program}: {error}; build it, and set {BINARY_VARIABLE}") from error
@@ -163,6 +182,8 @@ class Driver(Client):
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._process.stdin:
+            self._process.stdin.close()
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def __enter__(self) -> "Driver":

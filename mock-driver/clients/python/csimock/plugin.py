@@ -14,7 +14,8 @@ def _csi_mock_driver(request):
 @pytest.fixture
 def csi_mock(_csi_mock_driver):
     """A driver in the state after its start. Tests share its process."""
-    _csi_mock_driver.reset()
+    # Also after a test that left a volume published.
+    _csi_mock_driver.reset(force=True)
     return _csi_mock_driver
 
 

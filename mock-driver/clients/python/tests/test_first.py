@@ -49,3 +49,27 @@ def test_readme_has_a_test_that_runs():
     readme = (Path(__file__).parents[1] / "README.md").read_text()
     example = readme.split("```python\n")[1].split("```")[0]
     assert example in Path(__file__).read_text()
+
+
+def test_truth_values_in_queries_are_those_of_json(csi_mock):
+    probe(csi_mock)
+    assert [call["method"] for call in csi_mock.journal(newest=True, code=None)] == ["Probe"]
+    with pytest.raises(csimock.Refused, match="no 1 such calls"):
+        csi_mock.wait(running=True, timeout="0s")
+
+
+def test_what_asserts_or_imports_nothing_is_refused(csi_mock):
+    for nothing in (csi_mock.assert_calls, csi_mock.assert_never):
+        with pytest.raises(csimock.Refused, match="nothing is asserted"):
+            nothing()
+    with pytest.raises(TypeError, match="fixture: must be a dict"):
+        csi_mock.import_fixture(None)
+
+
+def test_backend_faults_and_scenarios_can_be_removed(csi_mock):
+    csi_mock.add_backend_fault({"id": "x", "type": "node-limit", "limit": 1})
+    csi_mock.remove_backend_fault("x")
+    with pytest.raises(csimock.Refused):
+        csi_mock.remove_backend_fault("x")
+    csi_mock.start_scenario("attach-uncertain")
+    csi_mock.stop_scenario("attach-uncertain")

@@ -82,7 +82,11 @@ export function faultForm(added) {
   const add = make("button", { class: "main" }, "Add");
   const form = make("form", { class: "fault", "aria-labelledby": "fault-title", noValidate: true, onsubmit: async (event) => {
     event.preventDefault();
-    if (await change("POST", "/scripts", yaml.value, "Added")) { inputs.id.value = ""; typed = false; added(); }
+    const sent = yaml.value;
+    if (!await change("POST", "/scripts", sent, "Added")) return;
+    // What was typed meanwhile is for the next fault.
+    if (yaml.value === sent) { inputs.id.value = ""; write(); }
+    added();
   } }, make("h2", { id: "fault-title" }, "Add a fault"), first, second, sentence,
   field("As in a fault file; changes of the fields above write it again", yaml), make("div", { class: "bar" }, add, verdict));
 

@@ -1,41 +1,17 @@
 //! Attachments.
 
-use axum::extract::State;
 use csi_proto::v1::{ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest};
-use http::StatusCode;
-use serde::Deserialize;
-use utoipa::IntoParams;
 
 use super::volume;
 use crate::admin::page::page;
 use crate::admin::problem::Refusal;
-use crate::admin::request::{Deleted, Json, Path, Query, Reply};
+use crate::admin::request::Reply;
 use crate::admin::state::Admin;
-use crate::admin_api::resource::{Attach, Attachment, Page, Problem};
+use crate::admin_api::query::AttachmentQuery;
+use crate::admin_api::resource::{Attach, Attachment, Page};
 use crate::array::{Array, Named};
 
-/// Filter of attachments.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct AttachmentQuery {
-    /// Those of this volume, by its id or name.
-    volume: Option<String>,
-    /// Attachments to this node.
-    node: Option<String>,
-    /// Continue after this value of `next`, or after this volume id.
-    after: Option<String>,
-    /// Maximum number of items, 1 to 1000. Default: 100.
-    limit: Option<usize>,
-}
-
-/// Lists attachments, sorted by volume and node.
-#[utoipa::path(get, path = "/attachments", tag = "attachments", params(AttachmentQuery),
-    responses((status = 200, body = Page<Attachment>), (status = "default", body = Problem)))]
-pub(super) async fn list(
-    State(admin): State<Admin>,
-    Query(query): Query<AttachmentQuery>,
-) -> Reply<Page<Attachment>> {
+pub(super) async fn list(admin: &Admin, query: AttachmentQuery) -> Reply<Page<Attachment>> {
     let wanted = match &query.volume {
         Some(volume) => Some(admin.id_of(Named::Volume, volume).await?),
         None => None,
@@ -61,44 +37,28 @@ pub(super) async fn list(
     admin.read(list).await
 }
 
-/// Attaches a volume out of band. The array enforces attach limits, access modes and registered nodes.
-#[utoipa::path(put, path = "/attachments/{volume}/{node}", tag = "attachments",
-    params(("volume" = String, Path, description = "The volume's id or name."), ("node" = String, Path, description = "The node's id.")),
-    request_body = Attach, responses((status = 200, body = Attachment), (status = "default", body = Problem)))]
-pub(super) async fn attach(
-    State(admin): State<Admin>,
-    Path((volume, node)): Path<(String, String)>,
-    Json(attach): Json<Attach>,
-) -> Reply<Attachment> {
-    let volume = admin.id_of(Named::Volume, &volume).await?;
+pub(super) async fn attach(admin: &Admin, volume: &str, node: &str, attach: Attach) -> Reply<Attachment> {
+    let volume = admin.id_of(Named::Volume, volume).await?;
     let request = ControllerPublishVolumeRequest {
         volume_id: volume.clone(),
-        node_id: node.clone(),
+        node_id: node.to_owned(),
         volume_capability: Some(volume::capability(attach.block, attach.access_mode.as_deref())?),
         readonly: attach.readonly,
         ..ControllerPublishVolumeRequest::default()
     };
     admin.perform(request).await?;
-    find(&admin, &volume, &node).await
+    find(admin, &volume, node).await
 }
 
-/// Detaches a volume out of band: the attacher does not see it.
-#[utoipa::path(delete, path = "/attachments/{volume}/{node}", tag = "attachments",
-    params(("volume" = String, Path, description = "The volume's id or name."), ("node" = String, Path, description = "The node's id.")),
-    responses((status = 204), (status = "default", body = Problem)))]
-pub(super) async fn detach(
-    State(admin): State<Admin>,
-    Path((volume, node)): Path<(String, String)>,
-) -> Deleted {
-    let volume = admin.id_of(Named::Volume, &volume).await?;
-    find(&admin, &volume, &node).await?;
+pub(super) async fn detach(admin: &Admin, volume: &str, node: &str) -> Reply<()> {
+    let volume_id = admin.id_of(Named::Volume, volume).await?;
+    find(admin, &volume_id, node).await?;
     let request = ControllerUnpublishVolumeRequest {
-        volume_id: volume,
-        node_id: node,
+        volume_id,
+        node_id: node.to_owned(),
         ..ControllerUnpublishVolumeRequest::default()
     };
-    admin.perform(request).await?;
-    Ok(StatusCode::NO_CONTENT)
+    admin.perform(request).await.map(drop)
 }
 
 async fn find(admin: &Admin, id: &str, node: &str) -> Reply<Attachment> {
@@ -106,7 +66,6 @@ async fn find(admin: &Admin, id: &str, node: &str) -> Reply<Attachment> {
         let held = array.volume(id)?;
         Ok(volume::attachments(held).find(|attachment| attachment.node == node))
     };
-    let Json(found) = admin.read(find).await?;
-    let found = found.ok_or_else(|| Refusal::not_found("attachment", &format!("{id} on {node}")));
-    found.map(Json)
+    let found = admin.read(find).await?;
+    found.ok_or_else(|| Refusal::not_found("attachment", &format!("{id} on {node}")))
 }

@@ -1,117 +1,93 @@
 //! Fault rules.
 
-use axum::extract::State;
-use http::StatusCode;
 use serde_json::Value;
 use tonic::Code;
 
 use crate::admin::problem::Refusal;
-use crate::admin::request::{Created, Deleted, Json, Path, Reply};
+use crate::admin::request::Reply;
 use crate::admin::state::Admin;
-use crate::admin_api::resource::{FaultChange, FaultRule, Faults, Problem, Released};
+use crate::admin_api::query::FileQuery;
+use crate::admin_api::resource::{FaultChange, FaultRule, Faults, Released};
 use crate::fault::response::replace_texts;
 use crate::fault::{Origin, Rule, RuleConflict, RuleError, RuleKind};
 use crate::rpc::validate::TOKENS;
 
-/// Lists rules in evaluation order, with their counters.
-#[utoipa::path(get, path = "/faults", tag = "faults", responses((status = 200, body = Faults), (status = "default", body = Problem)))]
-pub(super) async fn list(State(admin): State<Admin>) -> Json<Faults> {
+pub(super) async fn list(admin: &Admin) -> Reply<Faults> {
     let faults = &admin.driver.faults;
-    Json(Faults {
+    let reports = faults.reports(RuleKind::Rule).into_iter();
+    Ok(Faults {
         seed: faults.seed.0,
         state: faults.state().to_string(),
-        rules: faults
-            .reports(RuleKind::Rule)
-            .into_iter()
-            .map(|report| shown(&admin, report))
-            .collect(),
+        rules: reports.map(|report| shown(admin, report)).collect(),
     })
 }
 
-/// Creates or replaces a rule; a new one precedes the rules of file and scenario. ALREADY_EXISTS if the id belongs
-/// to one of those.
-#[utoipa::path(post, path = "/faults", tag = "faults",
-    request_body(content = Object, description = "A rule, written as in the fault file but in JSON."),
-    responses((status = 201, body = FaultRule), (status = "default", body = Problem)))]
-pub(super) async fn put(State(admin): State<Admin>, Json(rule): Json<Value>) -> Created<FaultRule> {
+pub(super) async fn put(admin: &Admin, rule: Value) -> Reply<FaultRule> {
     let rule = Rule::from_value(rule).map_err(refused)?;
-    let report = put_one(&admin, rule)?;
-    Ok((StatusCode::CREATED, Json(shown(&admin, report))))
+    put_one(admin, rule).map(|report| shown(admin, report))
 }
 
-/// Deletes all rules that were set at run time. Those of the file and of scenarios stay.
-#[utoipa::path(delete, path = "/faults", tag = "faults", responses((status = 204), (status = "default", body = Problem)))]
-pub(super) async fn clear(State(admin): State<Admin>) -> Deleted {
+pub(super) async fn put_file(admin: &Admin, query: FileQuery, file: Value) -> Reply<Faults> {
+    let rules = Rule::list_from_value(file).map_err(refused)?;
+    if query.dry_run == Some(true) {
+        admin.driver.faults.check(&rules).map_err(taken)?;
+    } else {
+        admin.driver.faults.put_all(rules).map_err(taken)?;
+        admin.touch();
+    }
+    list(admin).await
+}
+
+pub(super) async fn clear(admin: &Admin) -> Reply<()> {
     let cleared = admin.driver.faults.replace(Origin::Admin, Vec::new());
     cleared.map_err(taken)?;
     admin.touch();
-    Ok(StatusCode::NO_CONTENT)
+    Ok(())
 }
 
-/// Deletes a rule of any origin and releases the calls that it blocks.
-#[utoipa::path(delete, path = "/faults/{rule}", tag = "faults", params(("rule" = String, Path, description = "Its id.")),
-    responses((status = 204), (status = "default", body = Problem)))]
-pub(super) async fn remove(State(admin): State<Admin>, Path(rule): Path<String>) -> Deleted {
-    remove_one(&admin, RuleKind::Rule, &rule)
+pub(super) async fn remove(admin: &Admin, rule: &str) -> Reply<()> {
+    remove_one(admin, RuleKind::Rule, rule)
 }
 
-/// Enables or disables a rule. Disabling releases the calls that it blocks.
-#[utoipa::path(patch, path = "/faults/{rule}", tag = "faults", params(("rule" = String, Path, description = "Its id.")),
-    request_body = FaultChange, responses((status = 200, body = FaultRule), (status = "default", body = Problem)))]
-pub(super) async fn switch(
-    State(admin): State<Admin>,
-    Path(rule): Path<String>,
-    Json(change): Json<FaultChange>,
-) -> Reply<FaultRule> {
-    let report = switch_one(&admin, RuleKind::Rule, &rule, change)?;
-    Ok(Json(shown(&admin, report)))
+pub(super) async fn switch(admin: &Admin, rule: &str, change: FaultChange) -> Reply<FaultRule> {
+    switch_one(admin, RuleKind::Rule, rule, change).map(|report| shown(admin, report))
 }
 
-/// Releases the calls that a rule blocks (`action.hang: release`).
-#[utoipa::path(post, path = "/faults/{rule}/release", tag = "faults", params(("rule" = String, Path, description = "Its id.")),
-    responses((status = 200, body = Released), (status = "default", body = Problem)))]
-pub(super) async fn release(State(admin): State<Admin>, Path(rule): Path<String>) -> Reply<Released> {
-    let released = admin.driver.faults.release(Some(&rule));
-    let calls = released.ok_or_else(|| Refusal::not_found(RuleKind::Rule.name(), &rule))?;
+pub(super) async fn release(admin: &Admin, rule: &str) -> Reply<Released> {
+    let released = admin.driver.faults.release(Some(rule));
+    let calls = released.ok_or_else(|| Refusal::not_found(RuleKind::Rule.name(), rule))?;
     admin.touch();
-    Ok(Json(Released { calls }))
+    Ok(Released { calls })
 }
 
-/// Resets counters, state, and whether each rule is enabled.
-#[utoipa::path(post, path = "/faults/reset", tag = "faults", responses((status = 200, body = Faults), (status = "default", body = Problem)))]
-pub(super) async fn reset(State(admin): State<Admin>) -> Json<Faults> {
+pub(super) async fn reset(admin: &Admin) -> Reply<Faults> {
     admin.driver.faults.reset();
     admin.touch();
-    list(State(admin)).await
+    list(admin).await
 }
 
-pub(super) fn put_one(admin: &Admin, rule: Rule) -> Result<FaultRule, Refusal> {
+pub(super) fn put_one(admin: &Admin, rule: Rule) -> Reply<FaultRule> {
     let (kind, id) = (rule.kind, rule.id.clone());
     admin.driver.faults.put(rule).map_err(taken)?;
     admin.touch();
     find(admin, kind, &id)
 }
 
-pub(super) fn switch_one(
-    admin: &Admin,
-    kind: RuleKind,
-    id: &str,
-    change: FaultChange,
-) -> Result<FaultRule, Refusal> {
+pub(super) fn switch_one(admin: &Admin, kind: RuleKind, id: &str, change: FaultChange) -> Reply<FaultRule> {
     admin.driver.faults.set_enabled(kind, id, change.enabled);
     admin.touch();
     find(admin, kind, id)
 }
 
-pub(super) fn remove_one(admin: &Admin, kind: RuleKind, id: &str) -> Deleted {
+pub(super) fn remove_one(admin: &Admin, kind: RuleKind, id: &str) -> Reply<()> {
     if !admin.driver.faults.remove(kind, id) {
         return Err(Refusal::not_found(kind.name(), id));
     }
     admin.touch();
-    Ok(StatusCode::NO_CONTENT)
+    Ok(())
 }
 
-fn find(admin: &Admin, kind: RuleKind, id: &str) -> Result<FaultRule, Refusal> {
+fn find(admin: &Admin, kind: RuleKind, id: &str) -> Reply<FaultRule> {
     let mut reports = admin.driver.faults.reports(kind).into_iter();
     let report = reports.find(|report| report.id == id);
     report.ok_or_else(|| Refusal::not_found(kind.name(), id))
@@ -125,7 +101,7 @@ fn shown(admin: &Admin, mut report: FaultRule) -> FaultRule {
 /// A rule that matches secrets contains them, and metadata may have a token. They are shown as hashes, like those of a call, so that
 /// both can be compared.
 fn hide_secrets(admin: &Admin, rule: &mut Value) {
-    let redact = |secret: &str| match &admin.driver.journal {
+    let mut redact = |secret: &str| match &admin.driver.journal {
         Some(journal) => journal.renderer.redact(secret),
         None => "hidden".to_owned(),
     };
@@ -135,12 +111,12 @@ fn hide_secrets(admin: &Admin, rule: &mut Value) {
         };
         for field in ["secrets", "metadata"] {
             if let Some(value) = part.get_mut(field) {
-                replace_texts(value, &redact);
+                replace_texts(value, &mut redact);
             }
         }
         let parameters = part.get_mut("parameters");
         if let Some(tokens) = parameters.and_then(|parameters| parameters.get_mut(TOKENS)) {
-            replace_texts(tokens, &redact);
+            replace_texts(tokens, &mut redact);
         }
     }
 }
@@ -156,7 +132,6 @@ pub(super) fn taken(error: RuleConflict) -> Refusal {
     }
 }
 
-/// The rule or backend fault is invalid.
 pub(super) fn refused(error: RuleError) -> Refusal {
     match &error {
         RuleError::NotAList { .. } => Refusal::new(Code::InvalidArgument, error.to_string()),
@@ -182,8 +157,8 @@ mod tests {
         let metadata = json!({"authorization": "hush", "x": {"one-of": ["hush", "hush2"], "exists": true}});
         let rule = json!({"id": "x", "match": {"metadata": metadata, "not": {"metadata": {"y": {"regex": "^hush"}}}},
             "action": {"delay": "1s"}});
-        put(State(admin.clone()), Json(rule)).await.unwrap();
-        let listed = serde_json::to_string(&list(State(admin)).await.0).unwrap();
+        put(&admin, rule).await.unwrap();
+        let listed = serde_json::to_string(&list(&admin).await.unwrap()).unwrap();
         assert!(!listed.contains("hush"), "{listed}");
         assert!(
             listed.contains("\"exists\":true") && listed.contains("one-of"),

@@ -1,21 +1,18 @@
 //! Driver information.
 
-use axum::extract::State;
 use tonic::Code;
 
 use crate::admin::problem::Refusal;
-use crate::admin::request::{Json, Reply};
+use crate::admin::request::Reply;
 use crate::admin::state::Admin;
-use crate::admin_api::resource::{Counts, Info, Problem};
+use crate::admin_api::resource::{Counts, Info};
 use crate::error_chain;
 use crate::journal;
 
-/// Driver version and configuration.
-#[utoipa::path(get, path = "/info", tag = "driver", responses((status = 200, body = Info), (status = "default", body = Problem)))]
-pub(super) async fn info(State(admin): State<Admin>) -> Reply<Info> {
+pub(super) async fn info(admin: &Admin) -> Reply<Info> {
     let driver = &admin.driver;
     let array = driver.volume_files.claimed_by();
-    Ok(Json(Info {
+    Ok(Info {
         driver: driver.name.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         node: driver.node.as_ref().map(|node| node.info().id),
@@ -23,12 +20,11 @@ pub(super) async fn info(State(admin): State<Admin>) -> Reply<Info> {
         array: array.map_err(|error| Refusal::new(Code::Internal, error_chain(&error)))?,
         started: journal::text(admin.started),
         latency_seconds: driver.latency.as_secs_f64(),
-        counts: counts(&admin).await?,
-    }))
+        counts: counts(admin).await?,
+    })
 }
 
-/// Object counts.
-pub(in crate::admin) async fn counts(admin: &Admin) -> Result<Counts, Refusal> {
+pub(in crate::admin) async fn counts(admin: &Admin) -> Reply<Counts> {
     let driver = &admin.driver;
     let mut counts = driver
         .store
@@ -56,9 +52,10 @@ pub(in crate::admin) async fn counts(admin: &Admin) -> Result<Counts, Refusal> {
     if let Some(journal) = &driver.journal {
         journal.read(|memory| {
             counts.running = memory.running().len();
-            for (key, stats) in &memory.stats {
-                counts.calls += stats.calls;
-                counts.failed += if key.code == 0 { 0 } else { stats.calls };
+            for ((_, code), times) in &memory.durations {
+                let calls = times.get_sample_count();
+                counts.calls += calls;
+                counts.failed += if *code == "OK" { 0 } else { calls };
             }
         });
     }

@@ -3,19 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::State;
-use http::StatusCode;
-use serde::Deserialize;
 use tokio::time::{self, error::Elapsed};
 use tonic::Code;
-use utoipa::IntoParams;
 
 use self::assertion::Calls;
 use crate::admin::page::limit;
 use crate::admin::problem::Refusal;
-use crate::admin::request::{self, Deleted, Json, Query, Reply};
+use crate::admin::request::{self, Reply};
 use crate::admin::state::Admin;
-use crate::admin_api::resource::{Answer, Call, Expectation, ExpectationResult, Page, Problem};
+use crate::admin_api::query::{JournalQuery, WaitQuery};
+use crate::admin_api::resource::{Answer, Call, Expectation, ExpectationResult, Page};
 use crate::journal::{self, Cursor, Filter, Gap, Journal, Memory, Outcome};
 use crate::rpc::code;
 use crate::rpc::method::{self, Method};
@@ -24,62 +21,7 @@ mod assertion;
 
 const DEFAULT_WAIT: &str = "30s";
 
-/// Filter of finished calls.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct JournalQuery {
-    /// Calls of this method, with or without its service.
-    method: Option<String>,
-    /// Calls with this code, such as `NOT_FOUND`; `!OK` for all errors.
-    code: Option<String>,
-    /// Calls whose volume id, snapshot id or name matches this pattern with `*` and `?`.
-    volume: Option<String>,
-    /// Calls whose node id matches this pattern.
-    node: Option<String>,
-    /// Calls that a fault rule whose id matches this pattern affected.
-    fault: Option<String>,
-    /// Calls with a sequence number above this.
-    after: Option<u64>,
-    /// Calls with a sequence number below this.
-    before: Option<u64>,
-    /// Maximum number of items, 1 to 1000. Default: 100.
-    limit: Option<usize>,
-    /// `true` for the newest first.
-    newest: Option<bool>,
-    /// `false` omits requests and responses.
-    messages: Option<bool>,
-}
-
-/// Filter of calls to wait for.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct WaitQuery {
-    /// Calls of this method, with or without its service.
-    method: Option<String>,
-    /// Calls with this code, such as `NOT_FOUND`; `!OK` for all errors.
-    code: Option<String>,
-    /// Calls whose volume id, snapshot id or name matches this pattern with `*` and `?`.
-    volume: Option<String>,
-    /// Calls whose node id matches this pattern.
-    node: Option<String>,
-    /// Calls that a fault rule whose id matches this pattern affected.
-    fault: Option<String>,
-    /// Calls with a sequence number above this.
-    after: Option<u64>,
-    /// `true` waits for in-flight calls instead of finished ones.
-    running: Option<bool>,
-    /// Number of calls to wait for. Default: 1.
-    count: Option<usize>,
-    /// Timeout, such as `10s`. Default: 30s.
-    timeout: Option<String>,
-}
-
-/// Lists the finished calls in memory, in order of their end.
-#[utoipa::path(get, path = "/journal", tag = "calls", params(JournalQuery),
-    responses((status = 200, body = Page<Call>), (status = "default", body = Problem)))]
-pub(super) async fn list(State(admin): State<Admin>, Query(query): Query<JournalQuery>) -> Reply<Page<Call>> {
+pub(super) async fn list(admin: &Admin, query: JournalQuery) -> Reply<Page<Call>> {
     let journal = admin.journal()?;
     let (volume, node) = (&query.volume, &query.node);
     let wanted = filter([&query.method, &query.code, volume, node, &query.fault])?;
@@ -106,6 +48,15 @@ pub(super) async fn list(State(admin): State<Admin>, Query(query): Query<Journal
             calls.for_each(&mut take);
         }
     });
+    let gap = journal.read(|memory| {
+        let mut cursor = Cursor::after(query.after.unwrap_or(0), memory);
+        cursor.new_calls(memory).for_each(drop);
+        cursor.gap()
+    });
+    // Otherwise a page without calls would say that there were none.
+    if let (0, Some(gap)) = (matched, gap) {
+        return Err(lacking(&gap));
+    }
     let next = left
         .then(|| found.last().map(|(sequence, _)| sequence.to_string()))
         .flatten();
@@ -113,33 +64,22 @@ pub(super) async fn list(State(admin): State<Admin>, Query(query): Query<Journal
     let shown =
         |(sequence, call): &(u64, Arc<journal::Call>)| shown(journal, call, Some(*sequence), messages);
     let items = found.iter().map(shown).collect();
-    Ok(Json(Page { items, matched, next }))
+    Ok(Page { items, matched, next })
 }
 
-/// Clears the journal in memory. Metrics, the journal file and in-flight calls are kept.
-#[utoipa::path(delete, path = "/journal", tag = "calls", responses((status = 204), (status = "default", body = Problem)))]
-pub(super) async fn clear(State(admin): State<Admin>) -> Deleted {
+pub(super) async fn clear(admin: &Admin) -> Reply<()> {
     admin.journal()?.clear();
-    Ok(StatusCode::NO_CONTENT)
+    Ok(())
 }
 
-/// Lists in-flight calls, oldest first, each with the rule that blocks it.
-#[utoipa::path(get, path = "/calls", tag = "calls", responses((status = 200, body = Vec<Call>), (status = "default", body = Problem)))]
-pub(super) async fn running(State(admin): State<Admin>) -> Reply<Vec<Call>> {
+pub(super) async fn running(admin: &Admin) -> Reply<Vec<Call>> {
     let journal = admin.journal()?;
     let calls: Vec<_> = journal.read(|memory| memory.running().cloned().collect());
-    Ok(Json(
-        calls
-            .iter()
-            .map(|call| shown(journal, call, None, true))
-            .collect(),
-    ))
+    let calls = calls.iter();
+    Ok(calls.map(|call| shown(journal, call, None, true)).collect())
 }
 
-/// Waits for calls: returns 200 with them, 504 on timeout, or 409 if they may be among calls that the journal has dropped.
-#[utoipa::path(get, path = "/journal/wait", tag = "calls", params(WaitQuery),
-    responses((status = 200, body = Vec<Call>), (status = "default", body = Problem)))]
-pub(super) async fn wait(State(admin): State<Admin>, Query(query): Query<WaitQuery>) -> Reply<Vec<Call>> {
+pub(super) async fn wait(admin: &Admin, query: WaitQuery) -> Reply<Vec<Call>> {
     let journal = admin.journal()?;
     let (volume, node) = (&query.volume, &query.node);
     let wanted = filter([&query.method, &query.code, volume, node, &query.fault])?;
@@ -165,12 +105,12 @@ pub(super) async fn wait(State(admin): State<Admin>, Query(query): Query<WaitQue
         cursor.gap().filter(|_| !running).map(Err)
     };
     let timeout = query.timeout.as_deref().unwrap_or(DEFAULT_WAIT);
-    match unless_stopped(&admin, request::wait("timeout", timeout)?, journal.wait(find)).await? {
+    match unless_stopped(admin, request::wait("timeout", timeout)?, journal.wait(find)).await? {
         Ok(found) => {
             let found = found.map_err(|gap| lacking(&gap))?;
             let shown =
                 |(sequence, call): &(Option<u64>, Arc<journal::Call>)| shown(journal, call, *sequence, true);
-            Ok(Json(found.iter().map(shown).collect()))
+            Ok(found.iter().map(shown).collect())
         }
         Err(_) => Err(Refusal::new(
             Code::DeadlineExceeded,
@@ -182,14 +122,7 @@ pub(super) async fn wait(State(admin): State<Admin>, Query(query): Query<WaitQue
     }
 }
 
-/// Compares the finished calls with the expected ones. Waits for missing calls if a timeout is given. The response is
-/// 200 for every status, and 409 if the journal has dropped calls that it must compare.
-#[utoipa::path(post, path = "/journal/assert", tag = "calls", request_body = Expectation,
-    responses((status = 200, body = ExpectationResult), (status = "default", body = Problem)))]
-pub(super) async fn assert(
-    State(admin): State<Admin>,
-    Json(expectation): Json<Expectation>,
-) -> Reply<ExpectationResult> {
+pub(super) async fn assert(admin: &Admin, expectation: Expectation) -> Reply<ExpectationResult> {
     let journal = admin.journal()?;
     let timeout = match &expectation.timeout {
         Some(timeout) => Some(request::wait("timeout", timeout)?),
@@ -202,19 +135,39 @@ pub(super) async fn assert(
         .map_err(|gap| lacking(&gap))?;
     let is_final = calls.is_final(now.status);
     let (Some(timeout), false) = (timeout, is_final) else {
-        return Ok(Json(now));
+        return Ok(now);
     };
     let settled = |memory: &Memory| match calls.compare(memory) {
         Ok(result) if !calls.is_final(result.status) => None,
         settled => Some(settled),
     };
-    let result = unless_stopped(&admin, timeout, journal.wait(settled)).await?;
+    let result = unless_stopped(admin, timeout, journal.wait(settled)).await?;
     let result = result.unwrap_or_else(|_| journal.read(|memory| calls.compare(memory)));
-    result.map(Json).map_err(|gap| lacking(&gap))
+    result.map_err(|gap| lacking(&gap))
 }
 
 fn check_expectation(expectation: &Expectation) -> Result<(), Refusal> {
-    for (index, count) in expectation.counts.iter().enumerate() {
+    let Expectation {
+        expected,
+        counts,
+        tracked,
+        ..
+    } = expectation;
+    if expected.is_empty() && counts.is_empty() && tracked.as_ref().is_none_or(Vec::is_empty) {
+        let message = "expected: nothing is asserted: name the expected calls, or bounds in counts, or in tracked the methods \
+                       that must not be called";
+        return Err(Refusal::invalid("expected", message));
+    }
+    for (index, count) in counts.iter().enumerate() {
+        let most = count.at_most.unwrap_or(u64::MAX);
+        if (count.at_least == 0 && count.at_most.is_none()) || most < count.at_least {
+            let field = format!("counts[{index}]");
+            let message = match count.at_most {
+                None => format!("{field}: has no bound: give atLeast or atMost"),
+                Some(_) => format!("{field}: atMost must not be below atLeast"),
+            };
+            return Err(Refusal::invalid(field, message));
+        }
         if expectation.volume.is_some() && count.volume.is_some() {
             let field = format!("counts[{index}].volume");
             let message = format!(
@@ -223,10 +176,19 @@ fn check_expectation(expectation: &Expectation) -> Result<(), Refusal> {
             return Err(Refusal::invalid(field, message));
         }
     }
-    for (index, name) in expectation.tracked.iter().flatten().enumerate() {
+    let methods = counts.iter().map(|count| &count.method);
+    for method in methods.chain(expected.iter().map(|call| &call.method)) {
+        check_has(
+            "volume",
+            expectation.volume.as_deref(),
+            method,
+            journal::has_volume,
+        )?;
+    }
+    for (index, name) in tracked.iter().flatten().enumerate() {
         check_method(&format!("tracked[{index}]"), name)?;
     }
-    for (index, expected) in expectation.expected.iter().enumerate() {
+    for (index, expected) in expected.iter().enumerate() {
         check_method(&format!("expected[{index}].method"), &expected.method)?;
         if expected.code != "OK" && code::named(&expected.code).is_none() {
             let field = format!("expected[{index}].code");
@@ -251,6 +213,22 @@ fn check_method(field: &str, name: &str) -> Result<(), Refusal> {
     let is_path = name.starts_with('/') && !name.starts_with("/csi.v1.");
     match name.parse::<Method>() {
         Err(unknown) if !is_path => Err(Refusal::invalid(field, format!("{field}: {unknown}"))),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+/// Calls of a method without the field would never match.
+fn check_has(
+    field: &str,
+    pattern: Option<&str>,
+    method: &str,
+    has: fn(Method) -> bool,
+) -> Result<(), Refusal> {
+    match method.parse::<Method>() {
+        Ok(known) if pattern.is_some_and(|pattern| pattern != "*") && !has(known) => {
+            let message = format!("{field}: {known} has none, so no call would match: remove it");
+            Err(Refusal::invalid(field, message))
+        }
         Ok(_) | Err(_) => Ok(()),
     }
 }
@@ -286,6 +264,8 @@ pub(super) fn filter(texts: [&Option<String>; 5]) -> Result<Filter, Refusal> {
     };
     if let Some(method) = method {
         check_method("method", method)?;
+        check_has("volume", volume, method, journal::has_volume)?;
+        check_has("node", node, method, Method::has_node)?;
     }
     Ok(Filter {
         method: method.map(str::to_owned),

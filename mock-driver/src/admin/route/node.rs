@@ -2,42 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::State;
-use http::StatusCode;
-use serde::Deserialize;
-use utoipa::IntoParams;
-
 use super::storage;
 use crate::admin::page::{first, page};
 use crate::admin::problem::Refusal;
-use crate::admin::request::{Created, Deleted, Json, Path, Query, Reply};
+use crate::admin::request::Reply;
 use crate::admin::state::Admin;
-use crate::admin_api::resource::{Node, NodeChange, NodeNew, Page, Problem};
+use crate::admin_api::query::NodeQuery;
+use crate::admin_api::resource::{Node, NodeChange, NodeNew, Page};
 use crate::array::{self, Array, NodeSettings, Segments};
 use crate::rpc::validate;
 
 /// Number of volumes per node in a page of nodes.
 const SOME_VOLUMES: usize = 8;
 
-/// Filter of nodes.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct NodeQuery {
-    /// Nodes whose id contains this text.
-    search: Option<String>,
-    /// `true` for nodes with attached volumes, `false` for the others.
-    attached: Option<bool>,
-    /// Continue after this id.
-    after: Option<String>,
-    /// Maximum number of items, 1 to 1000. Default: 100.
-    limit: Option<usize>,
-}
-
-/// Lists nodes, sorted by id, each with its first volumes.
-#[utoipa::path(get, path = "/nodes", tag = "nodes", params(NodeQuery),
-    responses((status = 200, body = Page<Node>), (status = "default", body = Problem)))]
-pub(super) async fn list(State(admin): State<Admin>, Query(query): Query<NodeQuery>) -> Reply<Page<Node>> {
+pub(super) async fn list(admin: &Admin, query: NodeQuery) -> Reply<Page<Node>> {
     let (after, limit) = (query.after.as_deref(), query.limit);
     let list = |array: &Array| {
         let nodes = array.nodes().filter(|node| query.covers(node));
@@ -47,19 +25,13 @@ pub(super) async fn list(State(admin): State<Admin>, Query(query): Query<NodeQue
     admin.read(list).await
 }
 
-/// Reads a node with all of its volumes, also a deregistered one that is not listed.
-#[utoipa::path(get, path = "/nodes/{node}", tag = "nodes", params(("node" = String, Path, description = "Its id.")),
-    responses((status = 200, body = Node), (status = "default", body = Problem)))]
-pub(super) async fn get(State(admin): State<Admin>, Path(node): Path<String>) -> Reply<Node> {
+pub(super) async fn get(admin: &Admin, node: &str) -> Reply<Node> {
     admin
-        .read(|array| Ok(shown(array, array.node_or_former(&node)?, usize::MAX)))
+        .read(|array| Ok(shown(array, &array.node_or_former(node)?, usize::MAX)))
         .await
 }
 
-/// Registers a node.
-#[utoipa::path(post, path = "/nodes", tag = "nodes", request_body = NodeNew,
-    responses((status = 201, body = Node), (status = "default", body = Problem)))]
-pub(super) async fn register(State(admin): State<Admin>, Json(new): Json<NodeNew>) -> Created<Node> {
+pub(super) async fn register(admin: &Admin, new: NodeNew) -> Reply<Node> {
     check_id(&new.id)?;
     let has_topology = new.topology.is_some();
     let settings = NodeSettings {
@@ -74,18 +46,10 @@ pub(super) async fn register(State(admin): State<Admin>, Json(new): Json<NodeNew
     if has_topology {
         admin.driver.warn_if_no_pool_is_accessible(&new.id);
     }
-    Ok((StatusCode::CREATED, get(State(admin), Path(new.id)).await?))
+    get(admin, &new.id).await
 }
 
-/// Updates a node: storage health, limits, topology, registration, id. The whole update is
-/// validated before any part takes effect. A deregistered node is listed as long as volumes are attached to it.
-#[utoipa::path(patch, path = "/nodes/{node}", tag = "nodes", params(("node" = String, Path, description = "Its id.")),
-    request_body = NodeChange, responses((status = 200, body = Node), (status = "default", body = Problem)))]
-pub(super) async fn change(
-    State(admin): State<Admin>,
-    Path(node): Path<String>,
-    Json(change): Json<NodeChange>,
-) -> Reply<Node> {
+pub(super) async fn change(admin: &Admin, node: &str, change: NodeChange) -> Reply<Node> {
     let settings = NodeSettings {
         registered: change.registered,
         limit: change.limit,
@@ -98,68 +62,63 @@ pub(super) async fn change(
         check_id(id)?;
     }
     let validate = |array: &Array| {
-        let known = array.node_or_former(&node)?;
+        let known = array.node_or_former(node)?;
         let is_registered = change.registered.unwrap_or(known.registered);
-        let is_unhealthy = !storage::of(array, Some(&node)).is_empty();
+        let is_unhealthy = !storage::of(array, Some(node)).is_empty();
         if !is_registered
             && (new_id.is_some() || change.health.is_some() && !known.registered && !is_unhealthy)
         {
-            return Err(array::Error::NodeNotFound { node: node.clone() });
+            return Err(array::Error::NodeNotFound {
+                node: node.to_owned(),
+            });
         }
         match &new_id {
             Some(id) => array.check_new_node_id(id).map(|()| known),
             None => Ok(known),
         }
     };
-    let Json(known) = admin.read(validate).await?;
+    let known = admin.read(validate).await?;
     let set = settings != NodeSettings::default();
     // A node that is registered again must exist before health issues can be set.
     if set && !known.registered {
         let settings = settings.clone();
-        admin.change(|array| Ok(array.set_node(&node, settings))).await?;
+        admin.change(|array| Ok(array.set_node(node, settings))).await?;
     }
     if let Some(health) = change.health {
         admin
-            .change(|array| array.set_storage_health(Some(&node), health))
+            .change(|array| array.set_storage_health(Some(node), health))
             .await?;
     }
     if set && known.registered {
-        admin.change(|array| Ok(array.set_node(&node, settings))).await?;
+        admin.change(|array| Ok(array.set_node(node, settings))).await?;
     }
     let node = match new_id {
         Some(id) => {
-            admin.change(|array| array.change_node_id(&node, &id)).await?;
-            if admin.driver.is_here(&node)
+            admin.change(|array| array.change_node_id(node, &id)).await?;
+            if admin.driver.is_here(node)
                 && let Some(here) = &admin.driver.node
             {
                 here.set_info(|info| info.id.clone_from(&id));
             }
             id
         }
-        None => node,
+        None => node.to_owned(),
     };
     if change.topology.is_some() {
         admin.driver.warn_if_no_pool_is_accessible(&node);
     }
     // The array deletes a node that is not registered and has no attached volumes.
-    let gone = || array::Node {
+    let gone = array::Node {
         registered: false,
         renamed_to: None,
         ..known
     };
-    let show = |array: &Array| {
-        let now = array.node(&node).unwrap_or_else(|_| gone());
-        Ok(shown(array, now, usize::MAX))
-    };
+    let show = |array: &Array| Ok(shown(array, array.node(&node).unwrap_or(&gone), usize::MAX));
     admin.read(show).await
 }
 
-/// Deregisters a node. Its volumes stay attached until they are detached.
-#[utoipa::path(delete, path = "/nodes/{node}", tag = "nodes", params(("node" = String, Path, description = "Its id.")),
-    responses((status = 204), (status = "default", body = Problem)))]
-pub(super) async fn remove(State(admin): State<Admin>, Path(node): Path<String>) -> Deleted {
-    admin.change(|array| array.remove_node(&node)).await?;
-    Ok(StatusCode::NO_CONTENT)
+pub(super) async fn remove(admin: &Admin, node: &str) -> Reply<()> {
+    admin.change(|array| array.remove_node(node)).await
 }
 
 fn check_id(id: &str) -> Result<(), Refusal> {
@@ -173,7 +132,7 @@ fn segments(topology: &BTreeMap<String, String>) -> Result<Segments, Refusal> {
     Ok(validate::segments("topology", pairs)?)
 }
 
-fn shown(array: &Array, node: array::Node, volumes: usize) -> Node {
+fn shown(array: &Array, node: &array::Node, volumes: usize) -> Node {
     Node {
         health: storage::of(array, Some(node.id.as_str())),
         id: node.id.to_string(),

@@ -2,47 +2,28 @@
 
 use std::collections::BTreeSet;
 
-use axum::extract::State;
 use tonic::Code;
 
 use super::fault::taken;
 use crate::admin::problem::Refusal;
-use crate::admin::request::{Json, Path, Reply};
+use crate::admin::request::Reply;
 use crate::admin::state::Admin;
-use crate::admin_api::resource::{FaultChange, Problem, Scenario};
+use crate::admin_api::resource::{FaultChange, Scenario};
 use crate::fault::{Origin, Rule, scenario};
 
-/// Lists the built-in scenarios, active or not.
-#[utoipa::path(get, path = "/scenarios", tag = "faults", responses((status = 200, body = Vec<Scenario>), (status = "default", body = Problem)))]
-pub(super) async fn list(State(admin): State<Admin>) -> Json<Vec<Scenario>> {
-    let played = played(&admin);
+pub(super) async fn list(admin: &Admin) -> Reply<Vec<Scenario>> {
+    let played = played(admin);
     let shown = |known: &'static scenario::Scenario| shown(known, played.contains(&known.name));
-    Json(scenario::Scenario::ALL.iter().map(shown).collect())
+    Ok(scenario::Scenario::ALL.iter().map(shown).collect())
 }
 
-/// Starts or stops a scenario: adds or removes its rules and backend faults.
-#[utoipa::path(put, path = "/scenarios/{scenario}", tag = "faults", params(("scenario" = String, Path, description = "Its name.")),
-    request_body = FaultChange, responses((status = 200, body = Scenario), (status = "default", body = Problem)))]
-pub(super) async fn switch(
-    State(admin): State<Admin>,
-    Path(name): Path<String>,
-    Json(change): Json<FaultChange>,
-) -> Reply<Scenario> {
+pub(super) async fn switch(admin: &Admin, name: &str, change: FaultChange) -> Reply<Scenario> {
     let unknown = |error: scenario::UnknownScenario| Refusal::new(Code::NotFound, error.to_string());
-    let wanted = scenario::Scenario::named(&name).map_err(unknown)?;
-    let mut played = played(&admin);
-    if change.enabled {
-        played.insert(wanted.name);
-    } else {
-        played.remove(&wanted.name);
-    }
-    let whole: Vec<&scenario::Scenario> = scenario::Scenario::ALL
-        .iter()
-        .filter(|known| played.contains(&known.name))
-        .collect();
-    scenario::play(&whole, &admin.driver.initial.stubs, &admin.driver.faults).map_err(taken)?;
+    let wanted = scenario::Scenario::named(name).map_err(unknown)?;
+    let (stubs, faults) = (&admin.driver.initial.stubs, &admin.driver.faults);
+    scenario::switch(wanted, change.enabled, stubs, faults).map_err(taken)?;
     admin.touch();
-    Ok(Json(shown(wanted, change.enabled)))
+    Ok(shown(wanted, change.enabled))
 }
 
 /// The scenarios of which every rule and every backend fault is present.

@@ -1,43 +1,16 @@
 //! Snapshots.
 
-use axum::extract::State;
 use csi_proto::v1::{CreateSnapshotRequest, DeleteSnapshotRequest};
-use http::StatusCode;
-use serde::Deserialize;
-use utoipa::IntoParams;
 
 use crate::admin::page::page;
-use crate::admin::request::{Created, Deleted, Json, Path, Query, Reply};
+use crate::admin::request::Reply;
 use crate::admin::state::Admin;
-use crate::admin_api::resource::{Page, Problem, Snapshot, SnapshotNew};
+use crate::admin_api::query::SnapshotQuery;
+use crate::admin_api::resource::{Page, Snapshot, SnapshotNew};
 use crate::array::{self, Array, Named};
 use crate::journal;
 
-/// Filter of snapshots.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct SnapshotQuery {
-    /// Items whose id or name contains this text.
-    search: Option<String>,
-    /// Those of this volume.
-    source: Option<String>,
-    /// Snapshots of this group.
-    group: Option<String>,
-    /// Continue after this id.
-    after: Option<String>,
-    /// Maximum number of items, 1 to 1000. Default: 100.
-    limit: Option<usize>,
-}
-
-/// Lists snapshots, sorted by id.
-#[utoipa::path(get, path = "/snapshots", tag = "snapshots", params(SnapshotQuery),
-    responses((status = 200, body = Page<Snapshot>), (status = "default", body = Problem)))]
-pub(super) async fn list(
-    State(admin): State<Admin>,
-    Query(query): Query<SnapshotQuery>,
-) -> Reply<Page<Snapshot>> {
-    let mut query = query;
+pub(super) async fn list(admin: &Admin, mut query: SnapshotQuery) -> Reply<Page<Snapshot>> {
     if let Some(source) = &query.source {
         query.source = Some(admin.id_of(Named::Volume, source).await?);
     }
@@ -55,18 +28,12 @@ pub(super) async fn list(
     admin.read(list).await
 }
 
-/// Reads a snapshot.
-#[utoipa::path(get, path = "/snapshots/{snapshot}", tag = "snapshots", params(("snapshot" = String, Path, description = "Its id or name.")),
-    responses((status = 200, body = Snapshot), (status = "default", body = Problem)))]
-pub(super) async fn get(State(admin): State<Admin>, Path(snapshot): Path<String>) -> Reply<Snapshot> {
-    let snapshot = admin.id_of(Named::Snapshot, &snapshot).await?;
+pub(super) async fn get(admin: &Admin, snapshot: &str) -> Reply<Snapshot> {
+    let snapshot = admin.id_of(Named::Snapshot, snapshot).await?;
     admin.read(|array| Ok(shown(array.snapshot(&snapshot)?))).await
 }
 
-/// Creates a snapshot; idempotent by name, as CreateSnapshot.
-#[utoipa::path(post, path = "/snapshots", tag = "snapshots", request_body = SnapshotNew,
-    responses((status = 201, body = Snapshot), (status = "default", body = Problem)))]
-pub(super) async fn create(State(admin): State<Admin>, Json(new): Json<SnapshotNew>) -> Created<Snapshot> {
+pub(super) async fn create(admin: &Admin, new: SnapshotNew) -> Reply<Snapshot> {
     let source = admin.id_of(Named::Volume, &new.source).await?;
     let request = CreateSnapshotRequest {
         name: new.name,
@@ -75,22 +42,17 @@ pub(super) async fn create(State(admin): State<Admin>, Json(new): Json<SnapshotN
         ..CreateSnapshotRequest::default()
     };
     let made = admin.perform(request).await?.snapshot.unwrap_or_default();
-    let shown = get(State(admin), Path(made.snapshot_id)).await?;
-    Ok((StatusCode::CREATED, shown))
+    get(admin, &made.snapshot_id).await
 }
 
-/// Deletes a snapshot that is not part of a group.
-#[utoipa::path(delete, path = "/snapshots/{snapshot}", tag = "snapshots", params(("snapshot" = String, Path, description = "Its id or name.")),
-    responses((status = 204), (status = "default", body = Problem)))]
-pub(super) async fn delete(State(admin): State<Admin>, Path(snapshot): Path<String>) -> Deleted {
-    let snapshot = admin.id_of(Named::Snapshot, &snapshot).await?;
+pub(super) async fn delete(admin: &Admin, snapshot: &str) -> Reply<()> {
+    let snapshot = admin.id_of(Named::Snapshot, snapshot).await?;
     admin.read(|array| array.snapshot(&snapshot).map(drop)).await?;
     let request = DeleteSnapshotRequest {
         snapshot_id: snapshot,
         ..DeleteSnapshotRequest::default()
     };
-    admin.perform(request).await?;
-    Ok(StatusCode::NO_CONTENT)
+    admin.perform(request).await.map(drop)
 }
 
 pub(super) fn shown(snapshot: &array::Snapshot) -> Snapshot {

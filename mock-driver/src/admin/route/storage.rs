@@ -1,17 +1,12 @@
 //! Storage health.
 
-use axum::extract::State;
-
 use crate::admin::page::first;
-use crate::admin::request::{Json, Reply};
+use crate::admin::request::Reply;
 use crate::admin::state::Admin;
-use crate::admin_api::resource::{NodeStorage, Problem, Storage, StorageChange, StorageHealthIssue};
+use crate::admin_api::resource::{NodeStorage, Storage, StorageChange, StorageHealthIssue};
 use crate::array::{self, Array};
 
-/// Lists the health issues of the storage of all nodes, and of single nodes, sorted by id.
-#[utoipa::path(get, path = "/storage", tag = "storage",
-    responses((status = 200, body = Storage), (status = "default", body = Problem)))]
-pub(super) async fn get(State(admin): State<Admin>) -> Reply<Storage> {
+pub(super) async fn get(admin: &Admin) -> Reply<Storage> {
     let list = |array: &Array| {
         let nodes = array.unhealthy_storage().filter_map(|(node, issues)| {
             Some(NodeStorage {
@@ -27,14 +22,11 @@ pub(super) async fn get(State(admin): State<Admin>) -> Reply<Storage> {
     admin.read(list).await
 }
 
-/// Sets the health issues of the storage of all nodes. Those of one node are set with the node.
-#[utoipa::path(patch, path = "/storage", tag = "storage", request_body = StorageChange,
-    responses((status = 200, body = Storage), (status = "default", body = Problem)))]
-pub(super) async fn change(State(admin): State<Admin>, Json(change): Json<StorageChange>) -> Reply<Storage> {
+pub(super) async fn change(admin: &Admin, change: StorageChange) -> Reply<Storage> {
     admin
         .change(|array| array.set_storage_health(None, change.health))
         .await?;
-    get(State(admin)).await
+    get(admin).await
 }
 
 /// Health issues of the storage of one node, or of all nodes.

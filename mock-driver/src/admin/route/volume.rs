@@ -2,55 +2,28 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::State;
 use csi_proto::v1::volume_capability::access_mode::Mode;
 use csi_proto::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use csi_proto::v1::{
     CapacityRange, ControllerExpandVolumeRequest, ControllerModifyVolumeRequest, CreateVolumeRequest,
     DeleteVolumeRequest, VolumeCapability,
 };
-use http::StatusCode;
-use serde::Deserialize;
-use utoipa::IntoParams;
 
 use crate::admin::page::{first, page};
 use crate::admin::problem::Refusal;
-use crate::admin::request::{Created, Deleted, Json, Path, Query, Reply};
+use crate::admin::request::Reply;
 use crate::admin::state::Admin;
-use crate::admin_api::resource::{Attachment, Page, Problem, Volume, VolumeChange, VolumeNew};
+use crate::admin_api::query::VolumeQuery;
+use crate::admin_api::resource::{Attachment, Page, Volume, VolumeChange, VolumeNew};
 use crate::array::{self, Array, Named, Source};
 use crate::rpc::capabilities::Capability;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 
-/// Filter of volumes.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct VolumeQuery {
-    /// Items whose id or name contains this text.
-    search: Option<String>,
-    /// Volumes attached to this node.
-    node: Option<String>,
-    /// `true` for attached volumes, `false` for detached ones.
-    attached: Option<bool>,
-    /// Continue after this id.
-    after: Option<String>,
-    /// Maximum number of items, 1 to 1000. Default: 100.
-    limit: Option<usize>,
-}
-
-/// Lists volumes, sorted by id.
-#[utoipa::path(get, path = "/volumes", tag = "volumes", params(VolumeQuery),
-    responses((status = 200, body = Page<Volume>), (status = "default", body = Problem)))]
-pub(super) async fn list(
-    State(admin): State<Admin>,
-    Query(query): Query<VolumeQuery>,
-) -> Reply<Page<Volume>> {
+pub(super) async fn list(admin: &Admin, query: VolumeQuery) -> Reply<Page<Volume>> {
     let (after, limit) = (query.after.as_deref(), query.limit);
     let list = |array: &Array| {
         let volumes = array.volumes().filter(|volume| query.covers(volume));
-        let shown = |volume| shown(array, volume);
         Ok(page(
             volumes,
             after,
@@ -62,18 +35,12 @@ pub(super) async fn list(
     admin.read(list).await
 }
 
-/// Reads a volume.
-#[utoipa::path(get, path = "/volumes/{volume}", tag = "volumes", params(("volume" = String, Path, description = "Its id or name.")),
-    responses((status = 200, body = Volume), (status = "default", body = Problem)))]
-pub(super) async fn get(State(admin): State<Admin>, Path(volume): Path<String>) -> Reply<Volume> {
-    let volume = admin.id_of(Named::Volume, &volume).await?;
-    admin.read(|array| Ok(shown(array, array.volume(&volume)?))).await
+pub(super) async fn get(admin: &Admin, volume: &str) -> Reply<Volume> {
+    let volume = admin.id_of(Named::Volume, volume).await?;
+    admin.read(|array| array.volume(&volume).map(shown)).await
 }
 
-/// Creates a volume; idempotent by name, as CreateVolume.
-#[utoipa::path(post, path = "/volumes", tag = "volumes", request_body = VolumeNew,
-    responses((status = 201, body = Volume), (status = "default", body = Problem)))]
-pub(super) async fn create(State(admin): State<Admin>, Json(new): Json<VolumeNew>) -> Created<Volume> {
+pub(super) async fn create(admin: &Admin, new: VolumeNew) -> Reply<Volume> {
     let request = CreateVolumeRequest {
         name: new.name,
         capacity_range: new.capacity_bytes.map(range).transpose()?,
@@ -82,20 +49,11 @@ pub(super) async fn create(State(admin): State<Admin>, Json(new): Json<VolumeNew
         ..CreateVolumeRequest::default()
     };
     let made = admin.perform(request).await?.volume.unwrap_or_default();
-    let shown = get(State(admin), Path(made.volume_id)).await?;
-    Ok((StatusCode::CREATED, shown))
+    get(admin, &made.volume_id).await
 }
 
-/// Updates a volume: size, mutable parameters, health. The whole update is validated before any part
-/// takes effect.
-#[utoipa::path(patch, path = "/volumes/{volume}", tag = "volumes", params(("volume" = String, Path, description = "Its id or name.")),
-    request_body = VolumeChange, responses((status = 200, body = Volume), (status = "default", body = Problem)))]
-pub(super) async fn change(
-    State(admin): State<Admin>,
-    Path(volume): Path<String>,
-    Json(change): Json<VolumeChange>,
-) -> Reply<Volume> {
-    let volume = admin.id_of(Named::Volume, &volume).await?;
+pub(super) async fn change(admin: &Admin, volume: &str, change: VolumeChange) -> Reply<Volume> {
+    let volume = admin.id_of(Named::Volume, volume).await?;
     let expansion = change.capacity_bytes.map(|bytes| expansion(&volume, bytes));
     let expansion = expansion.transpose()?;
     if change.mutable_parameters.as_ref().is_some_and(BTreeMap::is_empty) {
@@ -142,21 +100,17 @@ pub(super) async fn change(
             .change(|array| array.set_volume_health(&volume, health))
             .await?;
     }
-    get(State(admin), Path(volume)).await
+    get(admin, &volume).await
 }
 
-/// Deletes a detached volume.
-#[utoipa::path(delete, path = "/volumes/{volume}", tag = "volumes", params(("volume" = String, Path, description = "Its id or name.")),
-    responses((status = 204), (status = "default", body = Problem)))]
-pub(super) async fn delete(State(admin): State<Admin>, Path(volume): Path<String>) -> Deleted {
-    let volume = admin.id_of(Named::Volume, &volume).await?;
+pub(super) async fn delete(admin: &Admin, volume: &str) -> Reply<()> {
+    let volume = admin.id_of(Named::Volume, volume).await?;
     admin.read(|array| array.volume(&volume).map(drop)).await?;
     let request = DeleteVolumeRequest {
         volume_id: volume,
         ..DeleteVolumeRequest::default()
     };
-    admin.perform(request).await?;
-    Ok(StatusCode::NO_CONTENT)
+    admin.perform(request).await.map(drop)
 }
 
 fn expansion(volume: &str, bytes: u64) -> Result<ControllerExpandVolumeRequest, Refusal> {
@@ -199,7 +153,7 @@ pub(super) fn capability(block: bool, mode: Option<&str>) -> Result<VolumeCapabi
     })
 }
 
-fn shown(array: &Array, volume: &array::Volume) -> Volume {
+fn shown(volume: &array::Volume) -> Volume {
     let spec = &volume.spec;
     Volume {
         id: spec.id.to_string(),
@@ -213,7 +167,7 @@ fn shown(array: &Array, volume: &array::Volume) -> Volume {
         }),
         pool: spec.pool.to_string(),
         mutable_parameters: volume.qos.clone(),
-        health: array.issues(spec.id.as_str()).to_vec(),
+        health: volume.health.clone(),
         attachments: first(attachments(volume).collect(), usize::MAX, |held| {
             held.node.as_str()
         }),

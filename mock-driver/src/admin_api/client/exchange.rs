@@ -84,7 +84,7 @@ async fn talk<T>(
         Endpoint::Host { name, port } => format!("{name}:{port}"),
         Endpoint::None | Endpoint::Unix(_) => "localhost".to_owned(),
     };
-    let mut request = Request::builder().method(method).uri(path).header(HOST, host);
+    let mut request = Request::builder().method(method).uri(path).header(HOST, &host);
     if body.is_some() {
         request = request.header(CONTENT_TYPE, "application/json");
     }
@@ -93,14 +93,8 @@ async fn talk<T>(
         .expect("a path made of encoded parts must be a path");
     let answer = match endpoint {
         Endpoint::None => return Err(unreachable(io::ErrorKind::NotFound.into())),
-        Endpoint::Tcp(address) => {
-            let stream = TcpStream::connect(address).await.map_err(unreachable)?;
-            converse(stream, request, listen).await
-        }
-        Endpoint::Host { name, port } => {
-            let stream = TcpStream::connect((name.as_str(), *port))
-                .await
-                .map_err(unreachable)?;
+        Endpoint::Tcp(_) | Endpoint::Host { .. } => {
+            let stream = TcpStream::connect(host).await.map_err(unreachable)?;
             converse(stream, request, listen).await
         }
         Endpoint::Unix(socket) => {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use clap::Args;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -42,13 +43,10 @@ pub struct Volume {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VolumeChange {
     /// The new size.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_bytes: Option<u64>,
     /// Mutable parameters to set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mutable_parameters: Option<BTreeMap<String, String>>,
     /// The new health issues; an empty list makes it healthy.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<Vec<HealthIssue>>,
 }
 
@@ -59,10 +57,8 @@ pub struct VolumeNew {
     /// Name; creation is idempotent by name.
     pub name: String,
     /// Size; default: the array's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_bytes: Option<u64>,
     /// Access mode; default: `SINGLE_NODE_WRITER`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access_mode: Option<String>,
     /// Whether it is a raw block volume.
     #[serde(default)]
@@ -89,17 +85,20 @@ pub struct Attachment {
 }
 
 /// How to attach a volume.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[group(skip)]
 pub struct Attach {
     /// The access mode, as CSI spells it; absent for `SINGLE_NODE_WRITER`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[arg(long)]
     pub access_mode: Option<String>,
     /// Whether as a raw block device.
     #[serde(default)]
+    #[arg(long)]
     pub block: bool,
     /// Whether read-only.
     #[serde(default)]
+    #[arg(long)]
     pub readonly: bool,
 }
 
@@ -140,10 +139,8 @@ pub struct NodeNew {
     /// CSI id.
     pub id: String,
     /// Maximum number of attached volumes. 0 means unlimited.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
     /// Its topology.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<BTreeMap<String, String>>,
 }
 
@@ -152,22 +149,16 @@ pub struct NodeNew {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeChange {
     /// Another id: to the array it is another node, and volumes stay attached to the old one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// Whether it is registered with the array. No volume can be attached to a deregistered node; attached volumes stay.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registered: Option<bool>,
     /// Maximum number of attached volumes. 0 means unlimited.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
     /// max_volumes_per_node of NodeGetInfo. 0 means unlimited.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advertised_limit: Option<usize>,
     /// Its topology.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<BTreeMap<String, String>>,
     /// The new health issues of its storage; an empty list makes it healthy.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<Vec<StorageHealthIssue>>,
 }
 

@@ -76,16 +76,13 @@ pub struct Expectation {
     #[serde(default)]
     pub counts: Vec<ExpectedCount>,
     /// Methods to check; default: the expected ones. Other methods are ignored.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tracked: Option<Vec<String>>,
     /// Only calls whose volume id matches this pattern with `*` and `?`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<String>,
     /// Only calls with a sequence number above this.
     #[serde(default)]
     pub after: u64,
     /// How long to wait for missing calls, such as `10s`; default: do not wait.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<String>,
 }
 
@@ -99,13 +96,10 @@ pub struct Expected {
     #[serde(default = "ok", skip_serializing_if = "is_ok")]
     pub code: String,
     /// Pattern of the volume id, snapshot id or name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<String>,
     /// Pattern of the node id.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// Conditions on fields of the request by their path, as in `match.request` of a rule.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub request: Option<Value>,
 }
@@ -117,22 +111,17 @@ pub struct ExpectedCount {
     /// Method, with or without service.
     pub method: String,
     /// gRPC code; default: any. `!OK` for all errors.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
     /// Pattern of the volume id, snapshot id or name.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub volume: Option<String>,
     /// Pattern of the node id.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// Conditions on fields of the request by their path, as in `match.request` of a rule.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub request: Option<Value>,
     /// The smallest number; default: 0.
     pub at_least: u64,
     /// The largest number; default: any. 0 for never.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub at_most: Option<u64>,
 }
 

@@ -79,7 +79,7 @@ async fn call_before_a_reset_does_not_act_after_it() {
         let driver = mk_driver(action, |_| {});
         let call = publish(&driver);
         time::sleep(Duration::from_secs(1)).await;
-        driver.reset().await.unwrap();
+        driver.reset(false).await.unwrap();
         time::sleep(Duration::from_secs(3600)).await;
         assert_eq!(code_of(call).await, code, "{action}");
         assert!(!is_attached(&driver), "{action}");
@@ -196,7 +196,7 @@ async fn snapshot_before_a_reset_does_not_make_a_later_one_ready() {
     };
     let first = driver.create_snapshot(&wanted).await.unwrap();
     time::sleep(Duration::from_secs(20)).await;
-    driver.reset().await.unwrap();
+    driver.reset(false).await.unwrap();
     let second = driver.create_snapshot(&wanted).await.unwrap();
     assert_eq!(
         first.id, second.id,
@@ -226,7 +226,7 @@ async fn visible(driver: &Arc<Driver>) -> (String, Vec<String>, [Option<usize>; 
             .map(|report| format!("{report:?}"))
             .collect(),
         [(); 3].map(|()| driver.random_limit()),
-        journal.read(|memory| memory.stats.len() + memory.after(0).count()),
+        journal.read(|memory| memory.durations.len() + memory.after(0).count()),
         driver.faults.injected().len(),
     )
 }
@@ -243,7 +243,7 @@ async fn reset_and_import_return_to_the_state_after_the_start() {
     assert!(before.0.contains("zone"), "{}", before.0);
     assert_eq!(code_of(publish(&driver)).await, Code::Ok);
     assert!(driver.faults.remove(RuleKind::Rule, "x"));
-    driver.reset().await.unwrap();
+    driver.reset(false).await.unwrap();
     assert_eq!(visible(&driver).await, before);
     driver.import(driver.store.initial_image()).await.unwrap();
     assert_eq!(visible(&driver).await.0, before.0, "imported");
@@ -262,7 +262,7 @@ async fn import_waits_for_the_operations_on_the_volumes() {
         let operation = driver.locks.lock(Scope::Operation, key).await.unwrap();
         let mut import = task::spawn(driver.import(driver.store.peek(Array::image)));
         assert_pending!(import.poll());
-        let mut reset = task::spawn(driver.reset());
+        let mut reset = task::spawn(driver.reset(false));
         assert_pending!(reset.poll());
         drop(operation);
         import.await.unwrap();
@@ -270,5 +270,18 @@ async fn import_waits_for_the_operations_on_the_volumes() {
     }
     driver.import(Image::default()).await.unwrap();
     assert_eq!(driver.store.peek(|array| array.volumes().len()), 0);
+    driver.close();
+}
+
+/// As of the first members of a group.
+#[tokio::test]
+async fn import_removes_the_copies_of_an_interrupted_operation() {
+    let (driver, _) = Driver::open(Settings::default()).unwrap();
+    let file = FileId::Snapshot("snap-0".to_owned());
+    let disk = driver.volume_files.ensure(&file, 1 << 20).await.unwrap();
+    drop(driver.reset_scope.copying(vec![file]));
+    assert!(disk.exists());
+    driver.import(driver.store.peek(Array::image)).await.unwrap();
+    assert!(!disk.exists());
     driver.close();
 }

@@ -1,7 +1,6 @@
 //! `action`: the fault of a call.
 //!
-//! [`FIELDS`] is the table of actions, from which the errors about phases and combinations follow. The cookbook has a row for
-//! each.
+//! `fields!` has the table of actions, from which the errors about phases and combinations follow. The cookbook has a row for each.
 
 use std::collections::BTreeMap;
 
@@ -47,65 +46,45 @@ const AROUND: &[Phase] = &[Phase::Before, Phase::After];
 const AFTER: &[Phase] = &[Phase::After];
 const NEVER: &[Phase] = &[];
 
-/// All fields, in the order of the cookbook, with their phases for calls and for device faults.
-pub(in crate::fault) const FIELDS: [Field; 18] = [
-    field("delay", Role::Wait, ALL, BEFORE),
-    field("hang", Role::Wait, ALL, BEFORE),
-    field("code", Role::End, ALL, NEVER),
-    field("message", Role::Detail, ALL, NEVER),
-    field("pretend", Role::End, BEFORE, NEVER),
-    field("effect", Role::Detail, ALL, AROUND),
-    field("edit", Role::End, AFTER, NEVER),
-    field("response", Role::End, BEFORE, NEVER),
-    field("drop-connection", Role::End, AROUND, NEVER),
-    field("socket-away", Role::End, AROUND, NEVER),
-    field("exit", Role::End, AROUND, NEVER),
-    field("capabilities", Role::End, AFTER, NEVER),
-    field("after-messages", Role::Detail, AFTER, NEVER),
-    field("set-state", Role::State, ALL, BEFORE),
-    field("errno", Role::End, NEVER, AROUND),
-    field("torn", Role::End, NEVER, BEFORE),
-    field("lose-unsynced", Role::End, NEVER, BEFORE),
-    field("bandwidth", Role::Wait, NEVER, BEFORE),
-];
+/// Makes the table of fields, and the struct that reads them.
+macro_rules! fields {
+    ($($name:literal $field:ident: $type:ty, $role:ident, $phases:ident, $io_phases:ident;)+) => {
+        /// All fields, in the order of the cookbook.
+        pub(in crate::fault) const FIELDS: &[Field] = &[$(Field {
+            name: $name,
+            role: Role::$role,
+            phases: $phases,
+            io_phases: $io_phases,
+        }),+];
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct RawAction {
-    code: Option<AnyCode>,
-    message: Option<String>,
-    pretend: Option<AnyCode>,
-    pub(super) effect: Option<Effect>,
-    delay: Option<DelayDistribution>,
-    hang: Option<Hang>,
-    #[serde(default)]
-    drop_connection: bool,
-    socket_away: Option<Time>,
-    exit: Option<Exit>,
-    edit: Option<Map<String, Value>>,
-    capabilities: Option<BTreeMap<String, bool>>,
-    response: Option<Value>,
-    set_state: Option<State>,
-    after_messages: Option<u64>,
-    errno: Option<IoError>,
-    torn: Option<Bytes>,
-    #[serde(default)]
-    lose_unsynced: bool,
-    bandwidth: Option<Bytes>,
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub(super) struct RawAction {
+            $(#[serde(rename = $name, default)] pub(super) $field: $type,)+
+        }
+    };
 }
 
-const fn field(
-    name: &'static str,
-    role: Role,
-    phases: &'static [Phase],
-    io_phases: &'static [Phase],
-) -> Field {
-    Field {
-        name,
-        role,
-        phases,
-        io_phases,
-    }
+// Name, type, role, phases for calls, phases for device faults.
+fields! {
+    "delay" delay: Option<DelayDistribution>, Wait, ALL, BEFORE;
+    "hang" hang: Option<Hang>, Wait, ALL, BEFORE;
+    "code" code: Option<AnyCode>, End, ALL, NEVER;
+    "message" message: Option<String>, Detail, ALL, NEVER;
+    "pretend" pretend: Option<AnyCode>, End, BEFORE, NEVER;
+    "effect" effect: Option<Effect>, Detail, ALL, AROUND;
+    "edit" edit: Option<Map<String, Value>>, End, AFTER, NEVER;
+    "response" response: Option<Value>, End, BEFORE, NEVER;
+    "drop-connection" drop_connection: bool, End, AROUND, NEVER;
+    "socket-away" socket_away: Option<Time>, End, AROUND, NEVER;
+    "exit" exit: Option<Exit>, End, AROUND, NEVER;
+    "capabilities" capabilities: Option<BTreeMap<String, bool>>, End, AFTER, NEVER;
+    "after-messages" after_messages: Option<u64>, Detail, AFTER, NEVER;
+    "set-state" set_state: Option<State>, State, ALL, BEFORE;
+    "errno" errno: Option<IoError>, End, NEVER, AROUND;
+    "torn" torn: Option<Bytes>, End, NEVER, BEFORE;
+    "lose-unsynced" lose_unsynced: bool, End, NEVER, BEFORE;
+    "bandwidth" bandwidth: Option<Bytes>, Wait, NEVER, BEFORE;
 }
 
 // === impl Field ===
@@ -211,7 +190,6 @@ impl RawAction {
         })
     }
 
-    /// The end, of which there is at most one.
     fn end(
         self,
         code: Option<Code>,

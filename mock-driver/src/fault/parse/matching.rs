@@ -4,8 +4,8 @@ use http::HeaderName;
 use wildmatch::WildMatch;
 
 use super::field_error::FieldError;
-use crate::fault::field_path;
-use crate::fault::io::{IoKinds, NEEDS_BYTES, Offsets};
+use crate::fault::ValueMatch;
+use crate::fault::io::{IoKinds, LARGEST_IO, NEEDS_BYTES, Offsets};
 use crate::fault::rule::{LocationMatch, Match, Methods, State};
 use crate::rpc::method::Method;
 
@@ -128,6 +128,11 @@ impl Match {
                 "match.bytes-above",
                 NEEDS_BYTES,
             ),
+            (
+                self.io.is_some() && self.bytes_above.is_some_and(|bytes| bytes.0 >= LARGEST_IO),
+                "match.bytes-above",
+                "must be below 1Mi: the kernel splits reads and writes into operations of at most 1 MiB",
+            ),
         ])?;
         match &self.not {
             Some(not) if is_io => not.check_io(true).map_err(in_not),
@@ -135,23 +140,11 @@ impl Match {
         }
     }
 
-    /// A path must exist in the request of one of the methods. Secrets have a field of their own, whose values are never shown.
+    /// The request of one of the methods must be able to meet each condition. Secrets have a field of their own, whose values are never shown.
     fn check_request(&self, known: &[Method]) -> Result<(), FieldError> {
-        for path in self.request.keys() {
-            let error = |reason: String| Err(FieldError(format!("match.request.{path}"), reason));
-            let parts = field_path::parts(path);
-            if field_path::is_secret(path) {
-                return error("is a secret: use match.secrets or match.parameters".to_owned());
-            }
-            let methods = if known.is_empty() { &Method::ALL[..] } else { known };
-            let check = |method: &Method| field_path::check(&method.request(), &parts);
-            if methods.iter().all(|method| check(method).is_err())
-                && let Some(Err(reason)) = methods.first().map(check)
-            {
-                return error(reason);
-            }
-        }
-        Ok(())
+        let methods = if known.is_empty() { &Method::ALL[..] } else { known };
+        ValueMatch::check(&self.request, methods)
+            .map_err(|(path, reason)| FieldError(format!("match.request.{path}"), reason))
     }
 
     fn check_not(&self) -> Result<(), FieldError> {

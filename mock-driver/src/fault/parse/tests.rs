@@ -258,7 +258,8 @@ fn cookbook_has_a_row_for_each_field_of_an_action() {
             names.split(',').map(str::to_owned).collect::<Vec<_>>()
         })
         .collect();
-    assert_eq!(documented, FIELDS.map(|field| field.name));
+    let names: Vec<&str> = FIELDS.iter().map(|field| field.name).collect();
+    assert_eq!(documented, names);
 }
 
 fn assert_mistakes(table: &[(&str, usize, &str, &str)]) {
@@ -336,5 +337,22 @@ fn foreign_methods_are_matched_by_path_and_patterns_by_name() {
             .status()
             .unwrap()
             .0
+    );
+}
+
+/// The kernel splits larger operations.
+#[test]
+fn io_of_more_bytes_than_the_kernel_sends_is_refused() {
+    let rule = |bytes: &str| {
+        let rule = serde_json::json!({"id": "x", "match": {"io": "write", "bytes-above": bytes}, "action": {"errno": "EIO"}});
+        Rule::from_value(rule)
+            .map(drop)
+            .map_err(|error| error.to_string())
+    };
+    rule("1023Ki").unwrap();
+    assert!(
+        rule("1Mi")
+            .unwrap_err()
+            .contains("match.bytes-above: must be below 1Mi")
     );
 }

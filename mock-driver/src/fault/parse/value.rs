@@ -12,7 +12,6 @@ use crate::fault::random::DelayDistribution;
 use crate::fault::rule::{Exit, Hang, Phase};
 use crate::rpc::code;
 
-/// The name of an error's code.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(try_from = "String")]
 pub(in crate::fault) struct ErrorCode(Code);

@@ -1,10 +1,15 @@
 //! Devices that a killed process left.
 
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use super::backing_file_id::BackingFileId;
 use super::error::Error;
+use super::link::DETACHED;
 use super::{Devices, Kind, PENDING, PREFIX, TargetNotes, link, loopback};
-use crate::store::volume_files::FileId;
+use crate::store::PathError;
+use crate::store::volume_files::{FileId, paths_in};
 
 // === impl Devices ===
 
@@ -24,6 +29,55 @@ impl Devices {
                     found.push(device);
                 }
             }
+        }
+        for (_, device, file) in self.noted_detached()? {
+            if loopback::has_backing_file(&device, file)? {
+                found.push(device);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Detaches a loop device. While something is mounted from it, the kernel keeps it. `record`, the link that names its backing
+    /// file, becomes a note until the device is free. It is renamed, as a full disk has no room for a new one.
+    pub(super) fn detach_loop(&self, device: &Path, record: &Path) -> Result<(), Error> {
+        let name = device.file_name().unwrap_or_default().to_string_lossy();
+        let note = self.named(DETACHED, &name)?;
+        fs::rename(record, &note).map_err(PathError::of("rename", record))?;
+        if let Err(error) = loopback::detach(device) {
+            fs::rename(&note, record).map_err(PathError::of("rename", &note))?;
+            return Err(error);
+        }
+        if !loopback::has_file(device) {
+            remove_if_exists(&note)?;
+        }
+        Ok(())
+    }
+
+    /// Completes detaching, after a crash, and removes the notes of loop devices that the kernel has freed.
+    pub(super) fn forget_freed(&self) -> Result<(), Error> {
+        for (note, device, file) in self.noted_detached()? {
+            if loopback::has_backing_file(&device, file)? {
+                loopback::detach(&device)?;
+            }
+            if !loopback::has_backing_file(&device, file)? {
+                remove_if_exists(&note)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The notes of detached loop devices, with the devices and their files.
+    fn noted_detached(&self) -> Result<Vec<(PathBuf, PathBuf, BackingFileId)>, Error> {
+        let mut found = Vec::new();
+        for note in paths_in(&self.directory()?)? {
+            let name = note.file_name().unwrap_or_default().to_string_lossy();
+            let Some(device) = name.strip_prefix(DETACHED) else {
+                continue;
+            };
+            let device = Path::new("/dev").join(device);
+            let file = link::read(&note)?.and_then(|text| text.to_str()?.parse().ok());
+            found.extend(file.map(|file| (note, device, file)));
         }
         Ok(found)
     }
@@ -45,11 +99,27 @@ impl Devices {
         }
     }
 
+    /// Whether there may be devices, also of an earlier process that had another kind.
+    pub(super) fn may_exist(&self) -> bool {
+        match self.kind {
+            Kind::Loop | Kind::Emulated => true,
+            Kind::None => self.is_locked(),
+            Kind::Simulated => false,
+        }
+    }
+
     /// Where this process notes its targets; `None` if it has none.
     pub(crate) fn notes(&self) -> Option<TargetNotes> {
         match self.kind {
             Kind::Loop | Kind::Emulated => Some(TargetNotes(self.location.clone())),
             Kind::None | Kind::Simulated => None,
         }
+    }
+}
+
+fn remove_if_exists(path: &Path) -> Result<(), PathError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(PathError::of("remove", path)(error)),
+        Ok(()) | Err(_) => Ok(()),
     }
 }

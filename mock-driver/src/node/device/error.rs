@@ -5,9 +5,7 @@ use std::path::PathBuf;
 use crate::node::exec;
 use crate::store::PathError;
 
-/// Errors of devices.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "documented by the error messages")]
 pub enum Error {
     #[error("--devices=loop: {reason}")]
     NoLoop { reason: String },

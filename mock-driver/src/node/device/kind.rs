@@ -10,9 +10,7 @@ use super::loopback;
 pub enum Choice {
     /// Loop devices if available, else emulated ones.
     Auto,
-    /// Loop devices.
     Loop,
-    /// Regular files.
     #[default]
     Emulated,
     /// No devices: attachments are only recorded.
@@ -21,16 +19,12 @@ pub enum Choice {
     Simulated,
 }
 
-/// The kind of a node's devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Loop devices, which need privileges.
     Loop,
-    /// Regular files.
     Emulated,
-    /// No devices.
     None,
-    /// Volumes are only recorded.
     Simulated,
 }
 

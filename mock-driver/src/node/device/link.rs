@@ -15,6 +15,10 @@ pub(super) const PENDING: &str = ".csi-mock-";
 /// Prefix of a link that names a loop device's backing file by numbers; it leads nowhere.
 pub(super) const BACKING_FILE: &str = ".origin-csi-mock-";
 
+/// Prefix of a note of a detached loop device that the kernel keeps while something is mounted from it; it leads nowhere and names the
+/// device's backing file by numbers.
+pub(super) const DETACHED: &str = ".detached-csi-mock-";
+
 /// The serial number in the name of a link, also of an incomplete device.
 pub(super) fn serial_of(name: &str) -> Option<&str> {
     let prefixes = [PREFIX, PENDING, BACKING_FILE];

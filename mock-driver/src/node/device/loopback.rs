@@ -32,7 +32,6 @@ const KNOWN: &str = "/sys/class/block";
 /// Maximum number of attempts: another process may take a free device first.
 const TRIES: usize = 20;
 
-/// Output of `losetup --json`.
 #[derive(Debug, Deserialize)]
 struct Listing {
     loopdevices: Vec<Entry>,
@@ -218,6 +217,11 @@ pub(super) fn abandoned(disk: &Path) -> Result<Vec<PathBuf>, Error> {
 /// Whether the file of a device is, or was, below a directory.
 pub(crate) fn has_file_below(device: &Path, directory: &Path) -> bool {
     known_file(device).starts_with(directory)
+}
+
+/// Whether a device has a file.
+pub(super) fn has_file(device: &Path) -> bool {
+    known_file(device) != Path::new("")
 }
 
 /// The path of a device's file, also of a deleted one; empty without one.

@@ -10,10 +10,8 @@ use super::DeviceLocation;
 use crate::store::PathError;
 use crate::store::volume_files::{file_name, paths_in};
 
-/// Prefix of a link to a target.
 pub(super) const TARGET: &str = ".target-csi-mock-";
 
-/// The notes of a node's targets.
 #[derive(Debug)]
 pub(crate) struct TargetNotes(pub(super) DeviceLocation);
 

@@ -6,9 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::node::exec;
 use crate::store::PathError;
 
-/// Mount and unmount errors.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "documented by the error messages")]
 pub enum Error {
     #[error("volume_capability.mount.mount_flags: the kernel refuses to mount {} with {flags:?}", path.display())]
     Options { path: PathBuf, flags: Vec<String> },

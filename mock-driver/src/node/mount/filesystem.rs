@@ -3,8 +3,7 @@
 //! A disk is blank only if all its bytes are zero, not if no signature is found: unknown data is user data, too.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use super::Disk;
@@ -14,7 +13,6 @@ use crate::store::PathError;
 use crate::store::volume_files;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "each variant is the filesystem of that name")]
 pub(crate) enum Filesystem {
     Ext2,
     Ext3,
@@ -31,7 +29,7 @@ pub(super) enum Content {
 }
 
 /// Bytes at the beginning of a disk that contain all known signatures.
-const HEAD: usize = 72 * 1024;
+const HEAD: u64 = 72 * 1024;
 
 const XFS_GROWFS: Program = Program {
     name: "xfs_growfs",
@@ -190,18 +188,9 @@ pub(super) fn content(disk: &Disk) -> Result<Content, Error> {
     })
 }
 
-pub(super) fn head(device: &Path) -> io::Result<Vec<u8>> {
-    let file = File::open(device)?;
-    let mut head = vec![0; HEAD];
-    let mut filled = 0;
-    while filled < head.len() {
-        match file.read_at(&mut head[filled..], filled as u64) {
-            Ok(0) => break,
-            Ok(count) => filled += count,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
+fn head(device: &Path) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    File::open(device)?.take(HEAD).read_to_end(&mut head)?;
     Ok(head)
 }
 

@@ -39,7 +39,7 @@ fn root_at(path: &Path) -> Result<Option<Statx>, Error> {
     }
 }
 
-pub(super) fn is_mount(path: &Path) -> Result<bool, Error> {
+pub(crate) fn is_mount(path: &Path) -> Result<bool, Error> {
     Ok(device_at(path)?.is_some())
 }
 

@@ -10,7 +10,7 @@ use fuser::TimeOrNow;
 use rustix::fs::{AtFlags, FallocateFlags, Gid, Mode, OFlags, Timespec, UTIME_NOW, UTIME_OMIT, Uid};
 
 use super::inode::{Entry, Inode};
-use super::operation::{Name, Volume};
+use super::operation::{Target, Volume};
 
 const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
@@ -106,9 +106,9 @@ impl Inode {
 }
 
 /// Sets owner and mode of a new inode to those of the creating process: the driver creates it as root, with its own umask.
-pub(super) fn give(volume: &Volume, at: &Name, (uid, gid): (u32, u32), mode: u32) -> Result<Entry> {
+pub(super) fn give(volume: &Volume, at: &Target, (uid, gid): (u32, u32), mode: u32) -> Result<Entry> {
     let (inode, _) = volume.inodes.find(at)?;
-    let above = at.dir.metadata()?;
+    let above = at.inode.metadata()?;
     let inherits = above.mode() & SETGID != 0;
     let gid = if inherits { above.gid() } else { gid };
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));

@@ -17,11 +17,10 @@ use fuser::{
 use rustix::fs::{AtFlags, CWD, FileType as Type, Gid, Mode, OFlags, RawDir, SeekFrom, Timestamps, Uid};
 
 use super::file::{OpenFile, give, open_flags, timespec};
-use super::operation::{Extent, Volume};
+use super::operation::Volume;
 use super::reply::Reply;
 use crate::fault::IoKind;
 
-/// The filesystem of a volume.
 #[derive(Debug)]
 pub(super) struct Passthrough(pub(super) Arc<Volume>);
 
@@ -48,8 +47,8 @@ impl Passthrough {
 
     fn sync(&self, request: &Request, handle: FileHandle, data_only: bool, reply: ReplyEmpty) {
         let file = self.0.file(handle);
-        self.perform(IoKind::Fsync, file, request, reply, move |volume, file, _| {
-            file.sync(volume, data_only)
+        self.perform(IoKind::Fsync, file, request, reply, move |volume, at, _| {
+            at.file()?.sync(volume, data_only)
         });
     }
 }
@@ -89,9 +88,9 @@ impl Filesystem for Passthrough {
             // Kubelet waits for it.
             return reply.answer(&self.0, inodes.attributes(inodes.root()));
         }
-        let target = inodes.get(number);
-        self.perform(IoKind::Stat, target, request, reply, |volume, inode, _| {
-            volume.inodes.attributes(inode)
+        let target = self.0.inode(number);
+        self.perform(IoKind::Stat, target, request, reply, |volume, at, _| {
+            volume.inodes.attributes(&at.inode)
         });
     }
 
@@ -100,8 +99,15 @@ impl Filesystem for Passthrough {
         _: Option<SystemTime>, _: Option<FileHandle>, _: Option<SystemTime>, _: Option<SystemTime>,
         _: Option<SystemTime>, _: Option<BsdFileFlags>, reply: ReplyAttr) {
         let kind = size.map_or(IoKind::Stat, |_| IoKind::Write);
-        let target = self.0.inodes.get(number);
-        self.perform(kind, target, request, reply, move |volume, inode, _| {
+        let target = self.0.inode(number).and_then(|at| match size {
+            Some(size) => {
+                let present = u64::try_from(rustix::fs::fstat(&at.inode.fd)?.st_size).unwrap_or(0);
+                Ok(at.resizing(present.min(size)..present.max(size)))
+            }
+            None => Ok(at),
+        });
+        self.perform(kind, target, request, reply, move |volume, at, _| {
+            let inode = &at.inode;
             if uid.is_some() || gid.is_some() {
                 let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
                 rustix::fs::chownat(&inode.fd, "", uid, gid, AtFlags::EMPTY_PATH)?;
@@ -133,28 +139,28 @@ impl Filesystem for Passthrough {
         reply: ReplyEntry) {
         let (kind, target) = (Type::from_raw_mode(mode), self.0.name(dir, name));
         self.make(request, target, mode, reply, move |at, mode| {
-            rustix::fs::mknodat(&at.dir.fd, &at.name, kind, mode, device.into())
+            rustix::fs::mknodat(&at.inode.fd, &at.name, kind, mode, device.into())
         });
     }
 
     fn mkdir(&self, request: &Request, dir: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
         let target = self.0.name(dir, name);
         self.make(request, target, mode, reply, |at, mode| {
-            rustix::fs::mkdirat(&at.dir.fd, &at.name, mode)
+            rustix::fs::mkdirat(&at.inode.fd, &at.name, mode)
         });
     }
 
     fn symlink(&self, request: &Request, dir: INodeNo, name: &OsStr, to: &Path, reply: ReplyEntry) {
         let (to, target) = (to.to_owned(), self.0.name(dir, name));
         self.make(request, target, 0o777, reply, move |at, _| {
-            rustix::fs::symlinkat(&to, &at.dir.fd, &at.name)
+            rustix::fs::symlinkat(&to, &at.inode.fd, &at.name)
         });
     }
 
     fn link(&self, request: &Request, number: INodeNo, dir: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (inode, target) = (self.0.inodes.get(number), self.0.name(dir, name));
         self.perform(IoKind::Create, target, request, reply, |volume, at, _| {
-            rustix::fs::linkat(CWD, inode?.path(), &at.dir.fd, &at.name, AtFlags::SYMLINK_FOLLOW)?;
+            rustix::fs::linkat(CWD, inode?.path(), &at.inode.fd, &at.name, AtFlags::SYMLINK_FOLLOW)?;
             volume.inodes.find(at)
         });
     }
@@ -180,9 +186,9 @@ impl Filesystem for Passthrough {
     }
 
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let (flags, target) = (open_flags(flags.0), self.0.inodes.get(number));
-        self.perform(IoKind::Stat, target, request, reply, move |_, inode, _| {
-            Ok(OpenFile::new(inode.clone(), inode.open(flags)?, flags))
+        let (flags, target) = (open_flags(flags.0), self.0.inode(number));
+        self.perform(IoKind::Stat, target, request, reply, move |_, at, _| {
+            Ok(OpenFile::new(at.inode.clone(), at.inode.open(flags)?, flags))
         });
     }
 
@@ -192,7 +198,7 @@ impl Filesystem for Passthrough {
         let target = self.0.name(dir, name);
         self.perform(IoKind::Create, target, request, reply, move |volume, at, _| {
             let how = flags | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-            let fd = rustix::fs::openat(&at.dir.fd, &at.name, how, Mode::RUSR)?;
+            let fd = rustix::fs::openat(&at.inode.fd, &at.name, how, Mode::RUSR)?;
             let (inode, attributes) = give(volume, at, owner, mode)?;
             Ok((OpenFile::new(inode, fd.into(), flags), attributes))
         });
@@ -202,12 +208,11 @@ impl Filesystem for Passthrough {
         _: Option<LockOwner>, reply: ReplyData) {
         let target = self.0.file(handle).and_then(|file| {
             // Not what it asks for beyond the end.
-            let end = offset.saturating_add(size.into()).min(file.fd.metadata()?.len());
-            let range = offset..end.max(offset);
-            Ok(Extent { file, range })
+            let end = offset.saturating_add(size.into()).min(file.inode.metadata()?.len());
+            Ok(file.within(offset..end.max(offset)))
         });
-        self.perform(IoKind::Read, target, request, reply, move |_, extent, _| {
-            extent.file.read(offset, size)
+        self.perform(IoKind::Read, target, request, reply, move |_, at, _| {
+            at.file()?.read(offset, size)
         });
     }
 
@@ -215,27 +220,27 @@ impl Filesystem for Passthrough {
         flags: WriteFlags, _: OpenFlags, _: Option<LockOwner>, reply: ReplyWrite) {
         let data = data.to_vec();
         let end = offset.saturating_add(u64::try_from(data.len()).unwrap_or(u64::MAX));
-        let range = offset..end;
-        let target = self.0.file(handle).map(|file| Extent { file, range });
+        let target = self.0.file(handle).map(|file| file.within(offset..end));
         self.perform(IoKind::Write, target, request, reply, move |volume, at, kept| {
             if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
-                at.file.inode.drop_privileges()?;
+                at.inode.drop_privileges()?;
             }
             match usize::try_from(kept).unwrap_or(usize::MAX) {
                 kept if kept < data.len() => {
-                    at.file.write(volume, offset, &data[..kept])?;
+                    at.file()?.write(volume, offset, &data[..kept])?;
                     Ok(data.len())
                 }
-                _ => at.file.write(volume, offset, &data),
+                _ => at.file()?.write(volume, offset, &data),
             }
         });
     }
 
     fn fallocate(&self, request: &Request, _: INodeNo, handle: FileHandle, offset: u64, length: u64,
         mode: i32, reply: ReplyEmpty) {
-        let file = self.0.file(handle);
-        self.perform(IoKind::Write, file, request, reply, move |volume, file, _| {
-            file.allocate(volume, mode, offset, length)
+        let range = offset..offset.saturating_add(length);
+        let target = self.0.file(handle).map(|at| at.resizing(range));
+        self.perform(IoKind::Write, target, request, reply, move |volume, at, _| {
+            at.file()?.allocate(volume, mode, offset, length)
         });
     }
 
@@ -264,7 +269,8 @@ impl Filesystem for Passthrough {
 
     fn readdir(&self, _: &Request, _: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let mut list = || -> Result<()> {
-            let file = self.0.file(handle)?;
+            let target = self.0.file(handle)?;
+            let file = target.file()?;
             rustix::fs::seek(&file.fd, SeekFrom::Start(offset))?;
             let mut buffer = Vec::with_capacity(32_768);
             let mut entries = RawDir::new(&file.fd, buffer.spare_capacity_mut());

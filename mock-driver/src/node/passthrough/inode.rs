@@ -17,9 +17,8 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::operation::Name;
+use super::operation::Target;
 
-/// A file, directory or other inode.
 #[derive(Debug)]
 pub(super) struct Inode {
     pub(super) number: u64,
@@ -107,12 +106,12 @@ impl Inodes {
     }
 
     /// Looks a name up. The kernel gets a reference by [`Self::add`].
-    pub(super) fn find(&self, at: &Name) -> Result<Entry> {
+    pub(super) fn find(&self, at: &Target) -> Result<Entry> {
         if crate::lock(&self.known).len() >= self.limit {
             return Err(Errno::NFILE.into());
         }
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = openat(&at.dir.fd, &at.name, flags, Mode::empty())?;
+        let fd = openat(&at.inode.fd, &at.name, flags, Mode::empty())?;
         let inode = Inode::of(fd, self.root.root.clone())?;
         let attributes = self.attributes(&inode)?;
         Ok((inode, attributes))

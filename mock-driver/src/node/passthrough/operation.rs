@@ -41,31 +41,23 @@ pub(super) struct Volume {
     runtime: Handle,
 }
 
-/// The file or name that an operation accesses.
-pub(super) trait Target: FilePath + Send + 'static {
-    /// The bytes of a file.
-    fn range(&self) -> Option<Range<u64>> {
-        None
-    }
-}
-
-/// A name in a directory.
-pub(super) struct Name {
-    pub(super) dir: Arc<Inode>,
+/// What an operation accesses: an inode, an open file, or a name in a directory.
+pub(super) struct Target {
+    /// The directory of a name.
+    pub(super) inode: Arc<Inode>,
     pub(super) name: OsString,
-}
-
-/// Bytes of an open file.
-pub(super) struct Extent {
-    pub(super) file: Arc<OpenFile>,
-    pub(super) range: Range<u64>,
+    file: Option<Arc<OpenFile>>,
+    /// The bytes of a file.
+    range: Option<Range<u64>>,
+    /// The number of bytes that are read or written.
+    bytes: u64,
 }
 
 /// An operation of a process, or the detach of the volume.
 struct Operation<'a> {
     volume: &'a Volume,
     kind: IoKind,
-    target: &'a dyn Target,
+    target: &'a Target,
     peer: Option<Peer>,
 }
 
@@ -87,7 +79,7 @@ impl CallInfo for Operation<'_> {
     fn io(&self) -> Option<Io<'_>> {
         Some(Io {
             kind: self.kind,
-            range: self.target.range(),
+            range: self.target.range.clone(),
             path: self.target,
         })
     }
@@ -97,43 +89,49 @@ impl CallInfo for Operation<'_> {
     }
 
     fn size(&self) -> u64 {
-        self.target.range().map_or(0, |range| range.end - range.start)
+        self.target.bytes
     }
 }
 
 // === impl Target ===
 
-impl Target for Arc<Inode> {}
-impl Target for Arc<OpenFile> {}
-impl Target for Name {}
+impl Target {
+    fn of(inode: Arc<Inode>) -> Self {
+        Self {
+            inode,
+            name: OsString::new(),
+            file: None,
+            range: None,
+            bytes: 0,
+        }
+    }
 
-impl Target for Extent {
-    fn range(&self) -> Option<Range<u64>> {
-        Some(self.range.clone()).filter(|range| !range.is_empty())
+    /// Only these bytes of the file.
+    pub(super) fn within(self, range: Range<u64>) -> Self {
+        let bytes = range.end - range.start;
+        Self {
+            bytes,
+            ..self.resizing(range)
+        }
+    }
+
+    /// Adds or removes these bytes of the file, without data.
+    pub(super) fn resizing(self, range: Range<u64>) -> Self {
+        let range = Some(range).filter(|range| !range.is_empty());
+        Self { range, ..self }
+    }
+
+    pub(super) fn file(&self) -> Result<&OpenFile> {
+        Ok(self.file.as_deref().ok_or(Errno::BADF)?)
     }
 }
 
-impl FilePath for Arc<Inode> {
+impl FilePath for Target {
     fn file_path(&self) -> String {
-        self.path_in_volume().to_string_lossy().into_owned()
-    }
-}
-
-impl FilePath for Arc<OpenFile> {
-    fn file_path(&self) -> String {
-        self.inode.file_path()
-    }
-}
-
-impl FilePath for Extent {
-    fn file_path(&self) -> String {
-        self.file.file_path()
-    }
-}
-
-impl FilePath for Name {
-    fn file_path(&self) -> String {
-        let path = self.dir.path_in_volume().join(&self.name);
+        let mut path = self.inode.path_in_volume();
+        if !self.name.is_empty() {
+            path.push(&self.name);
+        }
         path.to_string_lossy().into_owned()
     }
 }
@@ -163,9 +161,15 @@ impl Volume {
         self.runtime.block_on(self.waiting.wait());
     }
 
-    pub(super) fn name(&self, dir: INodeNo, name: &OsStr) -> Result<Name> {
-        let (dir, name) = (self.inodes.get(dir)?, name.to_owned());
-        Ok(Name { dir, name })
+    pub(super) fn inode(&self, number: INodeNo) -> Result<Target> {
+        Ok(Target::of(self.inodes.get(number)?))
+    }
+
+    pub(super) fn name(&self, dir: INodeNo, name: &OsStr) -> Result<Target> {
+        Ok(Target {
+            name: name.to_owned(),
+            ..self.inode(dir)?
+        })
     }
 
     pub(super) fn add(&self, file: OpenFile) -> FileHandle {
@@ -174,9 +178,13 @@ impl Volume {
         FileHandle(handle)
     }
 
-    pub(super) fn file(&self, handle: FileHandle) -> Result<Arc<OpenFile>> {
-        let files = crate::lock(&self.files);
-        Ok(files.get(&handle.0).cloned().ok_or(Errno::BADF)?)
+    pub(super) fn file(&self, handle: FileHandle) -> Result<Target> {
+        let file = crate::lock(&self.files).get(&handle.0).cloned();
+        let file = file.ok_or(Errno::BADF)?;
+        Ok(Target {
+            file: Some(file.clone()),
+            ..Target::of(file.inode.clone())
+        })
     }
 
     pub(super) fn close(&self, handle: FileHandle) {
@@ -188,7 +196,7 @@ impl Volume {
         let decision = self.faults.decide(&Operation {
             volume: self,
             kind: IoKind::Detach,
-            target: self.inodes.root(),
+            target: &Target::of(self.inodes.root().clone()),
             peer: None,
         });
         if let Some(rule) = decision.rule {
@@ -224,13 +232,13 @@ impl Volume {
 impl Passthrough {
     /// Performs an operation with the fault of the rule that matches it: at once, or in a task of its own if the operation waits.
     /// `act` gets the number of bytes after which a write is torn.
-    pub(super) fn perform<T: Target, R: Reply>(
+    pub(super) fn perform<R: Reply>(
         &self,
         kind: IoKind,
-        target: Result<T>,
+        target: Result<Target>,
         request: &Request,
         reply: R,
-        act: impl FnOnce(&Volume, &T, u64) -> Result<R::Value> + Send + 'static,
+        act: impl FnOnce(&Volume, &Target, u64) -> Result<R::Value> + Send + 'static,
     ) {
         let volume = &self.0;
         let target = match target {
@@ -276,10 +284,10 @@ impl Passthrough {
     pub(super) fn make(
         &self,
         request: &Request,
-        target: Result<Name>,
+        target: Result<Target>,
         mode: u32,
         reply: ReplyEntry,
-        make: impl FnOnce(&Name, Mode) -> rustix::io::Result<()> + Send + 'static,
+        make: impl FnOnce(&Target, Mode) -> rustix::io::Result<()> + Send + 'static,
     ) {
         let owner = (request.uid(), request.gid());
         self.perform(IoKind::Create, target, request, reply, move |volume, at, _| {

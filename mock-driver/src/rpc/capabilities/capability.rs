@@ -37,7 +37,6 @@ pub enum CapabilitySetError {
 /// Generates `Capability` from one list of names and of values in the RPCs that report them.
 macro_rules! capabilities {
     ($($(#[$doc:meta])* $capability:ident $name:literal $rpc:ident($value:expr);)+) => {
-        /// A capability.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub(crate) enum Capability {
             $($(#[$doc])* $capability,)+
@@ -53,7 +52,6 @@ macro_rules! capabilities {
                 }
             }
 
-            /// The RPC that reports it.
             pub(crate) fn reported_in(self) -> ReportedIn {
                 match self {
                     $(Self::$capability => ReportedIn::$rpc($value),)+

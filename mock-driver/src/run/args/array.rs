@@ -1,8 +1,7 @@
 //! Flags of the array and its services, which a process without the array rejects.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
@@ -49,12 +48,12 @@ pub(crate) struct ArrayArgs {
     pub(crate) zones: usize,
 
     /// Storage pool: NAME=BYTES, or NAME=BYTES@KEY=VALUE,KEY=VALUE with its topology. Repeatable.
-    #[arg(long = "pool", value_name = "POOL")]
-    pub(crate) pools: Vec<PoolFlag>,
+    #[arg(long = "pool", value_name = "POOL", value_parser = pool)]
+    pub(crate) pools: Vec<Pool>,
 
     /// Topology of a node: NODE@KEY=VALUE,KEY=VALUE. Repeatable.
-    #[arg(long = "node-topology", value_name = "NODE@KEY=VALUE")]
-    pub(crate) node_topology: Vec<NodeTopologyFlag>,
+    #[arg(long = "node-topology", value_name = "NODE@KEY=VALUE", value_parser = node_topology)]
+    pub(crate) node_topology: Vec<(NodeId, Segments)>,
 
     /// Attach limit that NodeGetInfo reports, if it differs from the real one. 0 reports the real one.
     #[arg(long, default_value_t = 0)]
@@ -126,14 +125,6 @@ pub(crate) struct ArrayArgs {
     pub(crate) attach_optional: bool,
 }
 
-/// A pool in the form of the flag.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PoolFlag(Pool);
-
-/// A node's topology in the form of the flag.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NodeTopologyFlag(NodeId, Segments);
-
 // === impl ArrayArgs ===
 
 impl ArrayArgs {
@@ -147,7 +138,7 @@ impl ArrayArgs {
         let base = SizeRule::default();
         array::Settings {
             nodes,
-            node_topology: self.node_topology(),
+            node_topology: self.node_topology.iter().cloned().collect(),
             attach_limit: Some(attach_limit).filter(|limit| *limit > 0),
             advertised_limit: Some(self.advertised_attach_limit).filter(|limit| *limit > 0),
             pools: self.pools(driver_name),
@@ -178,19 +169,20 @@ impl ArrayArgs {
         }
         let mut nodes = BTreeSet::new();
         let twice = self.node_topology.iter().find(|flag| !nodes.insert(&flag.0));
-        if let Some(NodeTopologyFlag(node, _)) = twice {
+        if let Some((node, _)) = twice {
             return Some(format!("--node-topology: node \"{node}\" is there twice"));
         }
-        PoolFlag::twice("--pool", &self.pools)
+        let mut names = BTreeSet::new();
+        let twice = self.pools.iter().find(|pool| !names.insert(pool.name.as_str()));
+        twice.map(|pool| format!("--pool: \"{}\" is there twice", pool.name))
     }
 
     /// The nodes that have a topology but are not among these.
     pub(super) fn unknown_nodes<'a>(&'a self, nodes: &'a [NodeId]) -> impl Iterator<Item = &'a NodeId> {
-        let named = self.node_topology.iter().map(|NodeTopologyFlag(node, _)| node);
+        let named = self.node_topology.iter().map(|(node, _)| node);
         named.filter(|node| !nodes.contains(node))
     }
 
-    /// The settings of the services.
     pub(super) fn config(&self) -> ServiceConfig {
         ServiceConfig {
             snapshot_delay: self.snapshot_delay,
@@ -202,16 +194,9 @@ impl ArrayArgs {
         }
     }
 
-    fn node_topology(&self) -> BTreeMap<NodeId, Segments> {
-        let flags = self.node_topology.iter().cloned();
-        flags
-            .map(|NodeTopologyFlag(node, segments)| (node, segments))
-            .collect()
-    }
-
     fn pools(&self, driver_name: &str) -> Vec<Pool> {
         if !self.pools.is_empty() {
-            return self.pools.iter().map(|PoolFlag(pool)| pool.clone()).collect();
+            return self.pools.clone();
         }
         let key = format!("{driver_name}/zone");
         let pool = |number: usize| Pool {
@@ -226,60 +211,28 @@ impl ArrayArgs {
     }
 }
 
-// === impl PoolFlag ===
-
-impl PoolFlag {
-    /// The pool.
-    pub(super) fn pool(&self) -> Pool {
-        self.0.clone()
-    }
-
-    /// The error of duplicate pool names.
-    pub(super) fn twice(flag: &str, pools: &[Self]) -> Option<String> {
-        let mut names = BTreeSet::new();
-        let twice = pools.iter().find(|Self(pool)| !names.insert(pool.name.as_str()));
-        twice.map(|Self(pool)| format!("{flag}: \"{}\" is there twice", pool.name))
-    }
+pub(super) fn pool(text: &str) -> Result<Pool, String> {
+    let (pool, segments) = match text.split_once('@') {
+        Some((pool, topology)) => (pool, parse_segments(topology)?),
+        None => (text, Segments::default()),
+    };
+    let (name, capacity) = pool
+        .split_once('=')
+        .filter(|(name, _)| !name.is_empty())
+        .ok_or("must be NAME=BYTES or NAME=BYTES@KEY=VALUE")?;
+    Ok(Pool {
+        name: PoolName::from(name),
+        segments,
+        capacity: quantity(capacity)?,
+    })
 }
 
-impl From<Pool> for PoolFlag {
-    fn from(pool: Pool) -> Self {
-        Self(pool)
-    }
-}
-
-impl FromStr for PoolFlag {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (pool, segments) = match text.split_once('@') {
-            Some((pool, topology)) => (pool, parse_segments(topology)?),
-            None => (text, Segments::default()),
-        };
-        let (name, capacity) = pool
-            .split_once('=')
-            .filter(|(name, _)| !name.is_empty())
-            .ok_or("must be NAME=BYTES or NAME=BYTES@KEY=VALUE")?;
-        Ok(Self(Pool {
-            name: PoolName::from(name),
-            segments,
-            capacity: quantity(capacity)?,
-        }))
-    }
-}
-
-// === impl NodeTopologyFlag ===
-
-impl FromStr for NodeTopologyFlag {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (node, topology) = text
-            .split_once('@')
-            .filter(|(node, _)| !node.is_empty())
-            .ok_or("must be NODE@KEY=VALUE")?;
-        Ok(Self(NodeId::from(node), parse_segments(topology)?))
-    }
+fn node_topology(text: &str) -> Result<(NodeId, Segments), String> {
+    let (node, topology) = text
+        .split_once('@')
+        .filter(|(node, _)| !node.is_empty())
+        .ok_or("must be NODE@KEY=VALUE")?;
+    Ok((NodeId::from(node), parse_segments(topology)?))
 }
 
 /// Parses KEY=VALUE,KEY=VALUE as topology segments.
@@ -292,7 +245,6 @@ pub(super) fn parse_segments(text: &str) -> Result<Segments, String> {
     validate::segments("topology", pairs).map_err(|invalid| invalid.reason)
 }
 
-/// Parses a resource quantity.
 fn quantity(text: &str) -> Result<u64, String> {
     match quantity::bytes(text) {
         Some(number) if number > 0 => Ok(number),
@@ -302,14 +254,12 @@ fn quantity(text: &str) -> Result<u64, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn pools_and_node_topologies_are_parsed() {
-        let PoolFlag(pool) = "fast=10Gi@example.com/zone=a,host=b".parse().unwrap();
+        let pool = super::pool("fast=10Gi@example.com/zone=a,host=b").unwrap();
         assert_eq!((pool.name.as_str(), pool.capacity), ("fast", 10 << 30));
         assert_eq!(pool.segments.to_string(), "{example.com/zone=a, host=b}");
-        let NodeTopologyFlag(node, segments) = "node-1@Zone=a".parse().unwrap();
+        let (node, segments) = super::node_topology("node-1@Zone=a").unwrap();
         assert_eq!(
             (node.as_str(), segments.to_string().as_str()),
             ("node-1", "{zone=a}")
@@ -326,7 +276,7 @@ mod tests {
             "fast=1Gi@zone=a,ZONE=b",
             "fast=99Ei",
         ] {
-            assert!(text.parse::<PoolFlag>().is_err(), "{text}");
+            assert!(super::pool(text).is_err(), "{text}");
         }
         for text in [
             "",
@@ -337,7 +287,7 @@ mod tests {
             "node-1@zone=a b!",
             "node-1@zone=a,Zone=b",
         ] {
-            assert!(text.parse::<NodeTopologyFlag>().is_err(), "{text}");
+            assert!(super::node_topology(text).is_err(), "{text}");
         }
     }
 }

@@ -1,16 +1,15 @@
 //! Flags of fault injection.
 
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
 
 use super::value::path_or_empty;
+use crate::admin_api::{self, InvalidEndpoint};
 use crate::fault::duration;
 use crate::fault::scenario::{Scenario, UnknownScenario};
-use crate::proxy::relay;
-use crate::socket::{Endpoint, InvalidEndpoint};
+use crate::socket::Endpoint;
 
 /// Flags of fault injection.
 #[derive(Clone, Debug, Args)]
@@ -21,7 +20,7 @@ pub(crate) struct FaultArgs {
     pub(crate) faults: PathBuf,
 
     /// Built-in fault scenarios, such as attach-uncertain,flaky-10pct. help lists them.
-    #[arg(long, default_value = "", hide_default_value = true)]
+    #[arg(long, default_value = "", hide_default_value = true, value_parser = scenarios)]
     pub(crate) scenario: Scenarios,
 
     /// Seed of all random numbers: the same seed repeats a run. Default: random, and logged.
@@ -39,38 +38,19 @@ pub(crate) struct FaultArgs {
 
     /// Second socket or tcp://host:port: the program is not a driver, but pairs each connection to --endpoint
     /// with one that a driver opens there, and copies bytes between them.
-    #[arg(long, default_value = "", hide_default_value = true)]
-    pub(crate) proxy_endpoint: Dialled,
+    #[arg(long, default_value = "", hide_default_value = true, value_parser = dialled)]
+    pub(crate) proxy_endpoint: admin_api::Endpoint,
 }
 
-/// A list of scenarios.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Scenarios(pub Vec<&'static Scenario>);
+/// The value of one flag, which clap would take for that of several if it were written as a `Vec`.
+type Scenarios = Vec<&'static Scenario>;
 
-/// The address to which drivers connect; an empty text for none.
-#[derive(Clone, Debug)]
-pub(crate) struct Dialled(pub Option<relay::RelayAddress>);
-
-// === impl Dialled ===
-
-impl FromStr for Dialled {
-    type Err = InvalidEndpoint;
-
-    fn from_str(text: &str) -> Result<Self, InvalidEndpoint> {
-        match text {
-            "" => Ok(Self(None)),
-            endpoint => endpoint.parse().map(Some).map(Self),
-        }
-    }
+fn scenarios(names: &str) -> Result<Scenarios, UnknownScenario> {
+    let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
+    names.map(Scenario::named).collect()
 }
 
-// === impl Scenarios ===
-
-impl FromStr for Scenarios {
-    type Err = UnknownScenario;
-
-    fn from_str(names: &str) -> Result<Self, UnknownScenario> {
-        let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
-        names.map(Scenario::named).collect::<Result<_, _>>().map(Self)
-    }
+/// `tcp://:port` is on loopback.
+fn dialled(text: &str) -> Result<admin_api::Endpoint, InvalidEndpoint> {
+    text.replacen("tcp://:", "tcp://127.0.0.1:", 1).parse()
 }

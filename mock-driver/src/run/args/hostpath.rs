@@ -11,7 +11,7 @@ use std::ffi::OsString;
 
 use clap::{Args, Command};
 
-use super::array::PoolFlag;
+use super::array::pool;
 use super::value::switch;
 use crate::array::{Pool, PoolName, QosRule, Segments, Values};
 use crate::rpc::capabilities::{Capability, CapabilitySet, ReportedIn};
@@ -68,8 +68,8 @@ pub(crate) struct HostPathArgs {
     /// Maximum size in bytes to which NodeExpandVolume grows a volume; 0 = the maximum of all volumes.
     #[arg(long, hide = true)]
     max_volume_size_node: Option<u64>,
-    #[arg(long, hide = true, conflicts_with = "pools")]
-    capacity: Vec<PoolFlag>,
+    #[arg(long, hide = true, conflicts_with = "pools", value_parser = pool)]
+    capacity: Vec<Pool>,
     #[arg(long, hide = true, value_parser = block_type)]
     snapshot_metadata_block_type: Option<()>,
 }
@@ -89,7 +89,6 @@ impl HostPathArgs {
         names.any(|name| is_own(&name) || ALIASES.contains(&name.as_str()))
     }
 
-    /// Sets csi-driver-host-path's defaults.
     pub(super) fn defaults(command: Command) -> Command {
         DEFAULTS.into_iter().fold(command, |command, (field, text)| {
             command.mut_arg(field, |arg| arg.required(false).default_value(text))
@@ -141,10 +140,9 @@ impl HostPathArgs {
     }
 
     /// The pools by kind, of which the last flag counts, or an unlimited one; all with the topology `segments`.
-    fn pools(&self, segments: &Segments) -> Vec<PoolFlag> {
+    fn pools(&self, segments: &Segments) -> Vec<Pool> {
         let named = |pool: Pool| (pool.name.clone(), pool);
-        let mut kinds: BTreeMap<PoolName, Pool> =
-            self.capacity.iter().map(PoolFlag::pool).map(named).collect();
+        let mut kinds: BTreeMap<PoolName, Pool> = self.capacity.iter().cloned().map(named).collect();
         if kinds.is_empty() {
             kinds.extend([named(Pool {
                 name: PoolName::from("pool-0"),
@@ -155,7 +153,7 @@ impl HostPathArgs {
         for pool in kinds.values_mut().filter(|pool| pool.segments.is_empty()) {
             pool.segments = segments.clone();
         }
-        kinds.into_values().map(PoolFlag::from).collect()
+        kinds.into_values().collect()
     }
 
     fn mutable_parameters(&self) -> Option<QosRule> {

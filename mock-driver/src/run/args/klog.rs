@@ -45,7 +45,6 @@ pub(crate) struct KlogArgs {
 // === impl KlogArgs ===
 
 impl KlogArgs {
-    /// Requested behaviour that is not implemented.
     pub(super) fn notes(&self) -> impl Iterator<Item = String> {
         let on = |flag: Option<bool>| flag == Some(true);
         let set = |flag: &Option<String>| flag.as_ref().is_some_and(|text| !text.is_empty());

@@ -102,7 +102,6 @@ impl NodeArgs {
         })
     }
 
-    /// The settings of the node.
     pub(crate) fn settings(&self) -> node::Settings {
         node::Settings {
             devices: self.devices,

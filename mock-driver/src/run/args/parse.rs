@@ -58,9 +58,9 @@ impl Args {
             if let Some(objection) = args.contradiction() {
                 return Err(Self::command().error(ErrorKind::ArgumentConflict, objection));
             }
-            let notes = match args.faults.proxy_endpoint.0 {
-                Some(_) => args.without_driver(&matches),
-                None => args.ineffective(given),
+            let notes = match args.faults.proxy_endpoint.is_given() {
+                true => Self::without_driver(&matches),
+                false => args.ineffective(given),
             };
             args.notes.extend(notes);
         }
@@ -78,10 +78,7 @@ impl Args {
     }
 
     /// Flags that `--proxy-endpoint` ignores: all of a driver.
-    fn without_driver(&self, matches: &ArgMatches) -> Vec<String> {
-        if self.faults.proxy_endpoint.0.is_none() {
-            return Vec::new();
-        }
+    fn without_driver(matches: &ArgMatches) -> Vec<String> {
         let mut used = ids::<KlogArgs>();
         used.extend(["endpoint", "proxy_endpoint", "v"].map(str::to_owned));
         let note = |name| format!("--{name} has no effect beside --proxy-endpoint, which is no driver");

@@ -8,7 +8,6 @@ use tokio::task::JoinHandle;
 use tokio::time;
 use tonic::Request;
 
-use super::typed_call::TypedCall;
 use super::{Call, Execute, Rpc, outcome};
 use crate::driver::Driver;
 use crate::driver::error::Error;
@@ -27,6 +26,8 @@ pub(super) struct DriverCall<'a, Q: Rpc> {
     /// Held until the response is ready.
     pub(super) locked: Vec<Guard>,
     pub(super) call: &'a mut Call,
+    /// The node of the process, for a request without a node id; looked up when a rule needs it.
+    pub(super) here: OnceCell<String>,
 }
 
 // === impl DriverCall ===
@@ -78,17 +79,7 @@ impl<Q: Rpc> Execute for DriverCall<'_, Q> {
     type Error = Error;
 
     fn decide(&self) -> Decision {
-        self.driver.faults.decide(&TypedCall {
-            request: self.request.get_ref(),
-            driver: self.driver,
-            here: OnceCell::new(),
-            headers: self.request.metadata().as_ref(),
-            peer: self
-                .call
-                .connection
-                .as_ref()
-                .and_then(|connection| connection.peer),
-        })
+        self.driver.faults.decide(self)
     }
 
     fn record(&mut self) -> Option<&mut CallRecord> {
@@ -125,7 +116,10 @@ impl<Q: Rpc> Execute for DriverCall<'_, Q> {
         let replied = match Q::KIND {
             Kind::Read => Q::execute(params, self.driver).await,
             Kind::OnNode => Ok(Q::Reply::default()),
-            Kind::Change | Kind::Publish => Q::execute(params, &self.driver.with_copied_array()).await,
+            Kind::Change | Kind::Publish => {
+                self.driver.store.promise(|array| Q::promise(&params, array));
+                Q::execute(params, &self.driver.with_copied_array()).await
+            }
         };
         replied.unwrap_or_default()
     }

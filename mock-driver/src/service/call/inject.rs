@@ -19,9 +19,7 @@ const ARRIVES_WITHIN: Duration = Duration::from_millis(50);
 /// What a rule's action leaves of its call.
 #[derive(Debug)]
 pub(crate) enum Injection {
-    /// The call continues.
     Continue,
-    /// The call fails.
     Fail(Error),
     /// The call succeeds, although its operation does not happen now.
     Succeed,

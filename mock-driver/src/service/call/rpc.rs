@@ -3,6 +3,7 @@
 use csi_proto::Secrets;
 use prost::Message;
 
+use crate::array::Array;
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::driver::locks::{Key, LockMode};
@@ -52,6 +53,9 @@ pub(crate) trait Rpc: RpcRequest {
     }
 
     fn validate(&self) -> Result<Self::Params, Invalid>;
+
+    /// Keeps the ids or numbers of the reply for the operation, which happens later.
+    fn promise(_: &Self::Params, _: &mut Array) {}
 
     fn execute(
         params: Self::Params,

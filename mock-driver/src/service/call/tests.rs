@@ -104,13 +104,13 @@ async fn stream_from_before_a_reset_leaves_no_trace_after_it() {
         let sent = driver.answer_in_messages(request, messages).await.unwrap();
         let mut sent = sent.into_inner();
         sent.next().await.unwrap().unwrap();
-        driver.reset().await.unwrap();
+        driver.reset(false).await.unwrap();
         let rest: Vec<_> = sent.collect().await;
         let calls = journal.read(|memory| {
             (
                 memory.running().len(),
                 memory.after(0).count(),
-                memory.stats.len(),
+                memory.durations.len(),
             )
         });
         assert_eq!(calls, (0, 0, 0), "{has_fault}");
@@ -232,4 +232,60 @@ async fn frozen_list_has_the_condition_of_its_time() {
         assert_eq!(status.volume_condition.unwrap().abnormal, abnormal);
         driver.faults.remove(RuleKind::BackendFault, "x");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn reply_before_its_operation_has_the_number_and_id_of_the_operation() {
+    let (driver, _) = Driver::open(Settings {
+        initial_volumes: 2,
+        ..Settings::default()
+    })
+    .unwrap();
+    for (method, field, value) in [
+        ("ControllerPublishVolume", "volume", "vol-0"),
+        ("CreateVolume", "name", "a"),
+    ] {
+        let rule = json!({"id": method, "match": {"method": method, field: value},
+            "action": {"effect": "later", "delay": "10s", "code": "OK"}});
+        driver.faults.put(Rule::from_value(rule).unwrap()).unwrap();
+    }
+    let create = |name: &str| {
+        Request::new(csi_proto::v1::CreateVolumeRequest {
+            name: name.to_owned(),
+            volume_capabilities: publish("").into_inner().volume_capability.into_iter().collect(),
+            ..Default::default()
+        })
+    };
+    let number = |reply: Response<csi_proto::v1::ControllerPublishVolumeResponse>| {
+        reply.into_inner().publish_context["attachment"].clone()
+    };
+    let id =
+        |reply: Response<csi_proto::v1::CreateVolumeResponse>| reply.into_inner().volume.unwrap().volume_id;
+    let promised = number(driver.answer(publish("vol-0")).await.unwrap());
+    let other = number(driver.answer(publish("vol-1")).await.unwrap());
+    assert_ne!(promised, other);
+    let promised_id = id(driver.answer(create("a")).await.unwrap());
+    let other_id = id(driver.answer(create("b")).await.unwrap());
+    assert_ne!(promised_id, other_id);
+    time::sleep(time::Duration::from_secs(11)).await;
+    let found = driver.store.peek(|array| {
+        let attachments = &array.volume("vol-0").unwrap().attachments;
+        let number = attachments
+            .values()
+            .next()
+            .map(|attachment| attachment.number.to_string());
+        (
+            number,
+            array.volume_named("a").map(|volume| volume.spec.id.to_string()),
+        )
+    });
+    assert_eq!(found, (Some(promised), Some(promised_id.clone())));
+    // A volume that is created again under the name has another id.
+    let delete = csi_proto::v1::DeleteVolumeRequest {
+        volume_id: promised_id.clone(),
+        ..Default::default()
+    };
+    driver.answer(Request::new(delete)).await.unwrap();
+    driver.faults.remove(RuleKind::Rule, "CreateVolume");
+    assert_ne!(id(driver.answer(create("a")).await.unwrap()), promised_id);
 }

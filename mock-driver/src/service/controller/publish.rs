@@ -7,7 +7,7 @@ use csi_proto::v1::{
     ControllerUnpublishVolumeResponse,
 };
 
-use crate::array::{self, PublishParams};
+use crate::array::{self, Array, PublishParams};
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::fault::DeviceFault;
@@ -29,18 +29,30 @@ impl Rpc for ControllerPublishVolumeRequest {
         Ok((volume, node, PublishParams { capability, readonly }))
     }
 
+    fn promise((volume, node, _): &Self::Params, array: &mut Array) {
+        array.promise_attachment(volume, node);
+    }
+
     async fn execute((volume, node, params): Self::Params, driver: &Driver) -> Result<Self::Reply, Error> {
         let (offered, capability) = (&driver.capabilities, std::slice::from_ref(&params.capability));
         let newer = Capability::SingleNodeMultiWriter;
         validate::needs_modes(offered, newer, "volume_capability", capability)?;
         validate::needs(offered, Capability::PublishReadonly, "readonly", params.readonly)?;
         driver.apply_qos_latency(&volume).await;
-        let attachment = driver
-            .store
-            .change(|array| array.publish(&volume, &node, &params))
-            .await?;
-        if driver.is_here(&node) {
-            driver.reconcile_device(&volume).await?;
+        let mut is_new = false;
+        let publish = |array: &mut Array| {
+            let done = array.publish(&volume, &node, &params)?;
+            is_new = !done.rows.is_empty();
+            Ok(done)
+        };
+        let attachment = driver.store.change(publish).await?;
+        if driver.is_here(&node)
+            && let Err(error) = driver.reconcile_device(&volume).await
+        {
+            if is_new {
+                detach(driver, &volume, Some(&node)).await?;
+            }
+            return Err(Error::AttachDevice(Box::new(error)));
         }
         let mut publish_context: HashMap<_, _> = attachment.publish_context(&volume);
         if let Some(DeviceFault::Wrong(device)) = driver.faults.device(&volume, &node) {
@@ -67,13 +79,19 @@ impl Rpc for ControllerUnpublishVolumeRequest {
 
     async fn execute((volume, node): Self::Params, driver: &Driver) -> Result<Self::Reply, Error> {
         driver.apply_qos_latency(&volume).await;
-        if node.as_deref().is_none_or(|node| driver.is_here(node)) {
-            driver.remove_device(&volume).await?;
-        }
-        driver
-            .store
-            .change(|array| array.unpublish(&volume, node.as_deref()))
-            .await?;
+        detach(driver, &volume, node.as_deref()).await?;
         Ok(ControllerUnpublishVolumeResponse {})
     }
+}
+
+/// Detaches a volume from a node, or from all.
+async fn detach(driver: &Driver, volume: &str, node: Option<&str>) -> Result<(), Error> {
+    if node.is_none_or(|node| driver.is_here(node)) {
+        driver.remove_device(volume).await?;
+    }
+    driver.store.change(|array| array.unpublish(volume, node)).await?;
+    if node.is_some_and(|node| driver.was_here(node)) {
+        driver.reconcile_device(volume).await?;
+    }
+    Ok(())
 }

@@ -105,8 +105,9 @@ impl Rpc for ControllerListVolumeHealthRequest {
             .store
             .read(|array| array.list_health(params.max_entries, params.token.as_deref()))
             .await?;
+        let health = |entry: &array::Entry| shape::health(entry.spec.id.as_str(), &entry.issues);
         Ok(ControllerListVolumeHealthResponse {
-            entries: page.entries.iter().map(shape::health).collect(),
+            entries: page.entries.iter().map(health).collect(),
             next_token: page.next_token.unwrap_or_default(),
         })
     }
@@ -121,9 +122,9 @@ impl Rpc for ControllerGetVolumeHealthRequest {
     }
 
     async fn execute(volume: String, driver: &Driver) -> Result<Self::Reply, Error> {
-        let unhealthy = driver.store.read(|array| array.volume_health(&volume)).await?;
+        let found = driver.store.read(|array| array.volume(&volume).cloned()).await?;
         Ok(ControllerGetVolumeHealthResponse {
-            volume_health: Some(shape::health(&unhealthy)),
+            volume_health: Some(shape::health(&volume, &found.health)),
         })
     }
 }

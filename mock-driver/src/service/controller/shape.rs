@@ -7,7 +7,7 @@ use csi_proto::v1::{
 };
 use jiff::Timestamp;
 
-use crate::array::{HealthIssue, PoolName, Segments, Severity, Snapshot, Source, Spec, UnhealthyVolume};
+use crate::array::{self, HealthIssue, PoolName, Segments, Severity, Snapshot, Source, Spec};
 use crate::driver::Driver;
 use crate::rpc::capabilities::Capability;
 
@@ -45,9 +45,9 @@ impl Driver {
     }
 
     /// The condition of a volume, if the driver reports it as before CSI 1.13.
-    pub(super) fn volume_condition(&self, volume: &str) -> Option<VolumeCondition> {
+    pub(super) fn volume_condition(&self, volume: &array::Volume) -> Option<VolumeCondition> {
         let is_reported = self.capabilities.has(Capability::VolumeCondition);
-        is_reported.then(|| self.store.peek(|array| condition(array.issues(volume))))
+        is_reported.then(|| condition(&volume.health))
     }
 
     fn topology_of(&self, pool: &PoolName, is_reported: bool) -> Vec<Topology> {
@@ -73,9 +73,9 @@ pub(crate) fn topology(segments: &Segments) -> Topology {
     }
 }
 
-pub(crate) fn health(unhealthy: &UnhealthyVolume) -> VolumeHealth {
+pub(crate) fn health(volume: &str, issues: &[HealthIssue]) -> VolumeHealth {
     use v1::VolumeHealthErrorType as Type;
-    let entry = |issue: &crate::array::HealthIssue| {
+    let entry = |issue: &HealthIssue| {
         let status = match issue.status {
             Severity::Unknown => Type::UnknownVolumeHealthType,
             Severity::Degraded => Type::Degraded,
@@ -89,8 +89,8 @@ pub(crate) fn health(unhealthy: &UnhealthyVolume) -> VolumeHealth {
         }
     };
     VolumeHealth {
-        volume_id: unhealthy.volume.to_string(),
-        health_statuses: unhealthy.issues.iter().map(entry).collect(),
+        volume_id: volume.to_owned(),
+        health_statuses: issues.iter().map(entry).collect(),
     }
 }
 

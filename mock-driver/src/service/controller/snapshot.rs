@@ -37,6 +37,10 @@ impl Rpc for CreateSnapshotRequest {
         })
     }
 
+    fn promise(wanted: &Self::Params, array: &mut Array) {
+        array.promise_snapshot(&wanted.name);
+    }
+
     async fn execute(wanted: CreateSnapshotParams, driver: &Driver) -> Result<Self::Reply, Error> {
         validate::needs(
             &driver.capabilities,

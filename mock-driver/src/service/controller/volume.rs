@@ -6,7 +6,7 @@ use csi_proto::v1::{
     DeleteVolumeRequest, DeleteVolumeResponse,
 };
 
-use crate::array::{self, Access, CreateVolumeParams, Source};
+use crate::array::{self, Access, Array, CreateVolumeParams, Source};
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::driver::locks::{Key, LockMode};
@@ -48,6 +48,10 @@ impl Rpc for CreateVolumeRequest {
         })
     }
 
+    fn promise(wanted: &Self::Params, array: &mut Array) {
+        array.promise_volume(&wanted.name);
+    }
+
     async fn execute(wanted: CreateVolumeParams, driver: &Driver) -> Result<Self::Reply, Error> {
         check_offer(&driver.capabilities, &wanted)?;
         check_filesystems(&wanted.capabilities)?;
@@ -86,7 +90,7 @@ impl Rpc for ControllerGetVolumeRequest {
             volume: Some(driver.shape_volume(&volume.spec)),
             status: Some(VolumeStatus {
                 published_node_ids: volume.attachments.keys().map(ToString::to_string).collect(),
-                volume_condition: driver.volume_condition(volume.spec.id.as_str()),
+                volume_condition: driver.volume_condition(&volume),
             }),
         })
     }

@@ -9,12 +9,9 @@ use csi_proto::v1::{
 
 use super::super::controller::shape;
 use super::path;
-use crate::array::{
-    Access, Capability, HealthIssue, Severity, StorageHealthIssue, StorageSeverity, UnhealthyVolume,
-};
+use crate::array::{Access, Capability, StorageHealthIssue, StorageSeverity};
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::node::stats_expand::NodeVolumeIssue;
 use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 
@@ -35,13 +32,10 @@ impl Rpc for NodeGetVolumeHealthRequest {
             .here()?
             .findings(&volume, path.as_deref(), view.as_ref())
             .await?;
-        let known = view.map(|view| view.issues).unwrap_or_default();
-        let unhealthy = UnhealthyVolume {
-            volume: volume.into(),
-            issues: known.into_iter().chain(findings.into_iter().map(issue)).collect(),
-        };
+        let mut issues = view.map(|view| view.issues).unwrap_or_default();
+        issues.extend(findings);
         Ok(NodeGetVolumeHealthResponse {
-            volume_health: Some(shape::health(&unhealthy)),
+            volume_health: Some(shape::health(&volume, &issues)),
         })
     }
 }
@@ -62,21 +56,6 @@ impl Rpc for NodeGetStorageHealthRequest {
     }
 }
 
-fn issue(finding: NodeVolumeIssue) -> HealthIssue {
-    let (reason, message) = match finding {
-        NodeVolumeIssue::NotShown => (
-            "NotMounted",
-            "the volume is not mounted any more where it was staged or published",
-        ),
-        NodeVolumeIssue::DeviceGone => ("DeviceGone", "the volume's device is not on the node"),
-    };
-    HealthIssue {
-        status: Severity::Inaccessible,
-        reason: reason.to_owned(),
-        message: message.to_owned(),
-    }
-}
-
 fn backend_health(issue: StorageHealthIssue) -> StorageBackendHealth {
     let status = match issue.status {
         StorageSeverity::Unknown => StorageHealthErrorType::UnknownStorageHealthErrorType,
@@ -91,7 +70,6 @@ fn backend_health(issue: StorageHealthIssue) -> StorageBackendHealth {
     }
 }
 
-/// The CSI message of a capability.
 fn capability(capability: &Capability) -> VolumeCapability {
     let access_type = match &capability.access {
         Access::Block => AccessType::Block(BlockVolume {}),

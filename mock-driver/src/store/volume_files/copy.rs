@@ -3,8 +3,7 @@
 
 use std::collections::HashSet;
 use std::fs::{self, DirEntry, File};
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::FileExt;
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -14,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::FORMATTING;
 use super::extent;
-use super::file_id::{DISK, FILESYSTEM, FileId, NODE, TREE, UNFINISHED};
+use super::file_id::{DISK, FILESYSTEM, FileId, TREE, UNFINISHED};
 use super::tree_copy::copy_tree;
 use crate::store::PathError;
 
@@ -22,21 +21,21 @@ use crate::store::PathError;
 /// while that of syncfs includes writes of other processes.
 const MANY: usize = 16;
 /// Maximum number of bytes that are copied before the copy can be stopped.
-const PART: usize = 16 << 20;
+const PART: u64 = 16 << 20;
 /// A part of temporary names. A process that still runs, or has ended, may have left the same file under its own name.
 static PROCESS: LazyLock<String> = LazyLock::new(|| {
     let mut bytes = [0; 6];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).ok();
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 });
-pub(super) const ORPHANED: &str = "orphaned";
+const ORPHANED: &str = "orphaned";
 
 /// The result of a [sweep](super::VolumeFiles::sweep).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SweepReport {
     /// Number of removed leftovers of copies and deletions.
     pub(crate) unfinished: usize,
-    /// Number of volumes, snapshots and ephemeral volumes whose orphaned files were moved aside.
+    /// Number of volumes and snapshots whose orphaned files were moved aside.
     pub(crate) orphaned: usize,
 }
 
@@ -138,10 +137,7 @@ pub(super) fn remove(path: &Path) -> Result<(), PathError> {
     let old = unfinished(path, "old");
     remove_all(&old)?;
     match fs::rename(path, &old) {
-        Ok(()) => {
-            remove_all_but(NODE, &old)?;
-            remove_all(&old)
-        }
+        Ok(()) => remove_all(&old),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => Err(PathError::of("remove", path)(error)),
     }
@@ -189,7 +185,7 @@ pub(crate) fn paths_in(folder: &Path) -> Result<Vec<PathBuf>, PathError> {
 }
 
 /// Moves a file into a directory, under its own name or the first free one.
-pub(super) fn set_aside(path: &Path, folder: &Path) -> Result<(), PathError> {
+fn set_aside(path: &Path, folder: &Path) -> Result<(), PathError> {
     // Not flushed: files that a crash leaves in place are orphans again.
     fs::create_dir_all(folder).map_err(PathError::of("create", folder))?;
     let name = path.file_name().unwrap_or_default();
@@ -236,52 +232,17 @@ fn copy_disk(source: &File, target: &Path, bytes: u64, stop: &CancellationToken)
 }
 
 /// Copies bytes at `offset`, in the kernel if possible, and returns their number.
-fn copy_part(source: &File, target: &File, offset: u64, length: u64) -> io::Result<u64> {
-    let (mut from, mut to) = (offset, offset);
-    let wanted = usize::try_from(length).unwrap_or(usize::MAX).min(PART);
-    match rustix::fs::copy_file_range(source, Some(&mut from), target, Some(&mut to), wanted) {
-        Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
-        Ok(count) => Ok(count as u64),
-        Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-            let mut buffer = vec![0; wanted.min(1 << 20)];
-            let count = source.read_at(&mut buffer, offset)?;
-            if count == 0 {
-                return Err(ErrorKind::UnexpectedEof.into());
-            }
-            target.write_all_at(&buffer[..count], offset)?;
-            Ok(count as u64)
-        }
-        Err(error) => Err(error.into()),
+fn copy_part(mut source: &File, mut target: &File, offset: u64, length: u64) -> io::Result<u64> {
+    source.seek(SeekFrom::Start(offset))?;
+    target.seek(SeekFrom::Start(offset))?;
+    match io::copy(&mut source.take(length.min(PART)), &mut target)? {
+        0 => Err(ErrorKind::UnexpectedEof.into()),
+        count => Ok(count),
     }
-}
-
-/// Removes the contents of a directory except one name. The note of an ephemeral volume's node is removed last: until then
-/// only that node completes an interrupted removal.
-fn remove_all_but(kept: &str, directory: &Path) -> Result<(), PathError> {
-    if !directory.join(kept).exists() {
-        return Ok(());
-    }
-    for entry in fs::read_dir(directory).map_err(PathError::of("read", directory))? {
-        let entry = entry.map_err(PathError::of("read", directory))?;
-        let path = entry.path();
-        let removed = match entry.file_type() {
-            _ if entry.file_name() == kept => Ok(()),
-            Ok(kind) if kind.is_dir() => fs::remove_dir_all(&path),
-            Ok(_) => fs::remove_file(&path),
-            Err(error) => Err(error),
-        };
-        match removed {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(PathError::of("remove", &path)(error));
-            }
-            _ => {}
-        }
-    }
-    Ok(())
 }
 
 /// Fails if the work is to be stopped.
-pub(super) fn go_on(stop: &CancellationToken) -> io::Result<()> {
+pub(crate) fn go_on(stop: &CancellationToken) -> io::Result<()> {
     match stop.is_cancelled() {
         true => Err(io::Error::other(
             "stopped: the driver is ending, or the caller has left",
@@ -291,7 +252,7 @@ pub(super) fn go_on(stop: &CancellationToken) -> io::Result<()> {
 }
 
 /// The temporary name of a file in this process: no other process uses it.
-pub(super) fn unfinished(path: &Path, what: &str) -> PathBuf {
+fn unfinished(path: &Path, what: &str) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!("{UNFINISHED}{what}-{}-{name}", *PROCESS))
 }
@@ -312,7 +273,7 @@ pub(super) fn remove_all(path: &Path) -> Result<(), PathError> {
 }
 
 /// Removes what an operation that failed has created.
-pub(super) fn remove_unfinished(new: &Path) {
+fn remove_unfinished(new: &Path) {
     if let Err(error) = remove_all(new) {
         let (path, error) = (new.display(), crate::error_chain(&error));
         tracing::warn!(%path, error, "unfinished volume files stay until the next start");
@@ -352,19 +313,6 @@ fn sync(part: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn contents_are_removed_before_the_note_of_the_node() {
-        let directory = tempfile::tempdir().unwrap();
-        fs::create_dir_all(directory.path().join(TREE).join("a")).unwrap();
-        for name in [DISK, "a", NODE, "zzz"] {
-            fs::write(directory.path().join(name), "x").unwrap();
-        }
-        remove_all_but(NODE, directory.path()).unwrap();
-        let left = fs::read_dir(directory.path()).unwrap();
-        let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
-        assert_eq!(left, [NODE]);
-    }
 
     #[test]
     fn copy_whose_name_cannot_be_flushed_is_removed() {

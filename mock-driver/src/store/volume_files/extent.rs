@@ -17,7 +17,6 @@ pub(crate) const BLOCK: u64 = 4096;
 /// Number of bytes that are read and compared at once.
 const CHUNK: usize = 256 * 1024;
 
-/// A part of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
     /// Offset in bytes.

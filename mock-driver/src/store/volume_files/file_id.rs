@@ -18,21 +18,20 @@ const LONGEST: usize = 200;
 /// The directory of ephemeral volumes.
 pub(super) const EPHEMERAL: &str = "ephemeral";
 
-/// The file with the node of an ephemeral volume.
-pub(super) const NODE: &str = "node.json";
-
 /// Prefix of the names of unfinished files; no id maps to such a name.
 pub(super) const UNFINISHED: char = '.';
 
-/// The owner of volume files.
+/// The owner of volume files, by its id.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FileId {
-    /// A volume, by its id.
     Volume(String),
-    /// A snapshot, by its id.
     Snapshot(String),
-    /// An ephemeral volume, by its id.
-    Ephemeral(String),
+    /// A volume of a pod. Nodes share the directory, and each removes only its own.
+    Ephemeral {
+        node: String,
+        /// The name of its files, see [`file_name`].
+        name: String,
+    },
 }
 
 // === impl FileId ===
@@ -49,10 +48,10 @@ impl FileId {
         volumes.chain(snapshots).collect()
     }
 
-    /// The id of the owner.
+    /// The id of the owner; for an ephemeral volume, the name of its files.
     pub fn id(&self) -> &str {
         match self {
-            Self::Volume(id) | Self::Snapshot(id) | Self::Ephemeral(id) => id,
+            Self::Volume(id) | Self::Snapshot(id) | Self::Ephemeral { name: id, .. } => id,
         }
     }
 
@@ -63,23 +62,21 @@ impl FileId {
 
     /// Whether a path is that of a volume's disk, or of its emulated filesystem.
     pub(crate) fn is_data(path: &Path) -> bool {
-        let name = |path: Option<&Path>| {
-            path.and_then(|path| path.file_name()?.to_str())
-                .map(str::to_owned)
+        let is_in = |height, folder| {
+            path.ancestors()
+                .nth(height)
+                .is_some_and(|above| above.ends_with(folder))
         };
-        let [part, folder] = [Some(path), path.parent().and_then(Path::parent)].map(name);
-        matches!(part.as_deref(), Some(DISK | TREE))
-            && matches!(folder.as_deref(), Some("volumes" | EPHEMERAL))
+        (path.ends_with(DISK) || path.ends_with(TREE)) && (is_in(2, "volumes") || is_in(3, EPHEMERAL))
     }
 
     /// Path of its files in the directory of all volume files.
     pub(super) fn relative_path(&self) -> PathBuf {
-        let folder = match self {
-            Self::Volume(_) => "volumes",
-            Self::Snapshot(_) => "snapshots",
-            Self::Ephemeral(_) => EPHEMERAL,
-        };
-        Path::new(folder).join(file_name(self.id()))
+        match self {
+            Self::Volume(id) => Path::new("volumes").join(file_name(id)),
+            Self::Snapshot(id) => Path::new("snapshots").join(file_name(id)),
+            Self::Ephemeral { node, name } => Path::new(EPHEMERAL).join(file_name(node)).join(name),
+        }
     }
 }
 
@@ -102,7 +99,7 @@ pub(crate) fn file_name(text: &str) -> String {
     name
 }
 
-pub(super) fn hash(text: &str) -> u128 {
+fn hash(text: &str) -> u128 {
     let mut hasher = SipHasher24::new();
     std::hash::Hasher::write(&mut hasher, text.as_bytes());
     hasher.finish128().as_u128()

@@ -62,18 +62,11 @@ impl VolumeFiles {
         }
     }
 
-    /// Records a socket of a driver without a permanent directory, which is removed by the next start if this process is killed.
-    pub(crate) fn note_socket(&self, socket: &Path) -> Result<(), PathError> {
+    /// Notes what a driver without a permanent directory has elsewhere, for the next start if this process is killed: one of its
+    /// [`SOCKETS`](super::SOCKETS), or a directory with links to [`DEVICES`](super::DEVICES).
+    pub(crate) fn note(&self, kind: &'static str, path: &Path) -> Result<(), PathError> {
         match &*self.location {
-            FilesLocation::Private(private) => crate::lock(private).made()?.note_socket(socket),
-            FilesLocation::Persistent { .. } | FilesLocation::Nowhere => Ok(()),
-        }
-    }
-
-    /// Records a directory with links to devices outside a private directory, as [`Self::note_socket`] does.
-    pub(crate) fn note_devices(&self, directory: &Path) -> Result<(), PathError> {
-        match &*self.location {
-            FilesLocation::Private(private) => crate::lock(private).made()?.note_devices(directory),
+            FilesLocation::Private(private) => crate::lock(private).made()?.note(kind, path),
             FilesLocation::Persistent { .. } | FilesLocation::Nowhere => Ok(()),
         }
     }

@@ -14,7 +14,7 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::copy;
-use super::file_id::{DISK, EPHEMERAL, FILESYSTEM, NODE, TREE};
+use super::file_id::{DISK, EPHEMERAL, FILESYSTEM, TREE};
 use super::location::FilesLocation;
 use super::{FORMATTING, VolumeFiles};
 use crate::store::PathError;
@@ -38,14 +38,9 @@ pub(crate) struct Owner {
 
 /// Errors of claiming a media directory.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "documented by the error messages")]
 pub enum ClaimError {
-    #[error("--media-dir: cannot {act} {}", path.display())]
-    Io {
-        act: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    #[error("--media-dir")]
+    Path(#[from] PathError),
     #[error("--media-dir: {} is in use by another running driver: give each array its own", path.display())]
     InUse { path: PathBuf },
     #[error(
@@ -96,14 +91,6 @@ struct Marker {
     format: u32,
     array: String,
     kept: bool,
-}
-
-// === impl ClaimError ===
-
-impl From<PathError> for ClaimError {
-    fn from(PathError { act, path, source }: PathError) -> Self {
-        Self::Io { act, path, source }
-    }
 }
 
 // === impl VolumeFiles ===
@@ -296,7 +283,14 @@ fn unknown(directory: &Path, state_dir: Option<&Path>) -> Result<Option<PathBuf>
             }
             // Files of node processes, which may start before the array's process, and of the filesystem.
             "devices" => found = foreign_below(&path, is_device_link)?,
-            EPHEMERAL => found = foreign_below(&path, is_volume_file)?,
+            EPHEMERAL => {
+                found = foreign_below(&path, |_| true)?;
+                if found.is_none() {
+                    for node in copy::paths_in(&path)? {
+                        found = found.or(foreign_below(&node, is_volume_file)?);
+                    }
+                }
+            }
             "staging" => found = foreign_below(&path, is_private_staging)?,
             "lost+found" | LOCK => {}
             _ if name.starts_with(MARKER) || is_state_dir => {}
@@ -339,7 +333,7 @@ fn is_device_link(path: &Path) -> bool {
 
 fn is_volume_file(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    [DISK, TREE, FILESYSTEM, FORMATTING].contains(&name.as_ref()) || name.starts_with(NODE)
+    [DISK, TREE, FILESYSTEM, FORMATTING].contains(&name.as_ref())
 }
 
 /// A link, a mount, or a path at which nothing is mounted any more.

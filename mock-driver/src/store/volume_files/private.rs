@@ -23,9 +23,9 @@ const OWNER: &str = "owner.json";
 /// The owner's file until it is complete.
 const UNFINISHED_OWNER: &str = ".owner.json";
 /// Links to the sockets of the process.
-const SOCKETS: &str = "sockets";
+pub(crate) const SOCKETS: &str = "sockets";
 /// The links of the nodes to their devices, or links to the directories that have these.
-const DEVICES: &str = "devices";
+pub(crate) const DEVICES: &str = "devices";
 
 /// A private directory of this process, removed when it is dropped.
 #[derive(Debug)]
@@ -90,17 +90,7 @@ impl PrivateDir {
         &self.path
     }
 
-    /// Records a socket of this process, which the next start removes if this process does not.
-    pub(super) fn note_socket(&self, socket: &Path) -> Result<(), PathError> {
-        self.note(SOCKETS, socket)
-    }
-
-    /// Records the directory in which a node of this process has the links to its devices.
-    pub(super) fn note_devices(&self, directory: &Path) -> Result<(), PathError> {
-        self.note(DEVICES, directory)
-    }
-
-    fn note(&self, folder: &str, path: &Path) -> Result<(), PathError> {
+    pub(super) fn note(&self, folder: &str, path: &Path) -> Result<(), PathError> {
         let folder = self.path.join(folder);
         // Not flushed: after a reboot nothing listens there, and there are no devices.
         fs::create_dir_all(&folder).map_err(PathError::of("create", &folder))?;

@@ -179,26 +179,29 @@ async fn copy_takes_the_files_of_an_emulated_filesystem_along() {
 #[tokio::test]
 async fn extents_cover_written_blocks_only() {
     let volume_files = VolumeFiles::private();
-    assert_eq!(volume_files.extents(&volume("a"), 0, 9).await.unwrap(), []);
+    assert_eq!(volume_files.extents(None, &volume("a"), 0, 9).await.unwrap(), []);
     let disk = volume_files.ensure(&volume("a"), 8 * MIB).await.unwrap();
-    assert_eq!(volume_files.extents(&volume("a"), 0, 9).await.unwrap(), []);
+    assert_eq!(volume_files.extents(None, &volume("a"), 0, 9).await.unwrap(), []);
     write(&disk, MIB + 10, b"x");
     write(&disk, 4 * MIB, &[1; 3 * BLOCK as usize]);
     let all = [extent(MIB, BLOCK), extent(4 * MIB, 3 * BLOCK)];
-    assert_eq!(volume_files.extents(&volume("a"), 0, 9).await.unwrap(), all);
+    assert_eq!(volume_files.extents(None, &volume("a"), 0, 9).await.unwrap(), all);
     assert_eq!(
-        volume_files.extents(&volume("a"), 2 * MIB, 9).await.unwrap(),
+        volume_files
+            .extents(None, &volume("a"), 2 * MIB, 9)
+            .await
+            .unwrap(),
         all[1..]
     );
     assert_eq!(
         volume_files
-            .extents(&volume("a"), 4 * MIB + BLOCK, 9)
+            .extents(None, &volume("a"), 4 * MIB + BLOCK, 9)
             .await
             .unwrap(),
         [extent(4 * MIB + BLOCK, 2 * BLOCK)]
     );
     for limit in 0..2 {
-        let first = volume_files.extents(&volume("a"), 0, limit).await.unwrap();
+        let first = volume_files.extents(None, &volume("a"), 0, limit).await.unwrap();
         assert_eq!(first, all[..limit]);
     }
 }
@@ -228,23 +231,32 @@ async fn delta_has_changed_blocks_and_not_those_rewritten_unchanged() {
         extent(6 * MIB, BLOCK),
     ];
     let (base, target) = (snapshot("base"), snapshot("target"));
-    assert_eq!(volume_files.delta(&base, &target, 0, 9).await.unwrap(), expected);
     assert_eq!(
-        volume_files.delta(&base, &target, 2 * MIB, 9).await.unwrap(),
+        volume_files.extents(Some(&base), &target, 0, 9).await.unwrap(),
+        expected
+    );
+    assert_eq!(
+        volume_files
+            .extents(Some(&base), &target, 2 * MIB, 9)
+            .await
+            .unwrap(),
         expected[1..]
     );
     assert_eq!(
-        volume_files.delta(&target, &base, 0, 9).await.unwrap(),
+        volume_files.extents(Some(&target), &base, 0, 9).await.unwrap(),
         expected,
         "either way round"
     );
     assert_eq!(
-        volume_files.delta(&base, &target, 0, 2).await.unwrap(),
+        volume_files.extents(Some(&base), &target, 0, 2).await.unwrap(),
         expected[..2]
     );
-    assert_eq!(volume_files.delta(&base, &base, 0, 9).await.unwrap(), []);
+    assert_eq!(volume_files.extents(Some(&base), &base, 0, 9).await.unwrap(), []);
     assert_eq!(
-        volume_files.delta(&snapshot("blank"), &base, 0, 9).await.unwrap(),
+        volume_files
+            .extents(Some(&snapshot("blank")), &base, 0, 9)
+            .await
+            .unwrap(),
         [extent(0, 2 * BLOCK), extent(6 * MIB, BLOCK)]
     );
 }

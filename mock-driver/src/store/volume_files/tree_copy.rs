@@ -13,7 +13,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::copy::go_on;
 
-/// A running copy.
 struct TreeCopy<'a> {
     stop: &'a CancellationToken,
     /// The copies of files with several names, by inode.

@@ -275,7 +275,12 @@ async fn browser_creates_and_deletes_snapshots() {
     browser
         .until("document.querySelector('#panel-snapshots tbody').innerText.includes('by-hand')")
         .await;
-    let taken = client.snapshots(&[]).await.unwrap().items.remove(0);
+    let taken = client
+        .snapshots(&Default::default())
+        .await
+        .unwrap()
+        .items
+        .remove(0);
     assert_eq!(taken.source, "vol-1");
 
     browser.run(&focus("Take a group")).await;
@@ -305,7 +310,7 @@ async fn browser_creates_and_deletes_snapshots() {
     browser
         .until("document.querySelectorAll('#panel-snapshots tbody')[0].children.length === 0")
         .await;
-    assert_eq!(client.snapshots(&[]).await.unwrap().matched, 0);
+    assert_eq!(client.snapshots(&Default::default()).await.unwrap().matched, 0);
     browser.close().await;
 }
 
@@ -901,6 +906,14 @@ async fn form_adds_faults_that_the_driver_has_checked() {
     browser.until(&format!("{check}.includes('limit')")).await;
     fill(&browser, "limit", "3").await;
     browser.until(&valid).await;
+    // The list shows the fault before the form has the response.
+    browser
+        .run(
+            "const real = window.fetch; const released = new Promise((resolve) => { window.release = resolve; }); \
+             window.fetch = async (path, request) => { const response = await real(path, request); \
+             if (String(path).endsWith('/scripts')) { await released; window.answered = true; } return response; }",
+        )
+        .await;
     browser.click(".fault button.main").await;
     browser
         .until(
@@ -918,6 +931,8 @@ async fn form_adds_faults_that_the_driver_has_checked() {
         .press("- {id: typed, match: {method: Probe}, action: {pretend: NOT_FOUND")
         .await;
     browser.until(&format!("{check}.includes('YAML')")).await;
+    browser.run("window.release()").await;
+    browser.until("window.answered").await;
     client
         .put_fault(&json!({"id": "fault-3", "match": {"method": "Probe"}, "action": {"delay": "1ms"}}))
         .await

@@ -281,7 +281,7 @@ async fn ctl_takes_units_and_names() {
     stdout_of(&server, &["snapshots", "create", "s", "pvc-1"]).await;
     stdout_of(&server, &["snapshots", "delete", "s"]).await;
     stdout_of(&server, &["volumes", "delete", "pvc-1"]).await;
-    assert_eq!(client.volumes(&[]).await.unwrap().matched, 5);
+    assert_eq!(client.volumes(&Default::default()).await.unwrap().matched, 5);
     let (status, text) = failed(&server, &["volumes", "create", "a", "--bytes=1Xi"]).await;
     assert!(status == 2 && text.contains("unit"), "{text}");
     let nodes = stdout_of(&server, &["nodes"]).await;
@@ -310,7 +310,7 @@ async fn ctl_refuses_ignored_arguments() {
     }
     assert!(client.volume("vol-1").await.unwrap().health.is_empty());
     assert!(client.node("node-1").await.unwrap().registered);
-    assert_eq!(client.snapshots(&[]).await.unwrap().matched, 0);
+    assert_eq!(client.snapshots(&Default::default()).await.unwrap().matched, 0);
     let mut known = client.capabilities().await.unwrap().into_iter();
     assert!(known.any(|known| known.name == "LIST_VOLUMES" && known.enabled));
 }
@@ -356,14 +356,19 @@ async fn ctl_changes_snapshots_pools_and_storage_health() {
     stdout_of(&server, &["snapshots", "get", &snapshot]).await;
     stdout_of(&server, &["snapshots", "delete", &snapshot]).await;
     stdout_of(&server, &["group-snapshots", "create", "g", "vol-1", "vol-2"]).await;
-    let group = client.group_snapshots(&[]).await.unwrap().items.remove(0);
+    let group = client
+        .group_snapshots(&Default::default())
+        .await
+        .unwrap()
+        .items
+        .remove(0);
     let table = stdout_of(&server, &["group-snapshots", "--source=vol-1"]).await;
     assert!(table.contains("of vol-2"), "{table}");
     let of_group = stdout_of(&server, &["snapshots", &format!("--group={}", group.id)]).await;
     assert_eq!(of_group.lines().count(), 3, "{of_group}");
     stdout_of(&server, &["group-snapshots", "get", &group.id]).await;
     stdout_of(&server, &["group-snapshots", "delete", &group.id]).await;
-    assert_eq!(client.snapshots(&[]).await.unwrap().matched, 0);
+    assert_eq!(client.snapshots(&Default::default()).await.unwrap().matched, 0);
 
     let table = stdout_of(&server, &["pools", "resize", "pool-0", "1099511627776"]).await;
     assert!(table.contains("1 TiB"), "{table}");

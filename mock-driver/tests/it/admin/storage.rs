@@ -1,6 +1,7 @@
 //! Snapshots, groups of them, pools and the health of storage, over the admin API and as CSI sees them.
 
 use csi_mock_driver::admin_api::client::Calls;
+use csi_mock_driver::admin_api::query::{GroupQuery, SnapshotQuery};
 use csi_mock_driver::admin_api::resource::{
     GroupSnapshotNew, HealthIssue, NodeChange, SnapshotNew, StorageHealthIssue, VolumeChange,
 };
@@ -126,7 +127,10 @@ async fn snapshots_are_created_listed_and_deleted() {
     let again = client.create_snapshot(&mk_snapshot("s", "vol-0")).await.unwrap();
     assert_eq!(again, taken, "taken once");
     assert_eq!(client.snapshot(&taken.id).await.unwrap(), taken);
-    let listed = |source: &str| vec![("source", source.to_owned())];
+    let listed = |source: &str| SnapshotQuery {
+        source: Some(source.to_owned()),
+        ..SnapshotQuery::default()
+    };
     assert_eq!(
         client.snapshots(&listed("vol-0")).await.unwrap().items,
         std::slice::from_ref(&taken)
@@ -174,13 +178,19 @@ async fn groups_are_created_listed_and_deleted_with_their_snapshots() {
     assert_eq!((sources, group.ready), (vec!["vol-1", "vol-2"], true));
     assert_eq!(client.create_group_snapshot(&new).await.unwrap(), group);
     assert_eq!(client.group_snapshot(&group.id).await.unwrap(), group);
-    for (query, matched) in [
-        (vec![], 1),
-        (vec![("source", "vol-1".to_owned())], 1),
-        (vec![("source", "vol-3".to_owned())], 0),
-        (vec![("search", "g".to_owned())], 1),
-        (vec![("search", "nothing".to_owned())], 0),
+    // (source, search, number of groups)
+    for (source, search, matched) in [
+        (None, None, 1),
+        (Some("vol-1"), None, 1),
+        (Some("vol-3"), None, 0),
+        (None, Some("g"), 1),
+        (None, Some("nothing"), 0),
     ] {
+        let query = GroupQuery {
+            source: source.map(str::to_owned),
+            search: search.map(str::to_owned),
+            ..GroupQuery::default()
+        };
         let page = client.group_snapshots(&query).await.unwrap();
         assert_eq!(page.matched, matched, "{query:?}");
     }
@@ -200,7 +210,7 @@ async fn groups_are_created_listed_and_deleted_with_their_snapshots() {
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert!(message.contains("delete the group"), "{message}");
     client.delete_group_snapshot(&group.id).await.unwrap();
-    assert_eq!(client.snapshots(&[]).await.unwrap().matched, 0);
+    assert_eq!(client.snapshots(&Default::default()).await.unwrap().matched, 0);
     let gone = groups.get_volume_group_snapshot(get).await.unwrap_err();
     assert_eq!(gone.code(), Code::NotFound);
     let (status, ..) = refusal(client.delete_group_snapshot(&group.id).await);

@@ -78,7 +78,7 @@ async fn cross_site_requests_are_rejected() {
         );
     }
     assert_eq!(
-        client.volumes(&[]).await.unwrap().matched,
+        client.volumes(&Default::default()).await.unwrap().matched,
         2,
         "vol-0 and the program's"
     );

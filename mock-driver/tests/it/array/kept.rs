@@ -92,7 +92,7 @@ fn mk_snapshot(name: &str) -> CreateSnapshotParams {
 fn quiet<T>(done: Result<Done<T>, Error>) -> Result<Done<()>, Error> {
     done.map(|done| Done {
         reply: (),
-        change: done.change,
+        rows: done.rows,
     })
 }
 

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use csi_mock_driver::array::{
-    Access, AccessMode, Array, Capability, Change, CreateGroupParams, CreateSnapshotParams,
-    CreateVolumeParams, Done, Error, NodeSettings, Pool, PoolName, PublishParams, Segments, Settings,
-    SizeRange, SnapshotFilter, Source, Timing,
+    Access, AccessMode, Array, Capability, CreateGroupParams, CreateSnapshotParams, CreateVolumeParams, Done,
+    Error, NodeSettings, Pool, PoolName, PublishParams, Row, Segments, Settings, SizeRange, SnapshotFilter,
+    Source, Timing,
 };
 use jiff::Timestamp;
 use proptest::prelude::*;
@@ -135,7 +135,7 @@ struct Ids {
 /// The array under test and its history.
 struct TestArray {
     array: Array,
-    changes: Vec<Change>,
+    rows: Vec<Row>,
     time: u64,
 }
 
@@ -492,14 +492,14 @@ impl TestArray {
         }
     }
 
-    fn run(&mut self, op: &Op, ids: &Ids) -> Result<(Made, Option<Change>), Error> {
+    fn run(&mut self, op: &Op, ids: &Ids) -> Result<(Made, Vec<Row>), Error> {
         let (now, timing) = (self.now(), self.timing());
         let array = &mut self.array;
-        let nothing = |done: Done<()>| (Made::Nothing, done.change);
+        let nothing = |done: Done<()>| (Made::Nothing, done.rows);
         match op {
             Op::Create { name, mib, source } => {
                 let done = array.create_volume(&wanted_volume(*name, *mib, *source, ids))?;
-                Ok((Made::One(done.reply.id.to_string()), done.change))
+                Ok((Made::One(done.reply.id.to_string()), done.rows))
             }
             Op::Delete { volume } => array.delete_volume(Ids::of(&ids.volumes, *volume)).map(nothing),
             Op::Snapshot { name, volume } => {
@@ -512,7 +512,7 @@ impl TestArray {
                     requirement: None,
                 };
                 let done = array.create_snapshot(&wanted, id, timing)?;
-                Ok((Made::One(done.reply.id.to_string()), done.change))
+                Ok((Made::One(done.reply.id.to_string()), done.rows))
             }
             Op::DeleteSnapshot { snapshot } => array
                 .delete_snapshot(Ids::of(&ids.snapshots, *snapshot))
@@ -528,14 +528,14 @@ impl TestArray {
                 let members = done.reply.group.members.values().map(ToString::to_string);
                 Ok((
                     Made::Group(done.reply.group.id.to_string(), members.collect()),
-                    done.change,
+                    done.rows,
                 ))
             }
             Op::DeleteGroup { group, complete } => {
                 let id = Ids::of(&ids.groups, *group);
                 let members = members_of(array, id, *complete);
                 let done = array.delete_group(id, &members)?;
-                Ok((Made::Nothing, done.change))
+                Ok((Made::Nothing, done.rows))
             }
             Op::Expand { volume, mib, limit } => {
                 let range = SizeRange {
@@ -543,7 +543,7 @@ impl TestArray {
                     limit: limit * MIB,
                 };
                 let done = array.expand_volume(Ids::of(&ids.volumes, *volume), range, true)?;
-                Ok((Made::Nothing, done.change))
+                Ok((Made::Nothing, done.rows))
             }
             Op::Modify { volume, iops } => {
                 let requested = BTreeMap::from([("iops".to_owned(), iops.to_string())]);
@@ -554,7 +554,7 @@ impl TestArray {
             Op::Publish { volume, node } => {
                 let (volume, node) = (Ids::of(&ids.volumes, *volume), format!("node-{node}"));
                 let done = array.publish(volume, &node, &mk_publish_params())?;
-                Ok((Made::Nothing, done.change))
+                Ok((Made::Nothing, done.rows))
             }
             Op::Unpublish { volume } => array.unpublish(Ids::of(&ids.volumes, *volume), None).map(nothing),
             Op::Limit { node, limit } => {
@@ -566,7 +566,7 @@ impl TestArray {
             }
             Op::Resize { mib } => array.resize_pool(POOL, mib * MIB).map(nothing),
             Op::Wait => Ok(nothing(finish_due(array, now))),
-            Op::Restart => Ok((Made::Nothing, None)),
+            Op::Restart => Ok((Made::Nothing, Vec::new())),
         }
     }
 
@@ -722,7 +722,7 @@ proptest! {
 
     #[test]
     fn array_matches_the_model(ops in prop::collection::vec(operation(), 1..80)) {
-        let mut test_array = TestArray { array: Array::new(settings(), 7), changes: Vec::new(), time: 0 };
+        let mut test_array = TestArray { array: Array::new(settings(), 7), rows: Vec::new(), time: 0 };
         let (mut model, mut ids) = (Model::default(), Ids::new());
         for op in ops {
             match op {
@@ -745,9 +745,9 @@ proptest! {
             let again = test_array.run(&op, &ids);
             match (&outcome, &again) {
                 (Ok((made, change)), Ok((repeated, second))) => {
-                    test_array.changes.extend(change.clone());
+                    test_array.rows.extend(change.clone());
                     prop_assert_eq!(made, repeated, "repeated: {:?}", op);
-                    prop_assert_eq!(second, &None, "repeated: {:?}", op);
+                    prop_assert_eq!(second, &Vec::new(), "repeated: {:?}", op);
                 }
                 (Err(first), Err(second)) => prop_assert_eq!(first, second, "repeated: {:?}", op),
                 _ => prop_assert!(false, "{:?}: {:?}, then {:?}", op, outcome, again),
@@ -759,8 +759,8 @@ proptest! {
         }
 
         let mut replayed = Array::new(settings(), 7);
-        for change in &test_array.changes {
-            let text = serde_json::to_string(change).unwrap();
+        for row in &test_array.rows {
+            let text = serde_json::to_string(row).unwrap();
             replayed.apply(serde_json::from_str(&text).unwrap());
         }
         prop_assert_eq!(replayed.image(), test_array.array.image());

@@ -12,6 +12,7 @@ use csi_mock_driver::run;
 use csi_mock_driver::socket::Listener;
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;
+use csi_proto::v1::node_client::NodeClient;
 use rustix::process::Signal;
 use serde_json::json;
 use tempfile::TempDir;
@@ -529,14 +530,10 @@ async fn unknown_streams_are_proxied_with_metadata_and_status_details() {
 #[tokio::test]
 async fn relay_pairs_connections_of_its_two_ends() {
     let directory = tempfile::tempdir().unwrap();
-    let endpoint = |text: &str| text.parse().unwrap();
     let clients = directory.path().join("clients.sock");
-    let relay = Relay::bind(
-        &endpoint(&clients.display().to_string()),
-        &endpoint("tcp://127.0.0.1:0"),
-    )
-    .await
-    .unwrap();
+    let relay = Relay::bind(&clients.clone().into(), &"tcp://127.0.0.1:0".parse().unwrap())
+        .await
+        .unwrap();
     let port = relay.driver_port().unwrap();
     let mut running = JoinSet::new();
     running.spawn(relay.run());
@@ -567,7 +564,7 @@ async fn relay_pairs_connections_of_its_two_ends() {
     assert_eq!(publish(&mut client, "vol-0", "node-0").await, Code::Ok);
     assert!(
         "tcp://nowhere"
-            .parse::<csi_mock_driver::proxy::relay::RelayAddress>()
+            .parse::<csi_mock_driver::admin_api::Endpoint>()
             .is_err()
     );
     let mut identity = v1::identity_client::IdentityClient::new(connect(&own_socket(&directory)).await);
@@ -672,4 +669,28 @@ async fn delay_of_a_rule_shortens_the_deadline_of_the_driver() {
     let left = seen.recv().await.unwrap();
     let micros: u64 = left.strip_suffix('u').unwrap().parse().unwrap();
     assert!((30_000_000..=59_000_000).contains(&micros), "{left}");
+}
+
+#[tokio::test]
+async fn health_of_a_proxy_is_that_of_its_driver() {
+    let behind = Server::start_with(|_, settings| settings.config.ready_after = DEADLINE * 10).await;
+    let to = behind.path("csi.sock");
+    let (server, client) = Server::start_administered(|_, settings| settings.proxy_to = Some(to)).await;
+    let health = client.text("/healthz").await;
+    assert!(health.is_err(), "the driver is not ready: {health:?}");
+    behind.stop().await;
+    let health = client.text("/healthz").await.unwrap_err().to_string();
+    assert!(health.contains("--proxy-to"), "{health}");
+    drop(server);
+}
+
+#[tokio::test]
+async fn rules_with_a_node_match_before_node_get_info_passed() {
+    let behind = Server::start_with(|_, settings| settings.node_id = Some("node-7".to_owned())).await;
+    let rule = "{id: x, match: {method: NodeGetCapabilities, node: node-7}, action: {code: ABORTED}}";
+    let fronted = Fronted::before(behind, &[rule]);
+    let mut node = NodeClient::new(connect(&fronted.socket()).await);
+    let request = v1::NodeGetCapabilitiesRequest {};
+    let refused = node.node_get_capabilities(request).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Aborted, "{refused}");
 }

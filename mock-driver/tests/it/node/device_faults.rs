@@ -239,6 +239,13 @@ async fn rules_select_operations_by_offset_number_and_kind() {
     pod.succeeds("dd if=data bs=4096 count=1 skip=3").await;
     pod.clear().await;
 
+    let end = json!({"io": "write", "path": "data", "offset": {"from": "12Ki"}});
+    pod.set(mk_rule("end", end, json!({"errno": "EIO"}))).await;
+    pod.fails("truncate --size=8192 data").await;
+    pod.fails("fallocate --offset=12288 --length=8192 data").await;
+    pod.succeeds("fallocate --offset=0 --length=4096 data").await;
+    pod.clear().await;
+
     let full = json!({"io": ["write", "create"], "not": {"path": "*.log"}, "call": 2});
     pod.set(mk_rule("full", full, json!({"errno": "ENOSPC"}))).await;
     let error = pod

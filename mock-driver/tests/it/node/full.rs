@@ -3,6 +3,7 @@
 use csi_mock_driver::driver::Settings;
 
 use super::*;
+use crate::server::published;
 
 /// A tmpfs with a limited number of files, unmounted when dropped.
 pub(super) struct LimitedDisk(PathBuf);
@@ -54,10 +55,19 @@ async fn use_all(env: &mut TestEnv, volume: &Volume) -> Result<(), Code> {
         ..mk_publish(&volume.id, HERE)
     };
     let attached = env.controller.controller_publish_volume(request).await;
-    let context = attached
-        .map_err(|status| status.code())?
-        .into_inner()
-        .publish_context;
+    let context = match attached {
+        Ok(attached) => attached.into_inner().publish_context,
+        Err(status) => {
+            // There, RESOURCE_EXHAUSTED means that the node has as many volumes as it can have.
+            assert_eq!(status.code(), Code::Internal, "{status}");
+            let published = published(&mut env.controller).await;
+            assert!(
+                published.iter().all(|(_, nodes)| nodes.is_empty()),
+                "{published:?}"
+            );
+            return Err(Code::ResourceExhausted);
+        }
+    };
     let volume = Volume {
         context,
         ..volume.clone()
@@ -114,7 +124,7 @@ async fn call_without_room_for_a_file_says_so_and_succeeds_once_there_is_room() 
             let directory = env.server.stop().await;
             assert_nothing_left(directory.path());
             assert_nothing_left(&media);
-            for folder in ["volumes", "snapshots", "ephemeral", "devices/node-0"] {
+            for folder in ["volumes", "snapshots", "ephemeral/node-0", "devices/node-0"] {
                 let entries = fs::read_dir(media.join(folder)).unwrap();
                 let names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
                 let expected = usize::from(matches!(folder, "volumes" | "snapshots"));

@@ -44,7 +44,7 @@ async fn inline_volume_is_created_and_deleted_with_its_target() {
             assert_eq!(env.unpublish(&volume, "t").await, Ok(()));
         }
         assert!(!target.exists());
-        let ephemeral = env.server.media().join("ephemeral");
+        let ephemeral = env.server.media().join("ephemeral").join(HERE);
         assert_eq!(fs::read_dir(ephemeral).unwrap().count(), 0, "its file is deleted");
 
         assert_eq!(env.publish_as(request).await, Ok(()), "made anew");
@@ -85,7 +85,7 @@ async fn inline_volume_survives_reboot_and_is_deleted_with_its_target() {
             assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "text");
         }
         assert_eq!(env.unpublish(&volume, "pod/t").await, Ok(()));
-        let ephemeral = env.server.media().join("ephemeral");
+        let ephemeral = env.server.media().join("ephemeral").join(HERE);
         assert_eq!(
             fs::read_dir(ephemeral).unwrap().count(),
             0,
@@ -121,7 +121,7 @@ async fn inline_volume_of_a_failed_call_is_deleted() {
             "after its creation"
         );
         assert_eq!(env.unpublish(&volume_of(&request), "t").await, Ok(()));
-        let ephemeral = env.server.media().join("ephemeral");
+        let ephemeral = env.server.media().join("ephemeral").join(HERE);
         assert_eq!(fs::read_dir(ephemeral).unwrap().count(), 0, "{devices:?}");
         env.end().await;
     }
@@ -138,56 +138,34 @@ async fn inline_volume_files_without_a_record_are_removed_at_the_start() {
         assert_eq!(env.publish_as(request.clone()).await, Ok(()));
         // The state after a kill: files of this node's volumes, and of other nodes.
         let ephemeral = env.server.media().join("ephemeral");
-        let note = fs::read_to_string(ephemeral.join(&request.volume_id).join("node.json")).unwrap();
-        for (name, note) in [
-            ("csi-left", Some(note.replace(&request.volume_id, "csi-left"))),
-            (
-                "csi-elsewhere",
-                Some(
-                    note.replace(&request.volume_id, "csi-elsewhere")
-                        .replace(HERE, "node-1"),
-                ),
-            ),
-            ("csi-used", Some(note.replace(&request.volume_id, "csi-used"))),
-            ("csi-old", None),
-            ("csi-torn-note", Some("{".to_owned())),
-            // An interrupted removal and creation.
-            (".old-csi-torn", None),
-            (".old-csi-mine", Some(note.clone())),
-            (".old-csi-theirs", Some(note.replace(HERE, "node-1"))),
-            (".new-of-node-1", None),
-            (".photos", None),
-        ] {
+        let left = [
+            format!("{HERE}/csi-left"),
+            format!("{HERE}/csi-used"),
+            // An interrupted removal.
+            format!("{HERE}/.old-csi-mine"),
+            format!("{HERE}/.photos"),
+            "node-1/csi-elsewhere".to_owned(),
+            "node-1/.old-csi-theirs".to_owned(),
+        ];
+        for name in &left {
             let directory = ephemeral.join(name);
-            fs::create_dir(&directory).unwrap();
+            fs::create_dir_all(&directory).unwrap();
             fs::File::create(directory.join("disk"))
                 .unwrap()
                 .set_len(1 << 20)
                 .unwrap();
-            if let Some(note) = note {
-                fs::write(directory.join("node.json"), note).unwrap();
-            }
         }
-        let used =
-            (devices == Choice::Loop).then(|| LoopDevice::of(&ephemeral.join("csi-used").join("disk")));
+        let disk = ephemeral.join(&left[1]).join("disk");
+        let used = (devices == Choice::Loop).then(|| LoopDevice::of(&disk));
         let env = env.again_with(devices, |_| {}, with_media).await;
-        let mut left: Vec<_> = fs::read_dir(&ephemeral)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
-        left.sort_unstable();
-        let mut expected = vec![".new-of-node-1", ".old-csi-theirs", ".photos", "csi-elsewhere"];
-        if used.is_some() {
-            expected.push("csi-used");
-        }
-        assert_eq!(left, expected, "{devices:?}");
-        let aside = env.server.media().join("orphaned/ephemeral");
-        for moved in ["csi-old", "csi-torn-note"] {
-            assert!(aside.join(moved).join("disk").exists(), "{devices:?} {moved}");
+        let own = ephemeral.join(HERE).join(&request.volume_id);
+        assert!(!own.exists(), "{devices:?}");
+        for (name, is_left) in left.iter().zip([false, used.is_some(), false, true, true, true]) {
+            assert_eq!(ephemeral.join(name).exists(), is_left, "{devices:?} {name}");
         }
         drop(used);
         let env = env.again_with(devices, |_| {}, with_media).await;
-        assert!(!ephemeral.join("csi-used").exists(), "not in use any more");
+        assert!(!disk.exists(), "not in use any more");
         env.server.stop().await;
     }
 }

@@ -492,6 +492,28 @@ async fn clean_undoes_what_a_killed_driver_left_and_says_so() {
     }
 }
 
+/// The kernel keeps a loop device that is mounted.
+#[tokio::test]
+async fn next_start_undoes_what_was_mounted_from_a_detached_device() {
+    for devices in kinds() {
+        for capability in [mount(Mode::SingleNodeWriter), mk_block(Mode::SingleNodeWriter)] {
+            let machine = Machine::new(devices, false);
+            let mut first = machine.start("first.sock").await;
+            first.calls.use_volume(&machine, "a", capability).await.unwrap();
+            for (volume, nodes) in published(&mut first.calls.controller).await {
+                for node in nodes {
+                    let detach = mk_unpublish(&volume, &node);
+                    let controller = &mut first.calls.controller;
+                    controller.controller_unpublish_volume(detach).await.unwrap();
+                }
+            }
+            first.kill().await;
+            machine.start("second.sock").await.end().await;
+            assert_clean(&machine, &format!("{devices:?}")).await;
+        }
+    }
+}
+
 /// Number of kills of the test below for each machine; `CSI_MOCK_KILLS` changes it.
 const KILLS: u32 = 4;
 

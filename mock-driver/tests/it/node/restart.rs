@@ -58,7 +58,7 @@ async fn restart_undoes_unfinished_operations() {
                 "{devices:?} {target}"
             );
         }
-        let ephemeral = env.server.media().join("ephemeral");
+        let ephemeral = env.server.media().join("ephemeral").join(HERE);
         assert_eq!(fs::read_dir(ephemeral).unwrap().count(), 0, "{devices:?}");
         assert_eq!(
             env.publish(&volume, "t").await,
@@ -195,12 +195,45 @@ async fn unpublish_works_after_the_records_are_lost() {
                 );
             }
             let media = env.server.media();
-            for made in ["ephemeral".to_owned(), format!("staging/{HERE}")] {
+            for made in [format!("ephemeral/{HERE}"), format!("staging/{HERE}")] {
                 let left = fs::read_dir(media.join(&made)).unwrap();
                 assert_eq!(left.count(), 0, "{devices:?} {made}");
             }
             env.detach(&volume).await;
             assert_nothing_left(&env.server.path(""));
+        }
+    }
+}
+
+/// A path keeps what is mounted or linked there, of whatever kind the devices are after the restart.
+#[tokio::test]
+async fn volumes_are_unpublished_after_the_kind_of_devices_changed() {
+    for before in kinds() {
+        for after in [Choice::None, Choice::Emulated, Choice::Loop] {
+            if after == before || (after == Choice::Loop && !kinds().contains(&after)) {
+                continue;
+            }
+            for capability in [mount(Mode::SingleNodeWriter), mk_block(Mode::SingleNodeWriter)] {
+                let case = format!("{before:?} {after:?}");
+                let mut env = TestEnv::start_with(before, keep).await;
+                let volume = env.attached("a", 64 * MIB, capability).await;
+                env.stage(&volume).await.unwrap();
+                env.publish(&volume, "t").await.unwrap();
+                let mut env = env.again(after, |_| {}).await;
+                // An emulated filesystem is staged without a mount.
+                let is_staged =
+                    !(after == Choice::Loop && volume.capability == mount(Mode::SingleNodeWriter));
+                assert_eq!(
+                    count_records(env.server.driver()),
+                    1 + usize::from(is_staged),
+                    "{case}"
+                );
+                assert_eq!(env.unpublish(&volume, "t").await, Ok(()), "{case}");
+                assert!(fs::symlink_metadata(env.target("t")).is_err(), "{case}");
+                assert_eq!(env.unstage(&volume).await, Ok(()), "{case}");
+                env.detach(&volume).await;
+                assert_nothing_left(&env.server.path(""));
+            }
         }
     }
 }

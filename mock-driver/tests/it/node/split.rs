@@ -278,7 +278,7 @@ async fn removed_node_does_not_rejoin_and_renamed_node_takes_new_id() {
     assert_eq!(info(&mut member.env.node).await, "node-a");
     let out = client.node("node-a").await.unwrap();
     assert!(!out.registered && out.volumes.is_empty(), "{out:?}");
-    let listed = client.nodes(&[]).await.unwrap();
+    let listed = client.nodes(&Default::default()).await.unwrap();
     assert!(listed.items.iter().all(|node| node.id != "node-a"), "{listed:?}");
 
     let back = NodeChange {
@@ -742,15 +742,10 @@ async fn node_process_refuses_media_directory_that_is_not_the_arrays() {
         (damaged, "is not a marker", "give another directory"),
     ] {
         // Leftovers of a node with the same id.
-        let leftovers = [media.join("ephemeral/.old-x"), media.join("ephemeral/y")];
+        let leftovers = [".old-x", "y"].map(|name| media.join("ephemeral/node-a").join(name));
         for leftover in &leftovers {
             fs::create_dir_all(leftover).unwrap();
         }
-        fs::write(
-            leftovers[1].join("node.json"),
-            r#"{"node":"node-a","volume":"y"}"#,
-        )
-        .unwrap();
         let mut member = Server::start_with(|_, settings| {
             settings.mode = Services::Node;
             settings.array_endpoint = endpoint.clone();
@@ -779,7 +774,7 @@ async fn node_process_refuses_media_directory_that_is_not_the_arrays() {
 async fn node_process_removes_its_leftovers_from_the_arrays_media_directory() {
     let shared = tempfile::tempdir().unwrap();
     let array = array(&shared).await;
-    let leftover = array.media().join("ephemeral/.old-x");
+    let leftover = array.media().join("ephemeral/node-a/.old-x");
     fs::create_dir_all(&leftover).unwrap();
     let member = member(&shared, "node-a", Choice::Emulated).await;
     let removed = async {

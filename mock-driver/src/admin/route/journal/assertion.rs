@@ -6,14 +6,14 @@ use serde_json::Value;
 use wildmatch::WildMatch;
 
 use super::filter;
-use crate::admin::expectation::{self, Came};
+use crate::admin::expectation::{self, Came, Counted};
 use crate::admin::problem::Refusal;
 use crate::admin::request;
 use crate::admin_api::resource::{Expectation, ExpectationResult, ExpectationStatus};
 use crate::fault::ValueMatch;
 use crate::journal::{self, Cursor, Filter, Gap, Journal, Memory};
 use crate::rpc::code;
-use crate::rpc::method;
+use crate::rpc::method::{self, Method};
 
 /// The tracked calls so far.
 pub(super) struct Calls<'a> {
@@ -33,7 +33,6 @@ struct Counter {
     counted: u64,
 }
 
-/// Conditions on finished calls.
 struct Matcher {
     filter: Filter,
     request: BTreeMap<String, ValueMatch>,
@@ -51,8 +50,11 @@ impl Matcher {
             Some(request) => {
                 let field = format!("{field}.request");
                 let request = serde_json::from_value(request.clone()).map_err(|error| error.to_string());
+                // A proxy may forward methods that the driver does not know.
+                let known = method.as_deref().and_then(|method| method.parse::<Method>().ok());
                 let checked = request.and_then(|request| {
-                    ValueMatch::check(&request, method.as_deref().unwrap_or_default())?;
+                    let checked = ValueMatch::check(&request, known.as_slice());
+                    checked.map_err(|(path, reason)| format!("{path}: {reason}"))?;
                     Ok(request)
                 });
                 checked.map_err(|reason| Refusal::invalid(field.clone(), format!("{field}: {reason}")))?
@@ -61,10 +63,10 @@ impl Matcher {
         Ok(Self { filter, request })
     }
 
+    /// Whether a call matches. A running call has no code yet.
     fn covers(&self, journal: &Journal, call: &journal::Call) -> bool {
-        call.end().is_some()
-            && self.filter.covers(call)
-            && (self.request.is_empty() || ValueMatch::all(&self.request, &journal.request(call)))
+        self.filter.covers(call)
+            && (self.request.is_empty() || ValueMatch::all(&self.request, &journal.full_request(call)))
     }
 }
 
@@ -147,7 +149,14 @@ impl<'a> Calls<'a> {
                 expectation::squash(&mut self.squashed, sequence, method, code, unfit);
             }
         }
-        let counted: Vec<u64> = self.counters.iter().map(|counter| counter.counted).collect();
+        let running = || memory.running().filter(|call| is_about(call));
+        let counted = self.counters.iter().map(|counter| Counted {
+            ended: counter.counted,
+            running: running()
+                .filter(|call| counter.matcher.covers(self.journal, call))
+                .count() as u64,
+        });
+        let counted: Vec<Counted> = counted.collect();
         match self.cursor.gap() {
             Some(gap) => Err(gap),
             None => Ok(expectation::compare(self.expectation, &self.squashed, &counted)),

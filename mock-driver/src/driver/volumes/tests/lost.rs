@@ -123,7 +123,9 @@ async fn copy_that_the_array_refuses_is_removed() {
             volume: "vol-0".to_owned(),
         })
     };
-    let outcome = driver.change_with(std::slice::from_ref(&copy), refuse).await;
+    let outcome = driver
+        .change_with(driver.reset_scope.copying(vec![copy.clone()]), refuse)
+        .await;
     assert!(
         matches!(outcome, Err(Error::Store(store::Error::Refused(_)))),
         "{outcome:?}"

@@ -1,4 +1,5 @@
 use std::fs;
+use std::os::unix::fs::FileExt;
 
 use super::super::formatting::prepare;
 use super::super::tests::mk_disk;

@@ -24,7 +24,6 @@ const MIN_FILESYSTEM_BYTES: u64 = 320 << 20;
 /// From this verbosity on it logs complete calls, which Kubernetes' tests read.
 const CALLS_FROM_V: u8 = 5;
 
-/// Translates csi-driver-host-path's flags to this driver's.
 pub(in crate::run::args) fn translate(args: &mut Args, matches: &ArgMatches) {
     let is_given = |field: &str| {
         !matches!(

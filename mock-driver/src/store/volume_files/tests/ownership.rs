@@ -63,6 +63,7 @@ fn directory_with_foreign_files_is_refused_and_left_as_it_is() {
         "devices/notes.txt",
         "ephemeral/notes.txt",
         "ephemeral/x/photo.jpg",
+        "ephemeral/node-0/x/photo.jpg",
         "staging/release/file",
         "staging/a/b/file",
     ] {
@@ -96,7 +97,11 @@ fn directory_is_claimed_if_it_has_no_volumes() {
         vec![],
         vec!["lost+found"],
         vec!["devices/node-0", "staging/x", "ephemeral/y"],
-        vec!["staging/node-0/csi-1", "ephemeral/csi-1/tree", "ephemeral/.new-x"],
+        vec![
+            "staging/node-0/csi-1",
+            "ephemeral/node-0/csi-1/tree",
+            "ephemeral/node-0/.old-x",
+        ],
         vec!["state/snapshot.json"],
         vec!["media.json.new"],
     ] {

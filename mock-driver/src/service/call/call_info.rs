@@ -1,60 +1,52 @@
 //! The view that fault rules have of a call.
 
 use std::borrow::Cow;
-use std::cell::OnceCell;
 
 use http::HeaderMap;
 use prost_reflect::DynamicMessage;
 
+use super::driver_call::DriverCall;
 use super::rpc::Rpc;
 use crate::array::Array;
-use crate::driver::Driver;
 use crate::fault::{ArrayUsage, CallInfo, Reservations, VolumeLocation};
 use crate::journal::Peer;
 
-/// A decoded request of a driver.
-pub(super) struct TypedCall<'a, Q> {
-    pub(super) request: &'a Q,
-    pub(super) driver: &'a Driver,
-    /// The node of the process, for a request without a node id; looked up when a rule needs it.
-    pub(super) here: OnceCell<String>,
-    pub(super) headers: &'a HeaderMap,
-    pub(super) peer: Option<Peer>,
-}
-
-impl<Q: Rpc> CallInfo for TypedCall<'_, Q> {
+impl<Q: Rpc> CallInfo for DriverCall<'_, Q> {
     fn path(&self) -> &str {
         Q::PATH
     }
 
     fn volume(&self) -> &str {
-        self.request.volume()
+        self.request.get_ref().volume()
     }
 
     fn node(&self) -> &str {
-        match self.request.node() {
+        match self.request.get_ref().node() {
             "" if Q::METHOD.is_on_node() => self.here.get_or_init(|| self.driver.own_node()),
             node => node,
         }
     }
 
     fn name(&self) -> &str {
-        self.request.name()
+        self.request.get_ref().name()
     }
 
     fn message(&self) -> Option<Cow<'_, DynamicMessage>> {
-        let wire = self.request.encode_to_vec();
+        let wire = self.request.get_ref().encode_to_vec();
         DynamicMessage::decode(Q::METHOD.request(), wire.as_slice())
             .ok()
             .map(Cow::Owned)
     }
 
     fn headers(&self) -> Option<&HeaderMap> {
-        Some(self.headers)
+        Some(self.request.metadata().as_ref())
     }
 
     fn peer(&self) -> Option<Peer> {
-        self.peer
+        self.call
+            .connection
+            .as_ref()
+            .and_then(|connection| connection.peer)
     }
 
     fn usage(&self, reserved: &Reservations) -> ArrayUsage {
@@ -65,7 +57,7 @@ impl<Q: Rpc> CallInfo for TypedCall<'_, Q> {
     }
 
     fn location(&self) -> Option<VolumeLocation> {
-        let volume = self.request.volume();
+        let volume = self.volume();
         (!volume.is_empty()).then(|| self.driver.location(volume, self.node()))
     }
 }
@@ -107,15 +99,19 @@ fn node_usage(array: &Array, node: &str, volume: &str, reserved: &Reservations) 
 
 #[cfg(test)]
 mod tests {
+    use std::cell::OnceCell;
     use std::collections::BTreeSet;
+    use std::sync::Arc;
 
     use csi_proto::v1;
     use prost::Message;
     use prost_reflect::{ReflectMessage, Value};
+    use tonic::Request;
 
     use super::*;
-    use crate::driver::Settings;
+    use crate::driver::{Driver, Settings};
     use crate::rpc::method::{self, Method};
+    use crate::service::call::Call;
 
     /// A request with a different text in each of these fields.
     fn mk_request<Q: Rpc + Default>(fields: &[&str]) -> Q {
@@ -129,17 +125,18 @@ mod tests {
     }
 
     /// Compares the fields in `CallInfo` with those that rules may match.
-    fn compare<Q: Rpc + Default>(driver: &Driver, seen: &mut BTreeSet<&'static str>) {
+    fn compare<Q: Rpc + Default>(driver: &Arc<Driver>, seen: &mut BTreeSet<&'static str>) {
         let rpc = Q::METHOD;
         assert!(seen.insert(Q::METHOD.path()), "{} is listed twice", rpc.name());
         let fields = [&method::VOLUME[..], &method::NODE, &method::NAME].concat();
-        let request: Q = mk_request(&fields);
-        let call = TypedCall {
-            request: &request,
+        let request: Request<Q> = Request::new(mk_request(&fields));
+        let call = DriverCall {
             driver,
+            request: &request,
+            params: None,
+            locked: Vec::new(),
+            call: &mut Call::begin(driver, &request),
             here: OnceCell::new(),
-            headers: &HeaderMap::new(),
-            peer: None,
         };
         let info = |fields: &[&str]| {
             let found = fields.iter().find(|field| rpc.takes(field));
