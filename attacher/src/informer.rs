@@ -9,6 +9,7 @@ mod store;
 
 use std::sync::Arc;
 
+use crate::model::handle::index_value;
 use crate::model::{Attachment, Node, Source, Uid, Version, Volume};
 pub(crate) use indexer::Indexer;
 use store::Store;
@@ -65,8 +66,8 @@ pub(crate) struct Informer {
     pub(crate) by_volume: Indexer,
     /// Attachments by the name of their node.
     pub(crate) by_node: Indexer,
-    /// Attachments by [`Informer::handle`].
-    pub(crate) by_handle: Indexer,
+    /// Attachments by the [`index_value`] of [`Informer::handle`].
+    by_handle: Indexer,
     /// CSINodes by the driver's node id.
     pub(crate) by_node_id: Indexer,
 }
@@ -85,12 +86,18 @@ impl Informer {
         }
     }
 
+    /// The attachments of the volume with this handle, and maybe of others: that depends on the node
+    /// ([`may_be_same_volume`](crate::model::handle::may_be_same_volume)).
+    pub(crate) fn by_handle(&self, handle: &Arc<str>) -> impl Iterator<Item = &Arc<str>> + use<'_> {
+        self.by_handle.get(&index_value(handle))
+    }
+
     /// Applies a change of VolumeAttachments.
     pub(crate) fn attachments_changed(&mut self, change: Change<Attachment>) -> Vec<StoreDelta<Attachment>> {
         let deltas = self.attachments.apply(change);
         for StoreDelta { name, before, after } in &deltas {
             let (before, after) = (before.as_deref(), after.as_deref());
-            let handle = |attachment| self.handle(attachment).cloned();
+            let handle = |attachment| self.handle(attachment).map(index_value);
             let (old, new) = (before.and_then(handle), after.and_then(handle));
             self.by_handle.update(old.as_ref(), new.as_ref(), name);
             let (old, new) = (before.map(|before| &before.node), after.map(|after| &after.node));
@@ -106,7 +113,8 @@ impl Informer {
     pub(crate) fn volumes_changed(&mut self, change: Change<Volume>) -> Vec<StoreDelta<Volume>> {
         let deltas = self.volumes.apply(change);
         for StoreDelta { name, before, after } in &deltas {
-            let handle = |volume: &Option<Arc<Volume>>| Some(volume.as_ref()?.spec.csi()?.handle.clone());
+            let handle =
+                |volume: &Option<Arc<Volume>>| Some(index_value(&volume.as_ref()?.spec.csi()?.handle));
             let (old, new) = (handle(before), handle(after));
             for attachment in self.by_volume.get(name) {
                 let unrecorded = |attachment: &Arc<Attachment>| attachment.recorded.handle.is_none();

@@ -16,8 +16,7 @@ use std::borrow::Cow;
 
 use kube::{Resource as _, ResourceExt as _};
 
-pub use gce_pd::{Irreparable, UnknownRegion};
-
+pub use crate::model::handle::{Irreparable, UnknownRegion};
 use crate::model::wire::{self, VolumeObject};
 use crate::model::{CsiSource, Driver, NoCsiSource, Volume, VolumeSpec};
 

@@ -105,19 +105,6 @@ pub(crate) fn attach(inputs: &AttachInputs, driver: &Driver) -> Result<AttachPla
     }
     let capability = capability(spec, csi, driver)?;
     let present = node_id(inputs, driver)?;
-    // The PersistentVolume was replaced by one of its name. Its access modes, attributes and Secret belong to another volume.
-    if let Some(attached) = attachment
-        .recorded
-        .handle
-        .as_ref()
-        .filter(|_| attachment.attached)
-        && *attached != csi.handle
-    {
-        return Err(Refusal::VolumeReplaced {
-            attached: attached.clone(),
-            present: csi.handle.clone(),
-        });
-    }
     let secret = csi.publish_secret.clone();
     // An attached volume is republished where its pod uses it.
     let attached_to = attachment
@@ -129,6 +116,16 @@ pub(crate) fn attach(inputs: &AttachInputs, driver: &Driver) -> Result<AttachPla
         volume_id: csi.handle.clone(),
         node_id: attached_to.unwrap_or(present).clone(),
     };
+    // The PersistentVolume was replaced by one of its name. Its access modes, attributes and Secret belong to another volume.
+    if let Some(attached) = &attachment.recorded.handle
+        && attachment.attached
+        && target.with_volume(attached) != target
+    {
+        return Err(Refusal::VolumeReplaced {
+            attached: attached.clone(),
+            present: csi.handle.clone(),
+        });
+    }
 
     // An inline volume's specification is part of the attachment itself, so it cannot be lost.
     let annotations = Recorded {

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::Stop;
+use crate::model::handle::may_be_same_volume;
 use crate::model::{Attachment, PublishTarget};
 
 /// Another VolumeAttachment of the volume.
@@ -40,9 +41,16 @@ pub(crate) fn target_usage(
     is_present: bool,
     others: &[OtherAttachment<'_>],
 ) -> TargetUsage {
+    // A handle that the node id does not complete may name the volume.
+    let is_certain = |other: &OtherAttachment<'_>| {
+        other
+            .handle
+            .is_none_or(|handle| target.with_volume(handle) == *target)
+    };
+    let is_its_volume = |handle: &Arc<str>| may_be_same_volume(handle, &target.volume_id, &target.node_id);
     let others = || {
         let others = others.iter().filter(|o| o.attachment.uid != attachment.uid);
-        others.filter(|o| o.handle.is_none_or(|handle| *handle == target.volume_id))
+        others.filter(|other| other.handle.is_none_or(is_its_volume))
     };
     let is_on_node = |other: &OtherAttachment<'_>| other.attachment.node == attachment.node;
     let may_be_attached_on_node =
@@ -59,7 +67,7 @@ pub(crate) fn target_usage(
             false => records_it && !other.is_record_uncertain,
         };
         match is_used {
-            true if known.finalizer || is_present => TargetUsage::Yes,
+            true if is_certain(other) && (known.finalizer || is_present) => TargetUsage::Yes,
             // Nothing ensures its detach until its attach restores the finalizer.
             true => TargetUsage::Wait(Stop::MissingFinalizer(target.clone())),
             // It was published under another node id, which may name the same machine: an unpublish could take the volume away

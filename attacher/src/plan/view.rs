@@ -57,7 +57,7 @@ impl View<'_> {
                     && recorded
                         .handle
                         .as_ref()
-                        .is_none_or(|handle| *handle == published.target.volume_id)
+                        .is_none_or(|handle| published.target.with_volume(handle) == published.target)
             }
         }
     }

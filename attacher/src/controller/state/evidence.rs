@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::ControllerState;
-use crate::model::Driver;
+use crate::model::{Driver, PublishTarget};
 use crate::plan::reconcile::{ListVolumesResult, ListedState, WatchedTarget, listed_handle};
 use crate::plan::{self, DetachPlan, NodeState};
 use crate::workqueue::{Class, Key, Lane};
@@ -69,11 +69,19 @@ impl ControllerState {
     /// Whether each node id that the list shows is a CSINode's or another VolumeAttachment's. Another one may be the new form of
     /// the target's id, on a node whose driver is not registered again yet.
     fn knows_nodes(&self, watched: &WatchedTarget) -> bool {
-        let others = self.index.by_handle.get(&watched.target.volume_id);
+        let volume_id = &watched.target.volume_id;
+        let others = self.index.by_handle(volume_id);
         let others = others.filter(|name| watched.attachment.as_ref() != Some(*name));
-        let recorded: Vec<_> = others
-            .filter_map(|name| self.index.attachments.get(name)?.recorded.node_id.as_ref())
-            .collect();
+        let others = others.filter_map(|name| self.index.attachments.get(name));
+        let recorded = others.filter_map(|other| {
+            let node_id = other.recorded.node_id.as_ref()?;
+            let target = PublishTarget {
+                volume_id: self.index.handle(other)?.clone(),
+                node_id: node_id.clone(),
+            };
+            (target == target.with_volume(volume_id)).then_some(node_id)
+        });
+        let recorded: Vec<_> = recorded.collect();
         let is_known =
             |id: &Arc<str>| self.index.by_node_id.get(id).next().is_some() || recorded.contains(&id);
         watched.listed_at.iter().all(is_known)

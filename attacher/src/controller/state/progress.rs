@@ -103,7 +103,7 @@ impl ControllerState {
         let mut handles: Vec<_> = handles.into_iter().flatten().collect();
         handles.sort_unstable();
         handles.dedup();
-        let by_handle = handles.iter().flat_map(|handle| self.index.by_handle.get(handle));
+        let by_handle = handles.iter().flat_map(|handle| self.index.by_handle(handle));
         let named = by_handle.filter_map(|name| self.index.attachments.get(name));
         let same_volume = attachment
             .volume_name()

@@ -178,19 +178,15 @@ impl ControllerState {
         let is_idle = |name: &Arc<str>| {
             !changed.contains(name) && !self.queue.is_running(&Key::Attachment(name.clone()))
         };
-        let has_same_target = |name: &Arc<str>| {
-            let other = self.index.attachments.get(name);
-            other.is_some_and(|other| other.node == attachment.node && other.source == attachment.source)
+        let is_on_node = |name: &&Arc<str>| {
+            let other = self.index.attachments.get(*name);
+            other.is_some_and(|other| other.node == attachment.node)
         };
-        // Inline volumes are few, and have no index.
-        let others: Vec<_> = match attachment.volume_name() {
-            Some(volume) => self.index.by_volume.get(volume).collect(),
-            None => self.index.by_node.get(&attachment.node).collect(),
-        };
-        is_as_it_was
-            && is_node_as_it_was
-            && is_idle(&attachment.name)
-            && others.iter().all(|name| !has_same_target(name) || is_idle(name))
+        let mut others = self
+            .index
+            .by_handle(&expected.target.volume_id)
+            .filter(is_on_node);
+        is_as_it_was && is_node_as_it_was && is_idle(&attachment.name) && others.all(is_idle)
     }
 
     fn apply_drift(&mut self, candidate: Candidate) {

@@ -164,7 +164,7 @@ impl ControllerState {
     /// Whether a VolumeAttachment or a running operation may be the reason that the volume is published.
     fn may_be_attached(&self, volume: &Arc<str>, target: &PublishTarget) -> bool {
         let names = self.index.by_volume.get(volume);
-        let mut names = names.chain(self.index.by_handle.get(&target.volume_id));
+        let mut names = names.chain(self.index.by_handle(&target.volume_id));
         let is_there = |name: &Arc<str>| {
             self.index.attachments.get(name).is_some_and(|attachment| {
                 let present = self
