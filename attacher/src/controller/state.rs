@@ -217,7 +217,7 @@ impl ControllerState {
         let mut finished = self.queue.finish(&key);
         self.mark_changed(&attachment.name);
         if done == Operation::Detach && result.is_ok() {
-            self.enqueue_waiting_for(attachment);
+            self.enqueue_waiting_for(attachment, None);
         }
         let newest = self.index.attachments.get(&attachment.name).cloned();
         let Some(newest) = newest.filter(|newest| newest.uid == attachment.uid) else {

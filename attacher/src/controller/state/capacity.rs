@@ -1,5 +1,6 @@
 //! Attaches that wait for a detach, because their node has no capacity for another volume.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -76,13 +77,16 @@ impl ControllerState {
         error.retry_after = error.retry_after.max(Some(DETACH_WAIT));
     }
 
-    /// Ends the backoff of attaches that may succeed after a detach, which released the volume and capacity on its node.
-    pub(super) fn enqueue_waiting_for(&mut self, detached: &Attachment) {
-        if let Some(volume) = detached.volume_name() {
-            for name in self.index.by_volume.get(volume) {
-                let key = Key::Attachment(name.clone());
-                self.queue.enqueue_if_pending(&key, &ATTACHES);
-            }
+    /// Ends the backoff of attaches that may succeed after a detach, which released the volume, whatever names it, and capacity
+    /// on its node.
+    pub(super) fn enqueue_waiting_for(&mut self, detached: &Attachment, handle: Option<&Arc<str>>) {
+        let handle = handle.or_else(|| self.index.handle(detached));
+        let by_handle = handle.into_iter().flat_map(|handle| self.index.by_handle(handle));
+        let by_volume = detached.volume_name().into_iter();
+        let by_volume = by_volume.flat_map(|volume| self.index.by_volume.get(volume));
+        let waiting: BTreeSet<_> = by_handle.chain(by_volume).cloned().map(Key::Attachment).collect();
+        for key in waiting {
+            self.queue.enqueue_if_pending(&key, &ATTACHES);
         }
         self.enqueue_waiting_for_capacity(&detached.node);
     }

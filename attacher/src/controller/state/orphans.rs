@@ -54,7 +54,7 @@ impl ControllerState {
             Ok(()) if is_newest => {
                 self.orphans.remove(&orphan.target);
                 self.evidence.forget(&orphan.uid());
-                self.enqueue_waiting_for(&orphan.attachment);
+                self.enqueue_waiting_for(&orphan.attachment, Some(&orphan.target.volume_id));
                 if let Some(volume) = orphan.attachment.volume_name() {
                     self.reevaluate(&Key::Volume(volume.clone()));
                 }

@@ -1,13 +1,13 @@
 //! Events that end a backoff, and state that is kept between syncs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
 use super::*;
 use crate::model::{Problem, PublishTarget, Recorded, Source, Version};
 use crate::plan::Published;
-use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
+use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_spec, mk_volume};
 use crate::workqueue::{Failures, Stage};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -398,10 +398,37 @@ fn a_detach_ends_the_backoff_of_attaches_that_need_its_volume_or_capacity() {
         source: Source::Volume("pv-3".into()),
         ..mk_attachment("unrelated")
     };
-    let mut fixture = Fixture::new([same_volume, same_node, unrelated]);
+    // Other objects name the volume by its handle.
+    let same_handle = Attachment {
+        source: Source::Volume("pv-4".into()),
+        ..same_volume.clone()
+    };
+    let inline = Attachment {
+        source: Source::Inline(Box::new(mk_spec("handle"))),
+        ..same_volume.clone()
+    };
+    let [same_handle, inline] =
+        [("same-handle", same_handle), ("inline", inline)].map(|(name, attachment)| {
+            let Attachment { name, uid, .. } = mk_attachment(name);
+            Attachment {
+                name,
+                uid,
+                ..attachment
+            }
+        });
+    let mut fixture = Fixture::new([]);
+    for name in ["pv", "pv-4"] {
+        let volume = Change::Applied(mk_volume(name));
+        fixture.state.handle(Event::Volumes(volume));
+    }
+    for attachment in [same_volume, same_handle, inline, same_node, unrelated] {
+        fixture.put(attachment);
+    }
     // No status has a code, as with older API servers.
     for (name, code) in [
         ("same-volume", None),
+        ("same-handle", None),
+        ("inline", None),
         ("same-node", Some(RESOURCE_EXHAUSTED)),
         ("unrelated", None),
     ] {
@@ -421,9 +448,12 @@ fn a_detach_ends_the_backoff_of_attaches_that_need_its_volume_or_capacity() {
     };
     fixture.state.handle(Event::Attachments(deleted));
     fixture.finish(&item, Ok(()));
-    fixture.starts("same-volume");
-    fixture.starts("same-node");
-    assert!(fixture.start().is_none());
+    let woken = std::iter::from_fn(|| fixture.start()).map(|item| match item {
+        Item::Attachment { attachment, .. } => attachment.name.to_string(),
+        item => panic!("an attach must start, not {item:?}"),
+    });
+    let expected = ["inline", "same-handle", "same-node", "same-volume"];
+    assert_eq!(woken.collect::<BTreeSet<_>>(), expected.map(String::from).into());
 }
 
 #[test]
