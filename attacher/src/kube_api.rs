@@ -187,6 +187,11 @@ impl Error {
         matches!(self, Self::Rejected { status: 403, .. })
     }
 
+    /// Whether the object's content is invalid, or its name.
+    pub(crate) fn is_unusable(&self) -> bool {
+        matches!(self, Self::Unusable(_))
+    }
+
     /// Whether our credentials or permissions are insufficient.
     pub(crate) fn is_unauthorized(&self) -> bool {
         matches!(

@@ -69,12 +69,13 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         Ok(())
     }
 
-    /// Calls ControllerUnpublishVolume. An answer that another proof may outweigh is no error yet.
+    /// Calls ControllerUnpublishVolume with the first of the Secrets that was read. An answer that another proof may outweigh is
+    /// no error yet.
     pub(super) async fn unpublish(
         &self,
         subject: &Subject,
         target: &PublishTarget,
-        secret: Option<&SecretRef>,
+        [secret, recorded]: [Option<&SecretRef>; 2],
         migrated: bool,
     ) -> Result<(), SyncError> {
         let PublishTarget { volume_id, node_id } = target;
@@ -85,6 +86,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let session = self.csi.session().ok_or_else(not_connected)?;
         let secrets = self.secrets(subject, secret);
         let missing = secret.filter(|_| secrets.is_none());
+        let secrets = secrets.or_else(|| self.secrets(subject, recorded));
         let request = ControllerUnpublishVolumeRequest {
             volume_id: volume_id.to_string(),
             node_id: node_id.to_string(),

@@ -161,10 +161,11 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             Command::Unpublish {
                 target,
                 secret,
+                recorded_secret,
                 migrated,
             } => {
-                self.unpublish(subject, target, secret.as_ref(), *migrated)
-                    .await?;
+                let secrets = [secret, recorded_secret].map(Option::as_ref);
+                self.unpublish(subject, target, secrets, *migrated).await?;
             }
             Command::KeepOrphan(orphan) => {
                 let PublishTarget { volume_id, node_id } = &orphan.target;
@@ -222,8 +223,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         Ok(())
     }
 
-    /// Reads a Secret. A deleted one must not block a detach permanently, and a driver that needs it returns an error. A forbidden
-    /// one may be deleted, too: the deletion of its namespace also deletes the RoleBinding that allows us to read it.
+    /// Reads a Secret. A deleted one, or one that cannot be sent, must not block a detach permanently, and a driver that needs it
+    /// returns an error. A forbidden one may be deleted, too: the deletion of its namespace also deletes the RoleBinding that
+    /// allows us to read it.
     async fn get_secret(
         &self,
         subject: &Subject,
@@ -238,8 +240,10 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         };
         let content = match self.unless_draining(read).await? {
             Ok(content) => Some(content),
-            Err(error) if !is_required && (error.is_gone() || error.is_forbidden()) => {
-                tracing::warn!(%secret, error = chain(&error), "cannot read the Secret for the detach; calling the driver without it");
+            Err(error)
+                if !is_required && (error.is_gone() || error.is_forbidden() || error.is_unusable()) =>
+            {
+                tracing::warn!(%secret, error = chain(&error), "cannot use the Secret for the detach; calling the driver without it");
                 None
             }
             Err(error) => return Err(SyncError::secret(secret, &error)),

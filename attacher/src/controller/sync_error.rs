@@ -79,7 +79,7 @@ impl SyncError {
             None => failed,
             Some(secret) => Self {
                 message: format!(
-                    "{} (called without secret {:?}, which does not exist or may not be read)",
+                    "{} (called without secret {:?}, which cannot be read or is invalid)",
                     failed.message,
                     secret.to_string()
                 ),

@@ -12,6 +12,7 @@ mod written;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use csi_proto::secret::SecretMap;
 use csi_proto::v1;
 use serde_json::json;
 use tokio::sync::Notify;
@@ -37,6 +38,10 @@ struct State {
     /// Requests and calls, in order.
     seen: Vec<&'static str>,
     unpublished: Vec<PublishTarget>,
+    /// Secrets that do not exist.
+    no_secrets: Vec<&'static str>,
+    /// Of the last unpublish.
+    sent_secrets: SecretMap,
     /// Requests and calls that get no response before [`World::respond`].
     silent: Vec<&'static str>,
     /// Failures of requests; others succeed.
@@ -286,9 +291,14 @@ impl Cluster for World {
         Ok(self.state().node_exists)
     }
 
-    async fn secret(&self, _: &SecretRef) -> Result<Secrets, Error> {
+    async fn secret(&self, secret: &SecretRef) -> Result<Secrets, Error> {
         self.take("get secret").await?;
-        Ok(Secrets::default())
+        let name = secret.to_string();
+        if self.state().no_secrets.contains(&&*name) {
+            return Err(Error::NotFound("no such secret".into()));
+        }
+        // So that the call shows which one it has.
+        Ok(Secrets([(name, String::new())].into()))
     }
 }
 
@@ -322,6 +332,7 @@ impl ControllerClient for World {
         };
         let refused = self.refuses("unpublish", &target);
         let mut state = self.state();
+        state.sent_secrets = request.secrets;
         state.unpublished.push(target);
         refused
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use csi_proto::v1::VolumeCapability;
 
 use super::capability::capability;
-use super::{AttachInputs, DetachPlan, NodeState, Refusal, node_id, spec};
+use super::{AttachInputs, DetachPlan, NodeState, Refusal, detach, node_id, spec};
 use crate::model::{Attachment, CsiSource, Driver, PublishTarget, Recorded, SecretRef, Uid};
 
 /// Everything that an attach sends.
@@ -167,18 +167,20 @@ fn former(
 ) -> Option<DetachPlan> {
     let recorded = &inputs.attachment.recorded;
     let node_id = recorded.node_id.clone()?;
-    let (handle, secret) = match &recorded.handle {
-        Some(handle) if *handle != wanted.volume_id => (handle.clone(), recorded.secret.clone()),
-        Some(_) | None => (wanted.volume_id.clone(), csi.publish_secret.clone()),
+    let (handle, csi) = match &recorded.handle {
+        Some(handle) if *handle != wanted.volume_id => (handle, None),
+        Some(_) | None => (&wanted.volume_id, Some(csi)),
     };
+    let (secret, recorded_secret) = detach::secrets(csi, recorded);
     let target = PublishTarget {
-        volume_id: handle,
+        volume_id: handle.clone(),
         node_id,
     };
     (target != *wanted).then(|| DetachPlan {
         node: NodeState::of(inputs.node.as_deref(), &target.node_id),
         target,
         secret,
+        recorded_secret,
         migrated,
     })
 }

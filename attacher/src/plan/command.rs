@@ -39,6 +39,7 @@ pub(crate) enum Command {
     Unpublish {
         target: PublishTarget,
         secret: Option<SecretRef>,
+        recorded_secret: Option<SecretRef>,
         migrated: bool,
     },
     /// Unpublish the target until a proof, whatever becomes of its VolumeAttachment.

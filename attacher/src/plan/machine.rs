@@ -125,9 +125,7 @@ impl Machine<'_> {
         if target.volume_id != plan.target.volume_id {
             return self.prove(attachment, former, true).map(|_| ());
         }
-        if let Some(secret) = &former.secret {
-            self.secret(secret, false)?;
-        }
+        self.detach_secret(former)?;
         // The present target, which is published next, may name the same machine.
         self.lock([target, &plan.target])?;
         let is_unknown = matches!(
@@ -197,6 +195,7 @@ impl Machine<'_> {
             target: orphan.target.clone(),
             node: NodeState::of(inputs.node.as_deref(), &orphan.target.node_id),
             secret: orphan.secret.clone(),
+            recorded_secret: None,
             migrated: orphan.migrated,
         };
         self.prove(&inputs.attachment, &plan, capabilities.publish)?;
@@ -225,9 +224,7 @@ impl Machine<'_> {
             };
             return Ok(proof);
         }
-        if let Some(secret) = &plan.secret {
-            self.secret(secret, false)?;
-        }
+        self.detach_secret(plan)?;
         let present = plan.present_target();
         // Both at once: a publish under the present id may be of the same machine as the recorded one.
         self.lock(std::iter::once(&plan.target).chain(&present))?;
@@ -283,6 +280,7 @@ impl Machine<'_> {
                     return Err(act(Command::Unpublish {
                         target: target.clone(),
                         secret: plan.secret.clone(),
+                        recorded_secret: plan.recorded_secret.clone(),
                         migrated: plan.migrated,
                     }));
                 }
@@ -306,6 +304,17 @@ impl Machine<'_> {
                 is_required,
             })),
         }
+    }
+
+    /// Reads the Secrets of a detach, up to the first that can be read.
+    fn detach_secret(&self, plan: &DetachPlan) -> Step<()> {
+        for secret in plan.secrets() {
+            self.secret(secret, false)?;
+            if self.progress.sync.secret(secret).is_some_and(Option::is_some) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn lock<'t>(&self, targets: impl IntoIterator<Item = &'t PublishTarget>) -> Step<()> {

@@ -37,6 +37,7 @@ impl ControllerState {
                 target: orphan.target.clone(),
                 node: NodeState::of(node.map(|node| &**node), &orphan.target.node_id),
                 secret: None,
+                recorded_secret: None,
                 migrated: orphan.migrated,
             };
             watch(&plan, None);

@@ -95,8 +95,12 @@ async fn not_found_without_the_secret_is_no_proof_of_detach() {
     for (secret, error) in [
         ("ns/secret", Some(forbidden())),
         ("ns/secret", Some(not_found)),
+        ("ns/secret", Some(Error::Unusable("not valid UTF-8".into()))),
         // It is in another form, so it cannot be read.
         ("secret", None),
+        // No Secret has such a name, so a request for it would be one for something else.
+        ("ns/secret?x", None),
+        ("ns/..", None),
     ] {
         let mut fixture = Fixture::new(Attachment {
             recorded: Recorded {
