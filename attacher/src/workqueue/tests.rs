@@ -390,6 +390,7 @@ fn a_refusal_after_a_long_call_does_not_idle_the_node_for_the_calls_length() {
     let mut now = epoch();
     // Returns how long the call waited.
     let mut call = |name: &str, took: Duration, outcome: Outcome| {
+        now += SECOND / 10;
         queue.advance(now);
         queue.enqueue(&key(name), Lane::Detach, Some(&node));
         let enqueued = now;
