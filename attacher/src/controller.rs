@@ -85,7 +85,6 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
-    /// Sends Events through `recorder`.
     #[must_use]
     pub(crate) fn with_recorder(self, recorder: Recorder) -> Self {
         Self { recorder, ..self }

@@ -64,7 +64,6 @@ pub struct View {
     pub state: Mutex<Option<Arc<Mutex<ControllerState>>>>,
 }
 
-/// Version of this program.
 pub(crate) const VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"));
 
 /// The routes of the pages. `auth` decides who gets those that are not health.
@@ -109,7 +108,6 @@ fn with_health(router: Router<Arc<View>>, view: Arc<View>) -> Router {
         .with_state(view)
 }
 
-/// Links to the other pages.
 async fn index(State(view): State<Arc<View>>) -> Html<String> {
     let pages = [
         (view.metrics_path.as_str(), "metrics", true),

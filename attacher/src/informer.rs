@@ -49,9 +49,7 @@ pub enum Change<T> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoreDelta<T> {
     pub(crate) name: Arc<str>,
-    /// The version before.
     pub(crate) before: Option<Arc<T>>,
-    /// The version that is stored now.
     pub(crate) after: Option<Arc<T>>,
 }
 
@@ -85,7 +83,6 @@ impl Informer {
         }
     }
 
-    /// Applies a change of VolumeAttachments.
     pub(crate) fn attachments_changed(&mut self, change: Change<Attachment>) -> Vec<StoreDelta<Attachment>> {
         let deltas = self.attachments.apply(change);
         for StoreDelta { name, before, after } in &deltas {
@@ -102,7 +99,6 @@ impl Informer {
         deltas
     }
 
-    /// Applies a change of PersistentVolumes.
     pub(crate) fn volumes_changed(&mut self, change: Change<Volume>) -> Vec<StoreDelta<Volume>> {
         let deltas = self.volumes.apply(change);
         for StoreDelta { name, before, after } in &deltas {
@@ -118,7 +114,6 @@ impl Informer {
         deltas
     }
 
-    /// Applies a change of CSINodes.
     pub(crate) fn nodes_changed(&mut self, change: Change<Node>) -> Vec<StoreDelta<Node>> {
         let deltas = self.nodes.apply(change);
         for StoreDelta { name, before, after } in &deltas {

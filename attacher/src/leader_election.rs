@@ -73,11 +73,10 @@ const HOST_NAME_FILE: &str = "/proc/sys/kernel/hostname";
 
 /// The host name cannot serve as an identity.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each has its text")]
 pub enum IdentityError {
-    /// Reading it failed.
     #[error("cannot read the host name, which is to be our identity in the lease, from {HOST_NAME_FILE}")]
     Unreadable(#[source] std::io::Error),
-    /// It is empty.
     #[error("the host name is empty, and it is to be our identity in the lease: give the pod one")]
     Empty,
 }

@@ -13,7 +13,6 @@ mod http;
 mod tasks;
 mod work;
 
-use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use futures::FutureExt as _;
@@ -36,64 +35,44 @@ use tasks::Tasks;
 
 /// The error that ended the process.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each has its text")]
 pub enum Error {
-    /// `--kubeconfig` is unusable.
     #[error("--kubeconfig {0:?} cannot be used: {1}")]
     Kubeconfig(String, String),
-    /// There is no `--kubeconfig`, and the process does not run in a cluster.
     #[error("not running in a cluster: give --kubeconfig with the path of a kubeconfig file")]
     NoCluster(#[source] kube::config::InClusterError),
-    /// The client of the API server cannot be created.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The process cannot listen at the address of the flag.
     #[error("{0}: cannot listen at {1:?}")]
     Listen(&'static str, String, #[source] std::io::Error),
-    /// The certificate of the HTTP server is unusable.
     #[error("--http-endpoint has no certificate")]
     Tls(#[from] TlsError),
-    /// No signal handler can be installed.
     #[error("cannot listen for signals")]
     Signals(#[source] std::io::Error),
-    /// Another driver listens on the socket.
     #[error(transparent)]
     DriverChanged(#[from] DriverChanged),
-    /// There is no identity for the leader election.
     #[error(transparent)]
     Identity(#[from] IdentityError),
     /// Leadership was lost. The restarted process is a standby.
     #[error("Stopped leading: {0}")]
     StoppedLeading(#[from] leader_election::LeadershipLost),
-    /// A task ended unexpectedly.
     #[error("the task {0} ended unexpectedly")]
-    Task(Task),
-    /// A second signal arrived during the shutdown.
+    Task(&'static str),
     #[error("stopped by a second signal before all work was finished")]
     Aborted,
 }
 
-/// The tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Task {
-    /// Keeps the driver connected.
+enum Task {
     Connection,
-    /// Serves metrics, health and status.
     Http,
-    /// Serves health alone.
     Health,
-    /// Watches VolumeAttachments.
     Attachments,
-    /// Watches PersistentVolumes.
     Volumes,
-    /// Watches CSINodes.
     Nodes,
-    /// Runs the leader election.
     Election,
-    /// Compares ListVolumes with the VolumeAttachments.
     Reconcile,
-    /// Syncs.
     Controller,
-    /// Sends Events.
     Events,
 }
 
@@ -336,7 +315,7 @@ async fn supervise(tasks: &mut Tasks, shutdown: &CancellationToken) -> Result<()
 
 /// The error of a task that ended before the shutdown.
 fn unexpected_end((task, result): (Task, Result<(), Error>)) -> Error {
-    result.err().unwrap_or(Error::Task(task))
+    result.err().unwrap_or(Error::Task(task.name()))
 }
 
 /// Stops the controller like a crash, and releases the lease if no sync was running, so that other replicas need not wait
@@ -379,9 +358,9 @@ async fn next_session(
 
 // === impl Task ===
 
-impl fmt::Display for Task {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Task {
+    fn name(self) -> &'static str {
+        match self {
             Self::Connection => "connection",
             Self::Http => "HTTP server",
             Self::Health => "HTTP server of health",
@@ -392,7 +371,7 @@ impl fmt::Display for Task {
             Self::Reconcile => "reconcile",
             Self::Controller => "controller",
             Self::Events => "sending of Events",
-        })
+        }
     }
 }
 
@@ -427,7 +406,7 @@ mod tests {
         assert!(wait(&mut tasks).await.is_err(), "it waits for the driver");
         tasks.spawn(Task::Http, async { Ok(()) });
         let ended = wait(&mut tasks).await;
-        assert!(matches!(ended, Ok(Err(Error::Task(Task::Http)))), "{ended:?}");
+        assert!(matches!(ended, Ok(Err(Error::Task("HTTP server")))), "{ended:?}");
         // The end of a task that was noticed while another one was joined.
         lose_lease(&mut tasks).await;
         let ended = wait(&mut tasks).await;

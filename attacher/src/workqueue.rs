@@ -28,7 +28,6 @@ pub(crate) use flow_control::FlowControl;
 use lane::{LaneQueue, Node};
 pub(crate) use metrics::{ATTACHMENT_QUEUE, QueueMetrics, VOLUME_QUEUE};
 
-/// A key of the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Key {
     /// The VolumeAttachment of this name.
@@ -98,7 +97,6 @@ pub(crate) struct Queue {
     pub(crate) now: Instant,
 }
 
-/// The state of one key.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) lane: Lane,
@@ -113,7 +111,6 @@ pub(crate) struct Entry {
 pub(crate) enum Stage {
     /// It waits for a free slot of its lane.
     Ready { sequence: i64, since: Instant },
-    /// It runs.
     Running {
         /// Whether it was enqueued meanwhile.
         dirty: bool,
@@ -147,7 +144,6 @@ impl Lane {
 // === impl Queue ===
 
 impl Queue {
-    /// An empty queue.
     pub(crate) fn new(limits: Limits, backoff: Backoff, now: Instant) -> Self {
         let attachments = QueueMetrics::new(ATTACHMENT_QUEUE);
         let volumes = QueueMetrics::new(VOLUME_QUEUE);
@@ -264,13 +260,11 @@ impl Queue {
         self.entries.remove(key);
     }
 
-    /// Whether `key` is running.
     pub(crate) fn is_running(&self, key: &Key) -> bool {
         let entry = self.entries.get(key);
         entry.is_some_and(|entry| matches!(entry.stage, Stage::Running { .. }))
     }
 
-    /// The entry of `key`.
     pub(crate) fn entry(&self, key: &Key) -> Option<&Entry> {
         self.entries.get(key)
     }
@@ -296,12 +290,10 @@ impl Queue {
         &self.lanes[lane as usize].metrics
     }
 
-    /// Maximum number of running items of a lane.
     pub(crate) fn limit(&self, lane: Lane) -> usize {
         self.lanes[lane as usize].limit
     }
 
-    /// Number of running keys in all lanes.
     pub(crate) fn running(&self) -> usize {
         self.lanes.iter().map(|queue| queue.running).sum()
     }

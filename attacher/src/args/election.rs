@@ -40,7 +40,6 @@ pub(crate) struct Election {
     labels: Vec<Labels>,
 }
 
-/// Labels of an object.
 pub(crate) type Labels = BTreeMap<String, String>;
 
 /// client-go's JitterFactor of the retry period.

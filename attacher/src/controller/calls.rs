@@ -12,7 +12,6 @@ use crate::model::{Attachment, PublishTarget, SecretRef, Secrets};
 use crate::plan::{AttachPlan, Failure, Operation, Orphan, PublishEnd, Published, Subject, UnpublishResult};
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
-    /// The content of the Secret, if it was read.
     fn secrets(&self, subject: &Subject, secret: Option<&SecretRef>) -> Option<Secrets> {
         self.progress(subject, |progress| progress.sync.secret(secret?)?.clone())
     }

@@ -203,7 +203,6 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         read.map_err(|error| SyncError::api("could not read VolumeAttachment", &error))
     }
 
-    /// The newest version of the VolumeAttachment.
     pub(super) fn newest(&self, known: &Arc<Attachment>) -> Arc<Attachment> {
         let newest = self.state().index.attachments.get(&known.name).cloned();
         newest

@@ -16,7 +16,6 @@ use crate::plan::Operation;
 use crate::report::{chain, time};
 use crate::trace;
 
-/// The span of a sync.
 pub(super) fn span(item: &Item, driver: &Driver) -> Span {
     let driver = &driver.name;
     match item {
@@ -94,7 +93,6 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
-    /// Builds a VolumeError with the current time.
     pub(super) fn problem(&self, message: &str, code: Option<i32>) -> Problem {
         Problem {
             time: time((self.clock)()),

@@ -284,7 +284,6 @@ impl ControllerState {
         self.attachment_states.entry(uid.clone()).or_default()
     }
 
-    /// Changes the state of each VolumeAttachment.
     fn for_each_state(&mut self, change: impl Fn(&mut AttachmentState)) {
         self.attachment_states.retain(|_, known| {
             change(known);
@@ -366,13 +365,11 @@ impl ControllerState {
         (!is_suspended).then_some((operation, lane))
     }
 
-    /// Whether the driver has calls to publish and unpublish.
     fn publishes(&self) -> bool {
         self.capabilities.is_none_or(|capabilities| capabilities.publish)
     }
 }
 
-/// The lanes of attaches.
 const ATTACHES: [Lane; 2] = [Lane::Attach, Lane::Repair];
 
 /// Locks the state. Syncs do so themselves, so it must not be locked while they are polled.

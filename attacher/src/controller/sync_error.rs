@@ -26,7 +26,6 @@ impl SyncError {
         }
     }
 
-    /// A request to the API server failed.
     pub(super) fn api(what: &str, error: &Error) -> Self {
         let class = match error {
             // Transient: it may succeed as soon as the API server recovers.
@@ -55,7 +54,6 @@ impl SyncError {
         }
     }
 
-    /// A Secret could not be read.
     pub(super) fn secret(reference: &SecretRef, error: &Error) -> Self {
         Self::api(
             &format!("failed to load secret {:?}", reference.to_string()),
@@ -63,7 +61,6 @@ impl SyncError {
         )
     }
 
-    /// A call to the driver failed.
     pub(super) fn call(error: &CallError) -> Self {
         Self {
             code: Some(error.code.number()),
@@ -72,7 +69,6 @@ impl SyncError {
         }
     }
 
-    /// A call to the driver without the Secret `missing` failed.
     pub(super) fn call_without(missing: Option<&SecretRef>, error: &CallError) -> Self {
         let failed = Self::call(error);
         match missing {

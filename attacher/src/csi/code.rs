@@ -138,7 +138,6 @@ impl CallError {
         }
     }
 
-    /// The driver is not connected.
     pub(crate) fn not_connected(message: impl Into<String>) -> Self {
         let code = Code(tonic::Code::Unavailable);
         Self {

@@ -73,20 +73,16 @@ pub struct Session {
 
 /// The session could not be opened.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each has its text")]
 pub enum OpenError {
-    /// No process listens at the socket.
     #[error("no connection to the CSI driver at {0}")]
     Connect(PathBuf, #[source] io::Error),
-    /// The process that listens does not speak HTTP/2.
     #[error("the CSI driver's socket does not speak gRPC")]
     Handshake(#[source] tonic::transport::Error),
-    /// The driver is not ready yet.
     #[error("the CSI driver is not ready yet (Probe answered ready=false)")]
     NotReady,
-    /// The call of this method failed.
     #[error("{0} failed")]
     Call(&'static str, #[source] CallError),
-    /// The driver has no name.
     #[error("the CSI driver's name is empty (GetPluginInfo)")]
     NoName,
 }

@@ -53,7 +53,6 @@ struct ListStatus {
     failure: Option<OngoingFailure>,
 }
 
-/// Reconcile with ListVolumes.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ReconcileStatus {

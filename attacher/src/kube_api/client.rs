@@ -65,7 +65,6 @@ struct Settings {
     headers: ExtraHeadersLayer,
     credentials: Credentials,
     namespace: String,
-    /// Makes a connection.
     transport: Box<dyn Fn() -> Http + Send + Sync>,
 }
 
@@ -78,7 +77,6 @@ pub(crate) struct ApiService {
     pub(crate) http: BoxCloneSyncService<Request<Body>, Response<ResponseBody>, BoxError>,
 }
 
-/// The connections of one client.
 struct Connections {
     server: Arc<str>,
     rate: Option<RateLimit>,
@@ -99,20 +97,16 @@ enum Unanswered {
 
 /// The client configuration is unusable.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each has its text")]
 pub enum ConnectError {
-    /// Certificate, key or certificate authority are unusable.
     #[error("the TLS settings of the Kubernetes client configuration are not usable")]
     Tls(#[source] kube::Error),
-    /// Invalid `tls-server-name`.
     #[error("tls-server-name {0:?} is not a name")]
     ServerName(String, #[source] InvalidDnsNameError),
-    /// The credentials are unusable.
     #[error("the credentials of the Kubernetes client configuration are not usable")]
     Credentials(#[from] CredentialsError),
-    /// The impersonated user is not a valid header.
     #[error("the user whom the Kubernetes client configuration impersonates is not usable")]
     Impersonation(#[source] kube::Error),
-    /// A proxy is configured.
     #[error(
         "the Kubernetes client configuration names a proxy ({0}), which is not supported: connect directly"
     )]

@@ -44,30 +44,20 @@ const NOTE_BYTES: usize = 1024;
 
 /// An Event's `reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "each is named for its Event")]
 pub enum Reason {
-    /// An attach failed and will be retried.
     AttachFailed,
-    /// A detach failed and will be retried.
     DetachFailed,
-    /// An attach succeeded after it had failed.
     AttachRecovered,
-    /// A detach succeeded after it had failed.
     DetachRecovered,
-    /// The driver no longer lists an attachment.
     AttachmentLost,
-    /// A lost attachment was published again.
     AttachmentRestored,
-    /// Several CSINodes have the same node id.
     NodeIdNotUnique,
-    /// Two VolumeAttachments of a single-node volume say attached, and neither has a record.
     AttachedTwice,
-    /// The driver lists the volume on a node without any VolumeAttachment.
     PublishedWithoutAttachment,
-    /// This replica became leader or stopped leading.
     LeaderElection,
 }
 
-/// A queued Event.
 #[derive(Clone, Debug)]
 struct Notice {
     regarding: ObjectReference,
@@ -97,7 +87,6 @@ pub struct Publisher {
     refused: HashMap<Option<String>, Instant>,
 }
 
-/// The object of an Event about an attachment.
 impl From<&Attachment> for ObjectReference {
     fn from(attachment: &Attachment) -> Self {
         reference(
@@ -109,7 +98,6 @@ impl From<&Attachment> for ObjectReference {
     }
 }
 
-/// The object of an Event about a volume.
 impl From<&Volume> for ObjectReference {
     fn from(volume: &Volume) -> Self {
         reference("v1", "PersistentVolume", &volume.name, &volume.uid.0)

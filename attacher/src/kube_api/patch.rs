@@ -51,12 +51,10 @@ pub fn record(attachment: &Attachment, record: &Record, finalizer: &str) -> Valu
     json!({ "metadata": metadata })
 }
 
-/// Adds our finalizer to the object with this UID.
 pub(super) fn add_finalizer(uid: &Uid, finalizer: &str) -> Value {
     json!({ "metadata": { "uid": uid.0, "finalizers": [finalizer] } })
 }
 
-/// Removes our finalizer from the object with this UID.
 pub(super) fn remove_finalizer(uid: &Uid, finalizer: &str) -> Value {
     json!({ "metadata": { "uid": uid.0, "$deleteFromPrimitiveList/finalizers": [finalizer] } })
 }
@@ -99,7 +97,6 @@ pub(super) fn attached(attachment: &Attachment, context: &BTreeMap<String, Strin
     json!({ "metadata": of_one_version(&attachment.uid, attachment.version), "status": status })
 }
 
-/// `status` of a detached volume.
 pub(super) fn detached(attachment: &Attachment) -> Value {
     json!({
         "metadata": { "uid": attachment.uid.0 },

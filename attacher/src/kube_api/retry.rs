@@ -36,7 +36,6 @@ const MAX_WAIT: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OfOneVersion;
 
-/// A failed attempt.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) error: Error,
@@ -100,7 +99,6 @@ pub(super) async fn send<T: DeserializeOwned>(
     trace::request(&name, answer, Error::status).await
 }
 
-/// Sends a request once.
 pub(super) async fn attempt<T: DeserializeOwned>(
     service: &ApiService,
     limiter: &RequestLimiter,

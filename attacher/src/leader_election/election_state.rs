@@ -247,7 +247,6 @@ impl ElectionState {
         self.term.as_ref().map(|term| term.renewed)
     }
 
-    /// Whether we are about to claim the lease.
     pub(super) fn is_claiming(&self) -> bool {
         self.term.is_none() && matches!(self.next_request, NextRequest::Write)
     }

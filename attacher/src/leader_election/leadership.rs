@@ -40,7 +40,6 @@ pub struct ElectionStatus {
     pub slow_renewals: u64,
     /// Name of the lease, for messages.
     pub lease: String,
-    /// The lease duration.
     #[serde(skip)]
     pub(super) lease_duration: Duration,
 }
@@ -181,7 +180,6 @@ impl ElectionStatus {
         self.holder.as_deref().is_some_and(|holder| !holder.is_empty()) && !self.claim_failed
     }
 
-    /// Whether we lead at this time.
     pub(crate) fn leads_at(&self, now: Instant) -> bool {
         self.valid_until.is_some_and(|until| now < until)
     }

@@ -63,14 +63,12 @@ pub enum Source {
 
 /// The error of an invalid `spec.source`, with the Go sidecar's texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each has its text")]
 pub enum SourceFault {
-    /// Two sources.
     #[error("both InlineCSIVolumeSource and PersistentVolumeName specified in VA source")]
     Both,
-    /// No source.
     #[error("neither InlineCSIVolumeSource nor PersistentVolumeName specified in VA source")]
     Neither,
-    /// `inlineVolumeSpec` without CSI source.
     #[error("inline volume spec contains nil CSI source")]
     InlineWithoutCsi,
 }

@@ -5,14 +5,12 @@ use std::sync::Arc;
 use super::{AttachInputs, NodeState, Refusal, node_id, spec};
 use crate::model::{Driver, PublishTarget, SecretRef};
 
-/// Everything a detach needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DetachPlan {
     /// The target to unpublish first.
     pub(crate) target: PublishTarget,
     /// The node's CSINode, compared with the node id in `target`.
     pub(crate) node: NodeState,
-    /// The Secret to send.
     pub(crate) secret: Option<SecretRef>,
     /// Whether the volume is known to be an in-tree one that is migrated to CSI.
     pub(crate) migrated: bool,

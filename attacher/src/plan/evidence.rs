@@ -69,13 +69,11 @@ impl DetachEvidence {
         self.lists.remove(target);
     }
 
-    /// A publish call for the target begins.
     pub(crate) fn publish_begins(&mut self, uid: &Uid, target: &PublishTarget) {
         self.forget_target(target);
         self.publishing.insert(target.clone(), uid.clone());
     }
 
-    /// The publish call has ended.
     pub(crate) fn publish_ended(&mut self, target: &PublishTarget, end: PublishEnd, now: Instant) {
         self.forget_target(target);
         self.publishing.remove(target);

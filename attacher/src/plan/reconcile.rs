@@ -116,7 +116,6 @@ impl ListVolumesResult {
         });
     }
 
-    /// Adds a PersistentVolume of the driver.
     pub(crate) fn add_volume(&mut self, name: &Arc<str>, handle: &Arc<str>) {
         self.volumes.insert(handle.clone(), name.clone());
     }

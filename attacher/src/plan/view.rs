@@ -81,7 +81,6 @@ impl Subject {
         }
     }
 
-    /// The operation that a VolumeAttachment needs.
     pub(crate) fn operation(&self) -> Option<Operation> {
         match self {
             Self::Attachment(operation, _) => Some(*operation),

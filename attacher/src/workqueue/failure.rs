@@ -9,7 +9,6 @@ use super::lane::Node;
 use super::{Class, Entry, Key, Lane, Queue, Stage};
 use crate::model::Uid;
 
-/// The result of [`Queue::finish`].
 #[derive(Debug, Default)]
 #[must_use]
 pub(crate) struct Finished {
@@ -22,7 +21,6 @@ pub(crate) struct Finished {
     pub(crate) contended: bool,
 }
 
-/// The result of a call to the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Success,
@@ -39,7 +37,6 @@ pub(crate) struct SyncError {
     pub(crate) message: String,
     /// The gRPC code, if the driver returned one.
     pub(crate) code: Option<i32>,
-    /// The class of the backoff.
     pub(crate) class: Class,
     /// Minimum delay before the next sync, if the API server sent Retry-After.
     pub(crate) retry_after: Option<Duration>,
@@ -57,7 +54,6 @@ pub(crate) struct Failures {
     /// The last error, with the beginning of its message.
     pub(crate) last: SyncError,
     pub(crate) times: u32,
-    /// When the first of them occurred.
     pub(crate) since: Instant,
     /// Refusals in a row because of other calls.
     pub(super) turns: u32,

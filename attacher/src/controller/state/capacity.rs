@@ -46,7 +46,6 @@ impl ControllerState {
         is_deferred
     }
 
-    /// Whether the operation of the key has failed for this long.
     fn fails_for(&self, key: &Key, period: Duration) -> bool {
         let failures = self.queue.entry(key).and_then(|entry| entry.failures.as_ref());
         failures.is_some_and(|failures| self.queue.now.saturating_duration_since(failures.since) >= period)

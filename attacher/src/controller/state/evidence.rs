@@ -79,7 +79,6 @@ impl ControllerState {
         watched.listed_at.iter().all(is_known)
     }
 
-    /// The number of detaches and orphans that wait for a proof.
     pub(crate) fn unproven(&self) -> usize {
         let failures = self
             .queue

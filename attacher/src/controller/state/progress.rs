@@ -25,7 +25,6 @@ pub(crate) struct SyncContext<'c> {
 // === impl ControllerState ===
 
 impl ControllerState {
-    /// What the subject needs next.
     pub(crate) fn next(&mut self, subject: &Subject, context: SyncContext<'_>) -> Next {
         let mut inputs = match subject {
             Subject::Attachment(_, attachment) => self.newest_inputs(attachment),
@@ -81,7 +80,6 @@ impl ControllerState {
         next
     }
 
-    /// The progress of the subject's sync.
     pub(crate) fn progress(&mut self, subject: &Subject) -> &mut Progress {
         match subject {
             Subject::Attachment(_, attachment) => &mut self.state_of(&attachment.uid).progress,
@@ -154,12 +152,10 @@ impl ControllerState {
         self.connection
     }
 
-    /// The publish call has ended.
     pub(crate) fn publish_ended(&mut self, target: &PublishTarget, end: PublishEnd) {
         self.evidence.publish_ended(target, end, self.queue.now);
     }
 
-    /// An unpublish of the subject's sync, in this session, has ended.
     pub(crate) fn unpublish_ended(
         &mut self,
         subject: &Subject,

@@ -24,7 +24,6 @@ pub struct Round {
     pub listed: u64,
 }
 
-/// All rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Rounds {
     /// During a round: VolumeAttachments that changed or were synced since it began.
@@ -37,7 +36,6 @@ pub(crate) struct Rounds {
     pub(crate) last: Option<LastRound>,
 }
 
-/// The last round and its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LastRound {
     pub(crate) round: Round,
@@ -45,7 +43,6 @@ pub(crate) struct LastRound {
     pub(crate) lost: u64,
     /// Detached volumes that were listed on their node, and are unpublished again.
     pub(crate) leftover: u64,
-    /// Its error, if it failed.
     pub(crate) error: Option<Arc<str>>,
 }
 
@@ -64,7 +61,6 @@ pub(crate) struct Finding {
 /// Counts since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReconcileMetrics {
-    /// Completed rounds.
     pub(crate) rounds: u64,
     /// Failed rounds: the call failed, or the list was invalid.
     pub(crate) failed_rounds: u64,
@@ -72,7 +68,6 @@ pub(crate) struct ReconcileMetrics {
     pub(crate) lost: u64,
     /// Drifts that a detach repairs.
     pub(crate) leftover: u64,
-    /// Successful repairs.
     pub(crate) repaired: u64,
     /// Repairs that the plan refused.
     pub(crate) refused: u64,

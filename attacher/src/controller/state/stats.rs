@@ -14,7 +14,6 @@ use crate::workqueue::{Entry, Failures, Key, Lane, Stage};
 /// The unfinished items of a lane.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct QueueStats {
-    /// Maximum number of running items.
     pub(crate) limit: usize,
     pub(crate) running: usize,
     pub(crate) ready: usize,
@@ -58,7 +57,6 @@ const END_TO_END_BOUNDS: &[f64] = &[
 // === impl ControllerState ===
 
 impl ControllerState {
-    /// Counts and ages of the unfinished items by lane.
     pub(crate) fn lanes(&self, now: Instant) -> BTreeMap<Lane, QueueStats> {
         let mut lanes: BTreeMap<Lane, QueueStats> = Lane::ALL
             .map(|lane| {

@@ -50,7 +50,6 @@ impl ControllerState {
         self.index.nodes.get(&attachment.node)?.id.clone()
     }
 
-    /// Whether our finalizer must be removed from this PersistentVolume.
     pub(crate) fn removes_pv_finalizer(&self, volume: &str) -> bool {
         let is_of_volume =
             |attachment: &Attachment| attachment.volume_name().is_some_and(|name| **name == *volume);
@@ -61,7 +60,6 @@ impl ControllerState {
         })
     }
 
-    /// The work item for the volume of this name, if any.
     pub(super) fn volume_item(&self, name: &str) -> Option<Item> {
         let volume = self.index.volumes.get(name)?;
         let attachments = self.index.by_volume.get(name);
