@@ -21,13 +21,14 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::Args;
-use crate::controller::state::ControllerState;
+use crate::controller::state::{ControllerState, lock};
 use crate::csi::{Connect, ConnectionManager, ConnectionState, DriverChanged, Session};
 use crate::http_server::{TlsError, View};
 use crate::kube_api::events::Recorder;
 use crate::kube_api::{Clients, ConnectError, RateLimit};
 use crate::leader_election::{self, IdentityError, Leadership};
 use crate::model::Driver;
+use crate::plan::Orphan;
 use crate::report::chain;
 use crate::trace::Exporter;
 pub use environment::{Environment, Pod};
@@ -77,10 +78,6 @@ enum Task {
 }
 
 /// Runs the attacher until SIGTERM or SIGINT, and sends the traces of its work.
-///
-/// # Errors
-///
-/// When it ended for any other reason than one signal.
 pub async fn run(args: Args, traces: Option<Exporter>) -> Result<(), Error> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
@@ -130,10 +127,6 @@ async fn traced(
 
 /// Runs the attacher in `environment` until `shutdown`. Dropping the future is a crash. Seeds come from [`fastrand`]'s
 /// generator of this thread.
-///
-/// # Errors
-///
-/// When it ended for any other reason.
 pub async fn serve<C: Connect>(
     args: Args,
     environment: Environment<C>,
@@ -160,16 +153,17 @@ pub async fn serve<C: Connect>(
         connection,
         view,
         shutdown,
-        orphans: work::Orphans::default(),
     };
+    let mut orphans = Vec::new();
     loop {
         let connection = service.connection.clone();
         let Some(session) = next_session(&mut tasks, connection, &service.shutdown).await? else {
             break;
         };
-        let term = service.term(&mut tasks, &session).await?;
-        if !runs_election_again(&mut tasks, term)? {
-            break;
+        let term = service.term(&mut tasks, &session, orphans).await?;
+        match next_term(&mut tasks, term)? {
+            Some(left) => orphans = left,
+            None => break,
         }
     }
     // All syncs have ended; the watches have no state to save.
@@ -191,21 +185,27 @@ struct Service {
     connection: watch::Receiver<ConnectionState>,
     view: Arc<View>,
     shutdown: CancellationToken,
-    orphans: work::Orphans,
 }
 
 /// The end of a term, which begins when the driver is connected.
 enum Term {
     /// The process shuts down.
     Over,
-    /// The driver stayed disconnected, so the lease was released and another replica may lead.
-    DriverLost,
+    /// The driver stayed disconnected, so the lease was released and another replica may lead. Only this process knows the orphans
+    /// that are left.
+    DriverLost(Vec<Arc<Orphan>>),
 }
 
 // === impl Service ===
 
 impl Service {
-    async fn term(&self, tasks: &mut Tasks, session: &Session) -> Result<Term, Error> {
+    /// Serves the driver, and first the orphans of the term before.
+    async fn term(
+        &self,
+        tasks: &mut Tasks,
+        session: &Session,
+        orphans: Vec<Arc<Orphan>>,
+    ) -> Result<Term, Error> {
         let args = &self.args;
         let driver = Driver::new(&session.name, session.capabilities, &args.default_fs_type);
         let limits = work::limits(args);
@@ -233,16 +233,23 @@ impl Service {
         let publish = publisher.run(leadership.clone(), stop_events.clone());
         tasks.spawn(Task::Events, publish.map(Ok));
         let stop_work = self.shutdown.child_token();
-        let state = self.spawn_work(tasks, driver, &leadership, recorder, stop_work.clone());
-        let worked = tokio::select! {
+        let mut state = work::new_state(args);
+        for orphan in &orphans {
+            state.resume_orphan(orphan);
+        }
+        let state = Arc::new(Mutex::new(state));
+        self.spawn_work(tasks, driver, &leadership, recorder, &state, stop_work.clone());
+        let is_driver_lost = tokio::select! {
             biased;
-            worked = supervise(tasks, &self.shutdown) => worked.map(|()| Term::Over),
-            () = self.driver_stays_away() => Ok(Term::DriverLost),
+            worked = supervise(tasks, &self.shutdown) => worked.map(|()| false),
+            () = self.driver_stays_away() => Ok(true),
         };
-        match &worked {
+        let term = match is_driver_lost {
             // Another replica may lead only from now on.
-            Ok(Term::Over) => election::end(tasks, &stop_election, &state).await?,
-            Ok(Term::DriverLost) => {
+            Ok(false) => election::end(tasks, &stop_election, &state)
+                .await
+                .map(|()| Term::Over)?,
+            Ok(true) => {
                 let lease_duration = args.election.lease_duration.as_secs();
                 tracing::warn!(
                     "no CSI driver for {lease_duration} s: releasing the lease, so that a replica with a working driver can lead"
@@ -254,22 +261,22 @@ impl Service {
                 for task in [Task::Attachments, Task::Volumes, Task::Nodes] {
                     tasks.stop(task).await;
                 }
-                self.work_ends(&state);
+                self.view.work_ends();
+                Term::DriverLost(lock(&state).orphans())
             }
             // A lost lease cannot be released.
-            Err(Error::StoppedLeading(_)) => {}
-            Err(_) => {
+            Err(error @ Error::StoppedLeading(_)) => return Err(error),
+            Err(error) => {
                 if let Err(error) = abandon(tasks, &stop_election, &state).await {
                     tracing::warn!(error = chain(&error), "cannot end the leader election");
                 }
+                return Err(error);
             }
-        }
-        if worked.is_ok() {
-            // The Event of the lost leadership is the last one.
-            stop_events.cancel();
-            tasks.join(Task::Events).await?;
-        }
-        worked
+        };
+        // The Event of the lost leadership is the last one.
+        stop_events.cancel();
+        tasks.join(Task::Events).await?;
+        Ok(term)
     }
 
     /// Ends when the driver has been disconnected for a lease duration, if there is an election and no shutdown.
@@ -294,13 +301,14 @@ impl Service {
     }
 }
 
-/// Whether another term follows. A lost lease, or any other failure of a task during the last term, must not lead to a new
-/// candidacy.
-fn runs_election_again(tasks: &mut Tasks, term: Term) -> Result<bool, Error> {
-    if let Some(error) = tasks.take_error() {
-        return Err(error);
+/// The orphans for another term, if one follows. A lost lease, or any other failure of a task during the last term, must not lead to
+/// a new candidacy.
+fn next_term(tasks: &mut Tasks, term: Term) -> Result<Option<Vec<Arc<Orphan>>>, Error> {
+    match (tasks.take_error(), term) {
+        (Some(error), _) => Err(error),
+        (None, Term::DriverLost(orphans)) => Ok(Some(orphans)),
+        (None, Term::Over) => Ok(None),
     }
-    Ok(matches!(term, Term::DriverLost))
 }
 
 /// Waits for the controller. Any other task that ends earlier did so for an internal error or the loss of driver or
@@ -420,13 +428,11 @@ mod tests {
     #[tokio::test]
     async fn runs_no_further_election_if_a_task_ended() {
         let mut tasks = Tasks::default();
-        assert!(matches!(
-            runs_election_again(&mut tasks, Term::DriverLost),
-            Ok(true)
-        ));
-        assert!(matches!(runs_election_again(&mut tasks, Term::Over), Ok(false)));
+        let lost = || Term::DriverLost(Vec::new());
+        assert!(matches!(next_term(&mut tasks, lost()), Ok(Some(_))));
+        assert!(matches!(next_term(&mut tasks, Term::Over), Ok(None)));
         lose_lease(&mut tasks).await;
-        let next = runs_election_again(&mut tasks, Term::DriverLost);
+        let next = next_term(&mut tasks, lost());
         assert!(matches!(next, Err(Error::StoppedLeading(_))), "{next:?}");
     }
 }

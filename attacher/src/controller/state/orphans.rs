@@ -33,9 +33,8 @@ impl ControllerState {
         self.queue.enqueue(&key, Lane::Detach, Some(&node));
     }
 
-    /// For the next term of this process.
-    pub(crate) fn take_orphans(&mut self) -> Vec<Arc<Orphan>> {
-        std::mem::take(&mut self.orphans).into_values().collect()
+    pub(crate) fn orphans(&self) -> Vec<Arc<Orphan>> {
+        self.orphans.values().cloned().collect()
     }
 
     /// Continues an orphan of an earlier term, whose publish call may not have ended.

@@ -899,7 +899,7 @@ async fn an_orphan_of_an_earlier_term_is_unpublished() {
         .push(("publish", "id", "DeadlineExceeded"));
     fixture.fails().await;
     fixture.remove_by_hand();
-    let orphans = fixture.state().take_orphans();
+    let orphans = fixture.state().orphans();
     assert_eq!(orphans.len(), 1);
     let mut next_term = Fixture::on(fixture.world.clone());
     for orphan in orphans {
