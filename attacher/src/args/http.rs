@@ -54,10 +54,6 @@ impl Http {
     }
 
     /// Checks that at most one address is given, and what its authentication and TLS need.
-    ///
-    /// # Errors
-    ///
-    /// A message that names the flags.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.endpoint.is_some() && self.metrics_address.is_some() {
             return Err(

@@ -60,7 +60,7 @@ impl Service {
         let cluster = ApiServer::new(&self.clients, leadership.clone(), shared);
         let controller = Controller::new(cluster, csi, driver, state.clone(), self.pod.clock)
             .with_recorder(recorder)
-            .with_error_codes(args.features.error_codes)
+            .with_error_codes(args.error_codes())
             .with_assume_unpublished_after(args.assume_unpublished_after);
         let options = RunOptions {
             events,
