@@ -4,7 +4,7 @@
 //!
 //! - [`View`]: the state that the pages show; `manager` fills it.
 //! - `health`: liveness, readiness and leadership.
-//! - `status` and `statusz`: the whole state as JSON and as text.
+//! - `statusz`: the whole state as YAML and as JSON.
 //! - [`server`]: the HTTP server, bounded in connections and in time.
 //! - `auth`: the permission to read all pages but health.
 //! - `tls`: the certificate of the server.
@@ -13,7 +13,6 @@ mod auth;
 mod health;
 mod scrape;
 pub mod server;
-mod status;
 mod statusz;
 mod tls;
 

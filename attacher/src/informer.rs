@@ -83,6 +83,27 @@ impl Informer {
         }
     }
 
+    /// The newest version of the VolumeAttachment with this UID; `None` if it is deleted.
+    pub(crate) fn newest(&self, attachment: &Attachment) -> Option<&Arc<Attachment>> {
+        let newest = self.attachments.get(&attachment.name)?;
+        (newest.uid == attachment.uid).then_some(newest)
+    }
+
+    /// The id that the CSINode shows now.
+    pub(crate) fn node_id(&self, node: &str) -> Option<&Arc<str>> {
+        self.nodes.get(node)?.id.as_ref()
+    }
+
+    pub(crate) fn of_volume(&self, volume: &str) -> impl Iterator<Item = &Arc<Attachment>> + use<'_> {
+        let names = self.by_volume.get(volume);
+        names.filter_map(|name| self.attachments.get(name))
+    }
+
+    pub(crate) fn on_node(&self, node: &str) -> impl Iterator<Item = &Arc<Attachment>> + use<'_> {
+        let names = self.by_node.get(node);
+        names.filter_map(|name| self.attachments.get(name))
+    }
+
     pub(crate) fn attachments_changed(&mut self, change: Change<Attachment>) -> Vec<StoreDelta<Attachment>> {
         let deltas = self.attachments.apply(change);
         for StoreDelta { name, before, after } in &deltas {

@@ -121,20 +121,12 @@ pub fn name(driver: &str) -> String {
 }
 
 /// The host name; in a container, the name of the pod.
-///
-/// # Errors
-///
-/// When it cannot be read.
 pub(crate) fn host_name() -> std::io::Result<String> {
     let name = std::fs::read_to_string(HOST_NAME_FILE)?;
     Ok(name.trim().to_owned())
 }
 
 /// Our identity in the lease: the host name, which is the pod's name.
-///
-/// # Errors
-///
-/// When it is empty.
 pub(crate) fn identity(host_name: &str) -> Result<String, IdentityError> {
     match host_name {
         "" => Err(IdentityError::Empty),

@@ -31,7 +31,7 @@ pub(crate) use proof::{
     Answers, Decision, Evidence, ListEvidence, NodeState, TargetEvidence, UnpublishResult, decide,
 };
 pub(crate) use target_usage::{OtherAttachment, TargetUsage, target_usage};
-pub(crate) use view::{Subject, View};
+pub(crate) use view::{Subject, SyncContext, View};
 
 use crate::model::{Attachment, Driver, NoCsiSource, Node, Source, SourceFault, Volume, VolumeSpec};
 
@@ -69,10 +69,7 @@ pub enum Refusal {
     #[error(
         "the volume {attached:?} is attached, and the PersistentVolume, which was replaced, names volume {present:?} now"
     )]
-    VolumeReplaced {
-        attached: Arc<str>,
-        present: Arc<str>,
-    },
+    VolumeReplaced { attached: Arc<str>, present: Arc<str> },
     #[error(transparent)]
     NoCsiSource(#[from] NoCsiSource),
     /// The volume is another driver's: its handle could name any volume of ours.
@@ -88,10 +85,7 @@ pub enum Refusal {
     #[error("csinode.storage.k8s.io {0:?} not found")]
     NodeNotFound(Arc<str>),
     #[error("CSINode {node} does not contain driver {driver}")]
-    DriverNotOnNode {
-        node: Arc<str>,
-        driver: Arc<str>,
-    },
+    DriverNotOnNode { node: Arc<str>, driver: Arc<str> },
 }
 
 // === impl Operation ===

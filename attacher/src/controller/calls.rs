@@ -54,9 +54,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
         let context = result.map_err(|error| {
             // A pod uses an attached volume under the recorded node id, so it stays there although the node registers another one.
-            let present = state.present_node_id(attachment);
-            match present.filter(|present| attachment.attached && *present != plan.target.node_id) {
-                Some(present) => SyncError::other_node_id(&plan.target, &present, &error),
+            let present = state.index.node_id(&attachment.node);
+            match present.filter(|present| attachment.attached && **present != plan.target.node_id) {
+                Some(present) => SyncError::other_node_id(&plan.target, present, &error),
                 None => SyncError::call(&error),
             }
         })?;

@@ -10,14 +10,13 @@
 mod capacity;
 mod events;
 mod evidence;
-mod item;
+mod findings;
 mod orphans;
 mod progress;
 mod reconcile;
 mod repair;
 mod stats;
 mod volumes;
-mod warnings;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -31,14 +30,12 @@ use super::SyncError;
 use crate::informer::{Change, Indexer, Informer};
 use crate::model::{Attachment, Capabilities, Node, PublishTarget, Uid, Volume};
 use crate::plan::reconcile::ListVolumesResult;
-use crate::plan::{self, DetachEvidence, Operation, Orphan, Progress};
+use crate::plan::{self, DetachEvidence, Operation, Orphan, Progress, Subject};
 use crate::workqueue::{Backoff, Class, Finished, Key, Lane, Limits, Queue};
-pub(crate) use item::Item;
-pub(crate) use progress::SyncContext;
+pub(crate) use findings::Finding;
 pub use reconcile::Round;
-pub(crate) use reconcile::{Finding, LastRound, Rounds};
+pub(crate) use reconcile::{LastRound, ReconcileMetrics, Rounds};
 use repair::SuspectState;
-pub(crate) use warnings::Warning;
 
 /// See the module.
 #[derive(Debug)]
@@ -60,8 +57,8 @@ pub struct ControllerState {
     pub(super) capabilities: Option<Capabilities>,
     connection: u64,
     pub(crate) rounds: Rounds,
-    /// Since the last [`ControllerState::take_warnings`].
-    warnings: Vec<Warning>,
+    /// Since the last [`ControllerState::take_findings`].
+    findings: Vec<Finding>,
     /// Whether syncs have started: until the caches are synced, a node that is not listed yet looks deleted.
     started: bool,
 }
@@ -81,6 +78,20 @@ pub(super) struct AttachmentState {
     /// Whether it was so before that. The driver's list may be older.
     newly_attached: bool,
     suspect: Option<SuspectState>,
+}
+
+/// One key of the queue, with the newest objects of its name. The caller returns it with the result of its sync to
+/// [`ControllerState::finish`].
+#[derive(Clone, Debug)]
+pub(crate) enum Item {
+    Subject(Subject),
+    /// Remove our finalizer from a PersistentVolume.
+    Volume(Arc<Volume>),
+    /// Record the handle of a PersistentVolume on VolumeAttachments that lack it.
+    Backfill {
+        volume: Arc<Volume>,
+        attachments: Vec<Arc<Attachment>>,
+    },
 }
 
 /// A change outside of the state.
@@ -122,7 +133,7 @@ impl ControllerState {
             capabilities: None,
             connection: 0,
             rounds: Rounds::default(),
-            warnings: Vec::new(),
+            findings: Vec::new(),
             started: false,
         }
     }
@@ -157,7 +168,10 @@ impl ControllerState {
             let item = match &key {
                 Key::Attachment(name) => self.attachment_item(name, lane),
                 Key::Volume(name) => self.volume_item(name),
-                Key::Target(target) => self.orphans.get(target).cloned().map(Item::Orphan),
+                Key::Target(target) => {
+                    let orphan = self.orphans.get(target).cloned();
+                    orphan.map(|orphan| Item::Subject(Subject::Orphan(orphan)))
+                }
             };
             if item.is_some() {
                 return item;
@@ -173,10 +187,7 @@ impl ControllerState {
     pub(crate) fn finish(&mut self, item: &Item, result: Result<(), SyncError>, now: Instant) {
         self.queue.now = now;
         match item {
-            Item::Attachment {
-                attachment,
-                operation,
-            } => {
+            Item::Subject(Subject::Attachment(operation, attachment)) => {
                 self.evidence.sync_ended(&attachment.uid, now);
                 self.attachment_finished(*operation, attachment, result);
                 // Most VolumeAttachments are idle, and their entry is removed to save memory.
@@ -184,7 +195,7 @@ impl ControllerState {
                     self.attachment_states.remove(&attachment.uid);
                 }
             }
-            Item::Orphan(orphan) => self.orphan_finished(orphan, result),
+            Item::Subject(Subject::Orphan(orphan)) => self.orphan_finished(orphan, result),
             Item::Volume(volume) | Item::Backfill { volume, .. } => self.volume_finished(volume, result),
         }
     }
@@ -201,10 +212,7 @@ impl ControllerState {
             return None;
         }
         self.mark_changed(name);
-        Some(Item::Attachment {
-            attachment,
-            operation,
-        })
+        Some(Item::Subject(Subject::Attachment(operation, attachment)))
     }
 
     fn attachment_finished(
@@ -219,8 +227,7 @@ impl ControllerState {
         if done == Operation::Detach && result.is_ok() {
             self.enqueue_waiting_for(attachment);
         }
-        let newest = self.index.attachments.get(&attachment.name).cloned();
-        let Some(newest) = newest.filter(|newest| newest.uid == attachment.uid) else {
+        let Some(newest) = self.index.newest(attachment).cloned() else {
             self.attachment_states.remove(&attachment.uid);
             return self.reevaluate(&key);
         };
@@ -309,7 +316,7 @@ impl ControllerState {
                     self.to_backfill.insert(name.clone());
                     None
                 }
-                item => item.map(|_| (Lane::Volume, None)),
+                item => item.map(|_| (Lane::PersistentVolume, None)),
             },
         };
         if let Some((lane, node)) = work {

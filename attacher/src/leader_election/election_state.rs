@@ -117,10 +117,6 @@ impl ElectionState {
     }
 
     /// Handles the response to a [`Request::Get`] that was sent at `sent`. `random` is from 0 to 1, here and below.
-    ///
-    /// # Errors
-    ///
-    /// When it shows that leadership was lost.
     pub(super) fn on_get(
         &mut self,
         answer: Result<Option<Lease>, LeaseError>,

@@ -90,10 +90,6 @@ impl Leadership {
     }
 
     /// Waits until we lead. With an election, others may have led before, and the caches may be older than their writes.
-    ///
-    /// # Cancellation
-    ///
-    /// Safe.
     pub async fn begun(&self) {
         let Some(status) = &self.0 else { return };
         let mut status = status.clone();
@@ -105,10 +101,6 @@ impl Leadership {
     }
 
     /// Waits until leadership expires or is lost; never completes without an election.
-    ///
-    /// # Cancellation
-    ///
-    /// Safe.
     pub async fn ended(&self) {
         let Some(status) = &self.0 else {
             return std::future::pending().await;

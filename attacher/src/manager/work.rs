@@ -40,8 +40,8 @@ impl Service {
         let (events_tx, events) = mpsc::channel(EVENTS);
         let shared = Arc::new(driver.clone());
         self.spawn_watches(tasks, &shared, leadership, state, &events_tx);
-        let csi = Caller::new(connection.clone(), args.timeout, leadership.clone())
-            .logging_at_most(args.max_grpc_log_length);
+        let mut csi = Caller::new(connection.clone(), args.timeout, leadership.clone());
+        csi.max_logged = args.max_grpc_log_length;
         let reconciler = Reconciler {
             state: state.clone(),
             csi: csi.clone(),
@@ -58,10 +58,10 @@ impl Service {
             Ok(())
         });
         let cluster = ApiServer::new(&self.clients, leadership.clone(), shared);
-        let controller = Controller::new(cluster, csi, driver, state.clone(), self.pod.clock)
-            .with_recorder(recorder)
-            .with_error_codes(args.error_codes())
-            .with_assume_unpublished_after(args.assume_unpublished_after);
+        let mut controller = Controller::new(cluster, csi, driver, state.clone(), self.pod.clock);
+        controller.recorder = recorder;
+        controller.error_codes = args.error_codes();
+        controller.assume_unpublished_after = args.assume_unpublished_after;
         let options = RunOptions {
             events,
             connection: connection.clone(),

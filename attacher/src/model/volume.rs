@@ -109,6 +109,12 @@ impl VolumeSpec {
         }
     }
 
+    /// Whether several nodes may have the volume.
+    pub fn is_multi_node(&self) -> bool {
+        let is_multi = |mode: &String| matches!(&**mode, "ReadWriteMany" | "ReadOnlyMany");
+        self.access_modes.iter().any(is_multi)
+    }
+
     /// The CSI source, if the volume has one.
     pub fn csi(&self) -> Option<&CsiSource> {
         self.csi.as_ref().ok()

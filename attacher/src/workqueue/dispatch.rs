@@ -108,7 +108,7 @@ impl Queue {
             .iter()
             .map(|lane| self.lanes[*lane as usize].running);
         let calls_are_full = self.max_driver_calls > 0 && calls.sum::<usize>() >= self.max_driver_calls;
-        if queue.running >= queue.limit || lane != Lane::Volume && calls_are_full {
+        if queue.running >= queue.limit || lane != Lane::PersistentVolume && calls_are_full {
             return None;
         }
         let (sequence, node) = loop {
@@ -205,7 +205,7 @@ impl Queue {
         let failures = self.entries.get(key).and_then(|entry| entry.failures.as_ref());
         // An earlier call of the key, which the driver still executes, is the reason, and not those of others.
         let is_pending =
-            outcome == Outcome::Refused(ABORTED) && failures.is_some_and(|failures| failures.executes);
+            outcome == Outcome::Failed(ABORTED) && failures.is_some_and(|failures| failures.executes);
         let outcome = if is_pending { Outcome::Unrelated } else { outcome };
         let ended = self.flow.end(&node, sequence, outcome, failures, self.now);
         if let Some(entry) = self.entries.get_mut(key)

@@ -25,7 +25,7 @@ pub(crate) struct Finished {
 pub(crate) enum Outcome {
     Success,
     /// It failed with this gRPC code, which other calls may have caused.
-    Refused(i32),
+    Failed(i32),
     /// It was not sent, or failed for a reason of its own.
     Unrelated,
 }

@@ -256,7 +256,7 @@ impl FlowControl {
                     Ended::Other
                 }
             }
-            Outcome::Refused(code) => self.refused(node, id, code, failures, now),
+            Outcome::Failed(code) => self.refused(node, id, code, failures, now),
         }
     }
 

@@ -302,10 +302,13 @@ fn max_driver_calls_bounds_all_lanes_together() {
         queue.enqueue(&key(&format!("a{name}")), Lane::Attach, None);
         queue.enqueue(&key(&format!("d{name}")), Lane::Detach, None);
     }
-    queue.enqueue(&key("v"), Lane::Volume, None);
+    queue.enqueue(&key("v"), Lane::PersistentVolume, None);
     let started = drain(&mut queue);
     assert_eq!(started.len(), 4, "{started:?}");
-    assert!(started.contains(&(key("v"), Lane::Volume)), "it calls no driver");
+    assert!(
+        started.contains(&(key("v"), Lane::PersistentVolume)),
+        "it calls no driver"
+    );
     assert!(!queue.finish(&started[0].0).dirty);
     assert_eq!(drain(&mut queue).len(), 1);
 }
@@ -328,7 +331,7 @@ const UNAVAILABLE: i32 = 14;
 
 /// Ends the call and the sync of `name`, which was refused with `code`.
 fn refuse(queue: &mut Queue, name: &str, code: i32, retry_after: Option<Duration>) {
-    queue.call_ended(&key(name), Outcome::Refused(code));
+    queue.call_ended(&key(name), Outcome::Failed(code));
     let finished = queue.finish(&key(name));
     let (operation, error) = failed(Lane::Attach, Class::Uncertain);
     let error = SyncError {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{ATTACHES, ControllerState, Item, SyncError};
 use crate::model::Attachment;
-use crate::plan::Operation;
+use crate::plan::{Operation, Subject};
 use crate::workqueue::{Key, Lane, Outcome, Stage};
 
 /// gRPC's RESOURCE_EXHAUSTED: of ControllerPublishVolume, the node's attach limit is reached.
@@ -26,11 +26,7 @@ impl ControllerState {
     /// node is queued or running. kubelet fails pods whose status has RESOURCE_EXHAUSTED.
     /// An error that is reported says what the next call waits for.
     pub(crate) fn defers_report(&self, item: &Item, error: &mut SyncError) -> bool {
-        let Item::Attachment {
-            attachment,
-            operation,
-        } = item
-        else {
+        let Item::Subject(Subject::Attachment(operation, attachment)) = item else {
             return false;
         };
         let key = Key::Attachment(attachment.name.clone());
@@ -56,7 +52,7 @@ impl ControllerState {
     pub(crate) fn call_ended(&mut self, key: &Key, outcome: Outcome) {
         let attach = self.queue.entry(key).filter(|entry| entry.lane == Lane::Attach);
         let node = attach.and_then(|attach| attach.node.as_ref());
-        let is_unrelated = outcome == Outcome::Refused(RESOURCE_EXHAUSTED)
+        let is_unrelated = outcome == Outcome::Failed(RESOURCE_EXHAUSTED)
             && node.is_some_and(|node| !self.detaches_on(node).is_empty())
             && !self.queue.is_refused_by_driver(key);
         let outcome = if is_unrelated { Outcome::Unrelated } else { outcome };

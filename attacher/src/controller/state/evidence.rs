@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::ControllerState;
 use crate::model::Driver;
 use crate::plan::reconcile::{ListVolumesResult, ListedState, WatchedTarget, listed_handle};
-use crate::plan::{self, DetachPlan, NodeState};
+use crate::plan::{self, DetachPlan};
 use crate::workqueue::{Class, Key, Lane};
 
 // === impl ControllerState ===
@@ -33,13 +33,7 @@ impl ControllerState {
         }
         for orphan in self.orphans.values() {
             let node = self.index.nodes.get(&orphan.attachment.node);
-            let plan = DetachPlan {
-                target: orphan.target.clone(),
-                node: NodeState::of(node.map(|node| &**node), &orphan.target.node_id),
-                secret: None,
-                migrated: orphan.migrated,
-            };
-            watch(&plan, None);
+            watch(&orphan.plan(node.map(|node| &**node)), None);
         }
     }
 

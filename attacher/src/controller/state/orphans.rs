@@ -14,8 +14,7 @@ impl ControllerState {
     /// pod may use the volume, and only an administrator deletes such a VolumeAttachment without a detach.
     pub(crate) fn may_be_published(&mut self, published: Orphan) {
         let attachment = published.attachment.clone();
-        let newest = self.index.attachments.get(&attachment.name);
-        match newest.filter(|newest| newest.uid == attachment.uid) {
+        match self.index.newest(&attachment) {
             _ if attachment.attached => {}
             Some(newest) if newest.attached => {}
             Some(_) => {

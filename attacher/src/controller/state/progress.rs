@@ -1,26 +1,14 @@
 //! The machine's inputs: the newest objects and the progress of each sync.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::{ControllerState, Key};
-use crate::model::{Attachment, Driver, PublishTarget, Uid};
+use crate::model::{Attachment, PublishTarget, Uid};
 use crate::plan::{
-    self, AttachInputs, Next, OtherAttachment, Progress, PublishEnd, Subject, TargetUsage, UnpublishResult,
-    View,
+    self, AttachInputs, Next, OtherAttachment, Progress, PublishEnd, Subject, SyncContext, TargetUsage,
+    UnpublishResult, View,
 };
-
-/// What the machine needs beside the state.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SyncContext<'c> {
-    pub(crate) driver: &'c Driver,
-    /// When the session with the driver was opened.
-    pub(crate) session: Option<Instant>,
-    /// `--assume-unpublished-after`.
-    pub(crate) assume_after: Duration,
-    /// The targets whose locks the sync holds.
-    pub(crate) locked: &'c [PublishTarget],
-}
 
 // === impl ControllerState ===
 
@@ -55,7 +43,7 @@ impl ControllerState {
             self.evidence.earlier_call(&inputs.attachment.uid, target);
         }
         let view = View {
-            driver: context.driver,
+            context,
             subject,
             operation: operation.map(|(operation, _)| operation),
             others: inputs
@@ -65,10 +53,7 @@ impl ControllerState {
             inputs,
             orphans: &self.orphans,
             evidence: &self.evidence,
-            session: context.session,
             connection: self.connection,
-            assume_after: context.assume_after,
-            locked: context.locked,
         };
         progress.expire(&view);
         let next = plan::next(&view, &progress, self.queue.now);
@@ -105,11 +90,9 @@ impl ControllerState {
         let named = by_handle.filter_map(|name| self.index.attachments.get(name));
         let same_volume = attachment
             .volume_name()
-            .map(|volume| self.index.by_volume.get(volume));
+            .map(|volume| self.index.of_volume(volume));
         let same_volume = same_volume.into_iter().flatten();
-        let of_unknown_handle = same_volume
-            .filter_map(|name| self.index.attachments.get(name))
-            .filter(|other| self.index.handle(other).is_none());
+        let of_unknown_handle = same_volume.filter(|other| self.index.handle(other).is_none());
         named
             .chain(of_unknown_handle)
             .filter(|other| other.uid != attachment.uid)
@@ -118,7 +101,6 @@ impl ControllerState {
     }
 
     fn other<'s>(&'s self, other: &'s Arc<Attachment>) -> OtherAttachment<'s> {
-        let node = self.index.nodes.get(&other.node);
         let known = self
             .attachment_states
             .get(&other.uid)
@@ -127,7 +109,7 @@ impl ControllerState {
         OtherAttachment {
             attachment: other,
             handle: self.index.handle(other),
-            present_id: node.and_then(|node| node.id.as_ref()),
+            present_id: self.index.node_id(&other.node),
             is_record_uncertain: known.is_some_and(|known| known.is_record_uncertain),
             may_be_attached: other.attached
                 || known.is_some_and(|known| known.published.is_some())

@@ -37,7 +37,7 @@ impl Clone for ControllerState {
         let limits = Limits {
             attach: queue.limit(Lane::Attach),
             detach: queue.limit(Lane::Detach),
-            volume: queue.limit(Lane::Volume),
+            volume: queue.limit(Lane::PersistentVolume),
             driver_calls: 0,
             adaptive: false,
         };
@@ -112,7 +112,7 @@ impl ControllerState {
             capabilities,
             connection,
             rounds: _,
-            warnings: _,
+            findings: _,
             started: _,
         } = self;
         let stage = |stage| match stage {
@@ -184,7 +184,7 @@ impl Fixture {
 
     fn starts(&mut self, name: &str) -> Item {
         match self.start() {
-            Some(item) if matches!(&item, Item::Attachment { attachment, .. } if &*attachment.name == name) => {
+            Some(item) if matches!(&item, Item::Subject(Subject::Attachment(_, attachment)) if &*attachment.name == name) => {
                 item
             }
             other => panic!("{name} must start, not {other:?}"),
@@ -335,10 +335,7 @@ fn a_deletion_ends_the_backoff_of_an_attach() {
     fixture.finish(&item, failed(Class::Uncertain));
     assert!(matches!(
         fixture.starts("va"),
-        Item::Attachment {
-            operation: Operation::Detach,
-            ..
-        }
+        Item::Subject(Subject::Attachment(Operation::Detach, _))
     ));
 }
 

@@ -458,7 +458,7 @@ async fn publishes_an_attached_volume_without_finalizer_and_record_once_more() {
 
 impl Fixture {
     fn assume_unpublished_after(mut self, after: Duration) -> Self {
-        self.controller = self.controller.with_assume_unpublished_after(after);
+        self.controller.assume_unpublished_after = after;
         self
     }
 

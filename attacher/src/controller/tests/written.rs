@@ -306,7 +306,7 @@ impl Fixture {
     pub(super) async fn unpublish_orphan(&mut self) -> Result<(), SyncError> {
         loop {
             let item = self.item().expect("the target must be retried");
-            if matches!(item, Item::Orphan(_)) {
+            if matches!(item, Item::Subject(Subject::Orphan(_))) {
                 let result = self.controller.sync(&item).await;
                 self.finish(&item, result.clone());
                 return result;

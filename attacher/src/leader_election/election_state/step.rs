@@ -55,8 +55,5 @@ pub enum LeadershipLost {
     #[error(
         "another process that calls itself {identity:?} has taken the lease {lease}: give each replica a host name of its own"
     )]
-    SameIdentity {
-        lease: String,
-        identity: String,
-    },
+    SameIdentity { lease: String, identity: String },
 }
