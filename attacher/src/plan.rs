@@ -133,7 +133,7 @@ pub fn refusal(inputs: &AttachInputs, driver: &Driver) -> Option<Refusal> {
 /// and other finalizers keep the object.
 ///
 /// The volume is likely, but not certainly unpublished: the finalizer may have been removed by an edit.
-pub(crate) fn has_stale_status(attachment: &Attachment) -> bool {
+pub(crate) fn has_outdated_status(attachment: &Attachment) -> bool {
     attachment.deleting && !attachment.finalizer && attachment.has_attached_status()
 }
 

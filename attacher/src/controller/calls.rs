@@ -43,7 +43,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             Err(_) if may_be_published => PublishEnd::Unknown,
             Err(_) => PublishEnd::NoEffect,
         };
-        state.publish_ended(&plan.target, end);
+        state.publish_ended(&attachment.uid, end);
         if may_be_published {
             state.may_be_published(Orphan {
                 target: plan.target.clone(),

@@ -30,7 +30,7 @@ use super::SyncError;
 use crate::informer::{Change, Indexer, Informer};
 use crate::model::{Attachment, Capabilities, Node, PublishTarget, Uid, Volume};
 use crate::plan::reconcile::ListVolumesResult;
-use crate::plan::{self, DetachEvidence, Operation, Orphan, Progress, Subject};
+use crate::plan::{self, DetachEvidence, Operation, Orphan, Progress, PublishEnd, Subject};
 use crate::workqueue::{Backoff, Class, Finished, Key, Lane, Limits, Queue};
 pub(crate) use findings::Finding;
 pub use reconcile::Round;
@@ -188,7 +188,8 @@ impl ControllerState {
         self.queue.now = now;
         match item {
             Item::Subject(Subject::Attachment(operation, attachment)) => {
-                self.evidence.sync_ended(&attachment.uid, now);
+                self.evidence
+                    .publish_ended(&attachment.uid, PublishEnd::Unknown, now);
                 self.attachment_finished(*operation, attachment, result);
                 // Most VolumeAttachments are idle, and their entry is removed to save memory.
                 if self.attachment_states.get(&attachment.uid) == Some(&AttachmentState::default()) {
@@ -359,7 +360,7 @@ impl ControllerState {
         // when the driver has calls again.
         let is_unpublished =
             self.publishes() || attachment.recorded.node_id.is_none() || known.progress.proof.is_some();
-        let corrects_status = is_unpublished && plan::has_stale_status(attachment);
+        let corrects_status = is_unpublished && plan::has_outdated_status(attachment);
         let operation = plan::operation(attachment, self.publishes())
             .or(known.repair.filter(|repair| repair.is_repair(attachment)))
             .or(corrects_status.then_some(Operation::Detach))?;

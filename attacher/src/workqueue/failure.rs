@@ -153,9 +153,15 @@ impl Queue {
 
     /// Whether `key` waits out a backoff for a failure that says nothing about its object.
     pub(super) fn waits_for_driver(&self, key: &Key) -> bool {
-        let entry = self.entries.get(key);
-        let failures = entry.and_then(|entry| entry.failures.as_ref());
-        failures.is_some_and(Failures::waits_for_driver)
+        self.failures(key).is_some_and(Failures::waits_for_driver)
+    }
+
+    pub(crate) fn failures(&self, key: &Key) -> Option<&Failures> {
+        self.entries.get(key)?.failures.as_ref()
+    }
+
+    pub(super) fn failures_mut(&mut self, key: &Key) -> Option<&mut Failures> {
+        self.entries.get_mut(key)?.failures.as_mut()
     }
 
     /// Ends the backoff of failures that may be over, as the driver answers again: for `node`, or for all. Oldest first. A
@@ -175,11 +181,7 @@ impl Queue {
         concerned.sort_unstable();
         for (_, key) in concerned {
             self.enqueue_if_pending(&key, &Lane::ALL);
-            if let Some(failures) = self
-                .entries
-                .get_mut(&key)
-                .and_then(|entry| entry.failures.as_mut())
-            {
+            if let Some(failures) = self.failures_mut(&key) {
                 failures.wakes += 1;
             }
         }
@@ -187,7 +189,7 @@ impl Queue {
 
     /// The gRPC code of the last failure of `key` on this object, unless it succeeded since.
     pub(crate) fn failed_with(&self, key: &Key, uid: &Uid) -> Option<i32> {
-        let failures = self.entries.get(key)?.failures.as_ref()?;
+        let failures = self.failures(key)?;
         failures.last.code.filter(|_| failures.uid == *uid)
     }
 

@@ -43,7 +43,7 @@ impl ControllerState {
     }
 
     fn fails_for(&self, key: &Key, period: Duration) -> bool {
-        let failures = self.queue.entry(key).and_then(|entry| entry.failures.as_ref());
+        let failures = self.queue.failures(key);
         failures.is_some_and(|failures| self.queue.now.saturating_duration_since(failures.since) >= period)
     }
 

@@ -24,7 +24,7 @@ impl ControllerState {
             }
         };
         for attachment in self.index.attachments.iter() {
-            let is_detached_again = plan::has_stale_status(attachment);
+            let is_detached_again = plan::has_outdated_status(attachment);
             if (attachment.deleting && attachment.finalizer || is_detached_again)
                 && let Ok(plan) = plan::detach(&self.inputs(attachment), driver)
             {

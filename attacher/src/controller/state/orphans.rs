@@ -39,7 +39,7 @@ impl ControllerState {
     /// Continues an orphan of an earlier term, whose publish call may not have ended.
     pub(crate) fn resume_orphan(&mut self, orphan: &Orphan) {
         self.evidence
-            .publish_ended(&orphan.target, PublishEnd::Unknown, self.queue.now);
+            .published(orphan.target.clone(), PublishEnd::Unknown, self.queue.now);
         self.add_orphan(orphan.clone());
     }
 

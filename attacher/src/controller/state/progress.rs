@@ -134,8 +134,8 @@ impl ControllerState {
         self.connection
     }
 
-    pub(crate) fn publish_ended(&mut self, target: &PublishTarget, end: PublishEnd) {
-        self.evidence.publish_ended(target, end, self.queue.now);
+    pub(crate) fn publish_ended(&mut self, uid: &Uid, end: PublishEnd) {
+        self.evidence.publish_ended(uid, end, self.queue.now);
     }
 
     pub(crate) fn unpublish_ended(

@@ -541,7 +541,7 @@ async fn lists_prove_a_detach_unless_a_publish_or_a_reconnect_comes_between() {
         match between {
             "a publish" => {
                 fixture.state().publish_begins(&uid, &target);
-                fixture.state().publish_ended(&target, PublishEnd::Succeeded);
+                fixture.state().publish_ended(&uid, PublishEnd::Succeeded);
             }
             "a running publish" => {
                 fixture.state().publish_begins(&uid, &target);

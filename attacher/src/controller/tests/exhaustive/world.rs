@@ -839,7 +839,7 @@ impl World {
             Call::Ok | Call::OkWithoutEffect => PublishEnd::Succeeded,
             Call::Code(_) | Call::Crash { .. } => PublishEnd::NoEffect,
         };
-        self.state.publish_ended(target, end);
+        self.state.publish_ended(&subject.attachment().uid, end);
         let is_ok = matches!(call, Call::Ok | Call::OkWithoutEffect);
         if is_ok || matches!(call, Call::Deadline { .. } | Call::Code(10)) {
             self.state.may_be_published(Orphan {
