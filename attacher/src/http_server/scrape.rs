@@ -171,16 +171,13 @@ fn flow_control(scrape: &Scrape, flow: &FlowControl) {
 }
 
 fn caches(scrape: &Scrape, state: &ControllerState) {
-    let index = &state.index;
     scrape.gauges(
         "csi_attacher_objects",
         "Number of objects in the caches",
         ["resource"],
-        [
-            (["volumeattachments"], index.attachments.len() as f64),
-            (["persistentvolumes"], index.volumes.len() as f64),
-            (["csinodes"], index.nodes.len() as f64),
-        ],
+        state
+            .caches()
+            .map(|(resource, _, objects)| ([resource], objects as f64)),
     );
     scrape.gauge(
         "csi_attacher_lists_complete",

@@ -159,20 +159,14 @@ impl Status {
 }
 
 fn lists(state: &ControllerState, view: &View) -> Vec<ListStatus> {
-    let (synced, index) = (state.caches_synced, &state.index);
     let watches = view.requests.watches();
-    [
-        ("volumeattachments", synced.attachments, index.attachments.len()),
-        ("persistentvolumes", synced.volumes, index.volumes.len()),
-        ("csinodes", synced.nodes, index.nodes.len()),
-    ]
-    .map(|(resource, complete, objects)| ListStatus {
+    let status = |(resource, complete, objects)| ListStatus {
         resource,
         complete,
         objects,
         failure: watches.get(resource).cloned(),
-    })
-    .into()
+    };
+    state.caches().map(status).into()
 }
 
 fn works(

@@ -252,14 +252,14 @@ impl Connections {
     }
 }
 
-/// The response with its whole body, unless it is a watch's, or with a Status if it is a refusal.
+/// The response with its whole body, unless it is a watch's, or with a Status if it rejects the request.
 async fn complete(
     server: &Arc<str>,
     is_watch: bool,
     answer: Response<ResponseBody>,
 ) -> Result<Response<ResponseBody>, Unanswered> {
-    let refused = answer.status().is_client_error() || answer.status().is_server_error();
-    if is_watch && !refused {
+    let is_rejected = answer.status().is_client_error() || answer.status().is_server_error();
+    if is_watch && !is_rejected {
         return Ok(answer);
     }
     let (head, body) = answer.into_parts();
@@ -268,8 +268,8 @@ async fn complete(
         .await
         .map_err(|error| Unanswered::CutOff(server.clone(), error))?
         .to_bytes();
-    if refused {
-        let status = serde_json::to_vec(&status::of_refusal(&head, &body));
+    if is_rejected {
+        let status = serde_json::to_vec(&status::of_rejection(&head, &body));
         body = status.expect("a Status must be JSON").into();
     }
     let body = Full::new(body).map_err(Into::into).boxed_unsync();

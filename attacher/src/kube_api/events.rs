@@ -84,7 +84,7 @@ pub struct Publisher {
     dropped: Arc<AtomicU64>,
     correlator: EventCorrelator,
     rate: RateLimit,
-    refused: HashMap<Option<String>, Instant>,
+    forbidden: HashMap<Option<String>, Instant>,
 }
 
 impl From<&Attachment> for ObjectReference {
@@ -208,7 +208,7 @@ impl Recorder {
             dropped: dropped.clone(),
             correlator: EventCorrelator::default(),
             rate: RateLimit::new(RATE),
-            refused: HashMap::new(),
+            forbidden: HashMap::new(),
         };
         (Self { notices_tx, dropped }, publisher)
     }
@@ -267,7 +267,8 @@ impl Publisher {
         self.rate.acquire(Priority::Low).await;
         // After the wait: another replica may have become the leader during it.
         let about_leadership = notice.reason == Reason::LeaderElection;
-        if !(about_leadership || leadership.check().is_ok()) || self.is_refused(&notice.regarding.namespace) {
+        if !(about_leadership || leadership.check().is_ok()) || self.is_forbidden(&notice.regarding.namespace)
+        {
             return;
         }
         let mut result = self.send(&notice).await;
@@ -283,7 +284,7 @@ impl Publisher {
             Err(kube::Error::Api(status)) if status.code == 403 => {
                 let namespace = notice.regarding.namespace.clone();
                 let until = Instant::now() + FORBIDDEN_FOR;
-                if self.refused.insert(namespace, until).is_none() {
+                if self.forbidden.insert(namespace, until).is_none() {
                     tracing::warn!(
                         error = status.message,
                         "Events cannot be written; grant create and patch on events.events.k8s.io to have them"
@@ -309,8 +310,8 @@ impl Publisher {
     }
 
     /// Whether this namespace has recently answered 403.
-    fn is_refused(&self, namespace: &Option<String>) -> bool {
-        self.refused
+    fn is_forbidden(&self, namespace: &Option<String>) -> bool {
+        self.forbidden
             .get(namespace)
             .is_some_and(|until| Instant::now() < *until)
     }

@@ -175,6 +175,20 @@ impl Attachment {
 // === impl Recorded ===
 
 impl Recorded {
+    pub(crate) fn annotations(&self) -> [(&'static str, Option<String>); 3] {
+        [
+            (NODE_ID_ANNOTATION, self.node_id.as_deref().map(str::to_owned)),
+            (
+                VOLUME_HANDLE_ANNOTATION,
+                self.handle.as_deref().map(str::to_owned),
+            ),
+            (
+                PUBLISH_SECRET_ANNOTATION,
+                self.secret.as_ref().map(ToString::to_string),
+            ),
+        ]
+    }
+
     /// Whether both are of the same volume and node.
     pub(crate) fn has_same_target(&self, other: &Self) -> bool {
         (&self.node_id, &self.handle) == (&other.node_id, &other.handle)

@@ -77,6 +77,16 @@ impl ControllerState {
         lanes
     }
 
+    /// The resources in the caches, whether the cache is synced, and its objects.
+    pub(crate) fn caches(&self) -> [(&'static str, bool, usize); 3] {
+        let (synced, index) = (self.caches_synced, &self.index);
+        [
+            ("volumeattachments", synced.attachments, index.attachments.len()),
+            ("persistentvolumes", synced.volumes, index.volumes.len()),
+            ("csinodes", synced.nodes, index.nodes.len()),
+        ]
+    }
+
     /// At most `most` items in this stage, sorted by the time for which they have been failing, running or waiting,
     /// longest first.
     pub(crate) fn longest(
