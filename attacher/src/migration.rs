@@ -136,7 +136,13 @@ pub fn translate(volume: &VolumeObject) -> Option<Result<Translation, NoCsiSourc
         access_modes.to_vec()
     };
     Some(match source {
-        Ok(source) => Ok(Translation { source, access_modes }),
+        Ok(source) => Ok(Translation {
+            source: CsiSource {
+                driver: plugin.driver().to_owned(),
+                ..source
+            },
+            access_modes,
+        }),
         Err(fault) => Err(NoCsiSource::Untranslatable {
             driver: plugin.driver(),
             reason: fault.to_string(),

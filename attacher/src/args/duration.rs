@@ -45,10 +45,7 @@ fn parse(value: &str) -> Option<Duration> {
         let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
         let (number, after) = rest.split_at(digits);
         let number: f64 = number.parse().ok()?;
-        let (unit, factor) = UNITS
-            .iter()
-            .filter(|(unit, _)| after.starts_with(unit))
-            .max_by_key(|(unit, _)| unit.len())?;
+        let (unit, factor) = UNITS.iter().find(|(unit, _)| after.starts_with(unit))?;
         nanoseconds += number * factor;
         rest = &after[unit.len()..];
     }

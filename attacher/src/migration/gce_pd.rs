@@ -8,7 +8,7 @@ use std::fmt;
 use k8s_openapi::api::core::v1::GCEPersistentDiskVolumeSource;
 use kube::ResourceExt as _;
 
-use super::{Fault, Plugin};
+use super::Fault;
 use crate::model::CsiSource;
 use crate::model::wire::VolumeObject;
 
@@ -86,12 +86,11 @@ pub(super) fn translate(
         partition => partition.to_string(),
     };
     Ok(CsiSource {
-        driver: Plugin::GcePd.driver().to_owned(),
         handle: handle.into(),
         read_only: source.read_only.unwrap_or_default(),
         fs_type: source.fs_type.clone().unwrap_or_default(),
         attributes: BTreeMap::from([("partition".to_owned(), partition)]),
-        publish_secret: None,
+        ..CsiSource::default()
     })
 }
 
