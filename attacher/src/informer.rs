@@ -10,7 +10,7 @@ mod store;
 use std::sync::Arc;
 
 use crate::model::{Attachment, Node, Source, Uid, Version, Volume};
-pub(crate) use indexer::Indexer;
+use indexer::Indexer;
 use store::Store;
 
 /// A change of an object, from the watch or from the response to a write of ours.

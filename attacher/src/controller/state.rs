@@ -27,7 +27,7 @@ pub(crate) use stats::QueueStats;
 use stats::{CachesSynced, LatencyMetrics};
 
 use super::SyncError;
-use crate::informer::{Change, Indexer, Informer};
+use crate::informer::{Change, Informer};
 use crate::model::{Attachment, Capabilities, Node, PublishTarget, Uid, Volume};
 use crate::plan::reconcile::ListVolumesResult;
 use crate::plan::{self, DetachEvidence, Operation, Orphan, Progress, PublishEnd, Subject};
@@ -48,8 +48,6 @@ pub struct ControllerState {
     orphan_progress: HashMap<PublishTarget, Progress>,
     attachment_states: HashMap<Uid, AttachmentState>,
     evidence: DetachEvidence,
-    /// VolumeAttachments by node whose sync failed with RESOURCE_EXHAUSTED.
-    resource_exhausted_by_node: Indexer,
     pub(crate) caches_synced: CachesSynced,
     pub(crate) latency: LatencyMetrics,
     random: fastrand::Rng,
@@ -126,7 +124,6 @@ impl ControllerState {
             orphan_progress: HashMap::new(),
             attachment_states: HashMap::new(),
             evidence: DetachEvidence::default(),
-            resource_exhausted_by_node: Indexer::default(),
             caches_synced: CachesSynced::default(),
             latency: LatencyMetrics::default(),
             random: fastrand::Rng::with_seed(seed),
@@ -247,7 +244,7 @@ impl ControllerState {
             return self.reevaluate(&key);
         };
         // After a success the watch will show the result; backoff keeps the sync from spinning until then.
-        let error = result.err().unwrap_or_else(SyncError::watch_is_late);
+        let mut error = result.err().unwrap_or_else(SyncError::watch_is_late);
         // The driver reconnected while this sync reported it as disconnected: no other event will end the wait.
         finished.dirty |= is_overtaken && error.class == Class::Disconnected;
         let edited = newest.recorded != attachment.recorded || newest.finalizer != attachment.finalizer;
@@ -256,13 +253,8 @@ impl ControllerState {
             self.state_of(&attachment.uid).suspended = Some(done);
             return;
         }
-        let mut error = error;
-        if error.code == Some(RESOURCE_EXHAUSTED) {
-            if done == Operation::Attach && !finished.contended {
-                self.wait_for_detach(&newest, &mut error);
-            }
-            self.resource_exhausted_by_node
-                .update(None, Some(&newest.node), &newest.name);
+        if error.code == Some(RESOURCE_EXHAUSTED) && done == Operation::Attach && !finished.contended {
+            self.wait_for_detach(&newest, &mut error);
         }
         let operation = (newest.uid.clone(), lane);
         self.queue

@@ -84,21 +84,18 @@ impl ControllerState {
 
     /// Ends the backoff of the attach that has waited longest for capacity of the node, as a detach frees it for one volume.
     fn enqueue_waiting_for_capacity(&mut self, node: &str) {
-        let mut waiting = Vec::new();
-        for name in self.resource_exhausted_by_node.get(node) {
-            let key = Key::Attachment(name.clone());
-            let newest = self.index.attachments.get(name);
+        let waits = |attachment: &Arc<Attachment>| {
+            let key = Key::Attachment(attachment.name.clone());
             // The status may lack the code, as older API servers do not store it.
-            if newest.and_then(|newest| self.queue.failed_with(&key, &newest.uid)) == Some(RESOURCE_EXHAUSTED)
-            {
-                waiting.push(key);
-            }
-        }
-        let since = |key: &Key| self.queue.waiting_since(key);
+            let code = self.queue.failed_with(&key, &attachment.uid);
+            (code == Some(RESOURCE_EXHAUSTED)).then_some(key)
+        };
+        let waiting: Vec<_> = self.index.on_node(node).filter_map(waits).collect();
+        let since = |key: &&Key| self.queue.waiting_since(key);
         match waiting
             .iter()
             .filter(|key| since(key).is_some())
-            .min_by_key(|key| since(key))
+            .min_by_key(since)
             .cloned()
         {
             Some(oldest) => self.queue.enqueue_if_pending(&oldest, &ATTACHES),
