@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::model::handle::index_value;
 use crate::model::{Attachment, Node, Source, Uid, Version, Volume};
-pub(crate) use indexer::Indexer;
+use indexer::Indexer;
 use store::Store;
 
 /// A change of an object, from the watch or from the response to a write of ours.
@@ -50,9 +50,7 @@ pub enum Change<T> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoreDelta<T> {
     pub(crate) name: Arc<str>,
-    /// The version before.
     pub(crate) before: Option<Arc<T>>,
-    /// The version that is stored now.
     pub(crate) after: Option<Arc<T>>,
 }
 
@@ -88,11 +86,32 @@ impl Informer {
 
     /// The attachments of the volume with this handle, and maybe of others: that depends on the node
     /// ([`may_be_same_volume`](crate::model::handle::may_be_same_volume)).
-    pub(crate) fn by_handle(&self, handle: &Arc<str>) -> impl Iterator<Item = &Arc<str>> + use<'_> {
-        self.by_handle.get(&index_value(handle))
+    pub(crate) fn of_handle(&self, handle: &Arc<str>) -> impl Iterator<Item = &Arc<Attachment>> + use<'_> {
+        let names = self.by_handle.get(&index_value(handle));
+        names.filter_map(|name| self.attachments.get(name))
     }
 
-    /// Applies a change of VolumeAttachments.
+    /// The newest version of the VolumeAttachment with this UID; `None` if it is deleted.
+    pub(crate) fn newest(&self, attachment: &Attachment) -> Option<&Arc<Attachment>> {
+        let newest = self.attachments.get(&attachment.name)?;
+        (newest.uid == attachment.uid).then_some(newest)
+    }
+
+    /// The id that the CSINode shows now.
+    pub(crate) fn node_id(&self, node: &str) -> Option<&Arc<str>> {
+        self.nodes.get(node)?.id.as_ref()
+    }
+
+    pub(crate) fn of_volume(&self, volume: &str) -> impl Iterator<Item = &Arc<Attachment>> + use<'_> {
+        let names = self.by_volume.get(volume);
+        names.filter_map(|name| self.attachments.get(name))
+    }
+
+    pub(crate) fn on_node(&self, node: &str) -> impl Iterator<Item = &Arc<Attachment>> + use<'_> {
+        let names = self.by_node.get(node);
+        names.filter_map(|name| self.attachments.get(name))
+    }
+
     pub(crate) fn attachments_changed(&mut self, change: Change<Attachment>) -> Vec<StoreDelta<Attachment>> {
         let deltas = self.attachments.apply(change);
         for StoreDelta { name, before, after } in &deltas {
@@ -109,7 +128,6 @@ impl Informer {
         deltas
     }
 
-    /// Applies a change of PersistentVolumes.
     pub(crate) fn volumes_changed(&mut self, change: Change<Volume>) -> Vec<StoreDelta<Volume>> {
         let deltas = self.volumes.apply(change);
         for StoreDelta { name, before, after } in &deltas {
@@ -126,7 +144,6 @@ impl Informer {
         deltas
     }
 
-    /// Applies a change of CSINodes.
     pub(crate) fn nodes_changed(&mut self, change: Change<Node>) -> Vec<StoreDelta<Node>> {
         let deltas = self.nodes.apply(change);
         for StoreDelta { name, before, after } in &deltas {

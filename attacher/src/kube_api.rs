@@ -182,7 +182,6 @@ impl Error {
         matches!(self, Self::Rejected { status: 409, .. })
     }
 
-    /// Whether the request is forbidden (RBAC).
     pub(crate) fn is_forbidden(&self) -> bool {
         matches!(self, Self::Rejected { status: 403, .. })
     }

@@ -8,12 +8,13 @@ use futures::future::join_all;
 use tokio::time::sleep_until;
 
 use super::keyed_mutex::KeyedGuard;
-use super::state::SyncContext;
 use super::{Controller, SyncError};
 use crate::csi::ControllerClient;
 use crate::kube_api::{AttachmentRequest, Cluster, Error};
 use crate::model::{Attachment, PublishTarget, SecretRef};
-use crate::plan::{Command, Failure, Next, Operation, Progress, Proof, Published, Record, Stop, Subject};
+use crate::plan::{
+    Command, Failure, Next, Operation, Progress, Proof, Published, Record, Subject, SyncContext,
+};
 use crate::report::chain;
 use crate::workqueue::Key;
 
@@ -47,7 +48,10 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                     self.report_detached(subject);
                     return Ok(());
                 }
-                Next::Stop(stop) => return Err(self.stopped(stop, subject)),
+                Next::Stop(stop) => {
+                    let last = self.progress(subject, |progress| progress.sync.failed.take());
+                    return Err(SyncError::stopped(&stop, &self.driver.finalizer, last.as_ref()));
+                }
                 Next::Lock(targets) => {
                     drop(locks);
                     locks = self.lock(subject, targets).await?;
@@ -204,12 +208,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         read.map_err(|error| SyncError::api("could not read VolumeAttachment", &error))
     }
 
-    /// The newest version of the VolumeAttachment.
     pub(super) fn newest(&self, known: &Arc<Attachment>) -> Arc<Attachment> {
-        let newest = self.state().index.attachments.get(&known.name).cloned();
-        newest
-            .filter(|newest| newest.uid == known.uid)
-            .unwrap_or_else(|| known.clone())
+        let newest = self.state().index.newest(known).cloned();
+        newest.unwrap_or_else(|| known.clone())
     }
 
     /// Waits until the driver is connected. Its capabilities may have changed.
@@ -246,7 +247,10 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 tracing::warn!(%secret, error = chain(&error), "cannot use the Secret for the detach; calling the driver without it");
                 None
             }
-            Err(error) => return Err(SyncError::secret(secret, &error)),
+            Err(error) => {
+                let what = format!("failed to load secret {:?}", secret.to_string());
+                return Err(SyncError::api(&what, &error));
+            }
         };
         self.progress(subject, |progress| {
             progress.sync.secrets.push((secret.clone(), content))
@@ -375,18 +379,6 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         if self.progress(subject, |progress| progress.sync.wrote) {
             tracing::info!("detached");
             self.report_recovery(Operation::Detach, subject.attachment());
-        }
-    }
-
-    fn stopped(&self, stop: Stop, subject: &Subject) -> SyncError {
-        let failed = self.progress(subject, |progress| progress.sync.failed.take());
-        match stop {
-            Stop::Refused(refusal) => SyncError::refused(&refusal),
-            Stop::NoPublishCalls => SyncError::no_publish_calls(&self.driver.finalizer),
-            Stop::Unproven(plan) => SyncError::unproven(&plan, &self.driver.finalizer, failed.as_ref()),
-            Stop::Failed => SyncError::outdated(),
-            Stop::MissingFinalizer(target) => SyncError::missing_finalizer(&target),
-            Stop::AmbiguousNodeId(target) => SyncError::ambiguous_node_id(&target),
         }
     }
 }

@@ -25,7 +25,7 @@ use crate::kube_api::patch;
 use crate::model::attachment::{NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION};
 use crate::model::{Capabilities, Metadata, Node, Problem, Recorded, SecretRef, Secrets, Version};
 use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
-use crate::plan::{Operation, Record};
+use crate::plan::{Operation, Record, Subject};
 
 const FINALIZER: &str = "external-attacher/test";
 const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);
@@ -523,8 +523,8 @@ fn mk_deleting() -> Attachment {
 
 fn name_of(item: &Item) -> String {
     match item {
-        Item::Attachment { attachment, .. } => attachment.name.to_string(),
+        Item::Subject(Subject::Attachment(_, attachment)) => attachment.name.to_string(),
         Item::Volume(volume) | Item::Backfill { volume, .. } => volume.name.to_string(),
-        Item::Orphan(orphan) => orphan.target.volume_id.to_string(),
+        Item::Subject(Subject::Orphan(orphan)) => orphan.target.volume_id.to_string(),
     }
 }

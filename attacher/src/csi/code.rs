@@ -138,7 +138,6 @@ impl CallError {
         }
     }
 
-    /// The driver is not connected.
     pub(crate) fn not_connected(message: impl Into<String>) -> Self {
         let code = Code(tonic::Code::Unavailable);
         Self {
@@ -180,7 +179,7 @@ impl CallError {
         let is_final = matches!(self.code.0, Unknown | Internal);
         match self.reach {
             Reach::Answered | Reach::Reset if is_final || !self.code.is_final() => {
-                Outcome::Refused(self.code.0.into())
+                Outcome::Failed(self.code.0.into())
             }
             Reach::Answered | Reach::Reset | Reach::Interrupted | Reach::NotConnected | Reach::NotSent => {
                 Outcome::Unrelated

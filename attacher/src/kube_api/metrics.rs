@@ -22,7 +22,6 @@ struct Counts {
     retries: IntCounter,
     /// Requests without a response yet. A watch counts until its first byte.
     in_flight: usize,
-    /// Failing watches by resource.
     watches: BTreeMap<Cow<'static, str>, OngoingFailure>,
 }
 
@@ -40,7 +39,6 @@ pub(super) struct Running {
 pub(super) enum Outcome {
     /// It timed out, or the attacher cancelled it.
     Canceled,
-    /// The connection failed.
     Failed,
     Answered(StatusCode),
 }
@@ -94,7 +92,6 @@ impl Default for Counts {
 // === impl Requests ===
 
 impl Requests {
-    /// Counts a retry.
     pub(super) fn again(&self) {
         self.lock().retries.inc();
     }
@@ -112,7 +109,6 @@ impl Requests {
         self.lock().watches.clone()
     }
 
-    /// Adds the metrics to `scrape`.
     pub(crate) fn collect(&self, scrape: &Scrape) {
         let counts = self.lock();
         scrape.add(counts.responses.clone());

@@ -75,7 +75,7 @@ pub(super) async fn end(
     }
     // After a panic with the state locked, its content is unreliable.
     let drained = state.lock().ok().filter(|state| state.is_drained());
-    if let Some(orphans) = drained.map(|mut state| state.take_orphans()) {
+    if let Some(orphans) = drained.map(|state| state.orphans()) {
         for orphan in orphans {
             let PublishTarget { volume_id, node_id } = &orphan.target;
             let va = &orphan.attachment.name;
@@ -98,8 +98,8 @@ mod tests {
 
     use super::super::abandon;
     use super::*;
-    use crate::controller::state::Event;
     use crate::controller::state::tests::mk_state;
+    use crate::controller::state::{Event, lock};
     use crate::informer::Change;
     use crate::manager::tests::lose_lease;
     use crate::plan::Orphan;
@@ -154,7 +154,13 @@ mod tests {
                 releases.store(true, Ordering::Relaxed);
                 Ok(())
             });
-            assert!(end(&mut tasks, &stop, &Mutex::new(state)).await.is_ok());
+            let state = Mutex::new(state);
+            assert!(end(&mut tasks, &stop, &state).await.is_ok());
+            assert_eq!(
+                lock(&state).orphans().len(),
+                1,
+                "kept for the next term of this process"
+            );
             assert!(!tasks.contains(Task::Election), "no task renews it");
             assert_eq!(released.load(Ordering::Relaxed), !cut_off);
         }

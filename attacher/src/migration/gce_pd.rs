@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::GCEPersistentDiskVolumeSource;
 use kube::ResourceExt as _;
 
-use super::{Fault, Plugin};
+use super::Fault;
 use crate::model::CsiSource;
 use crate::model::handle::{Irreparable, UNSPECIFIED, completed, region, regional, zonal};
 use crate::model::wire::VolumeObject;
@@ -40,12 +40,11 @@ pub(super) fn translate(
         partition => partition.to_string(),
     };
     Ok(CsiSource {
-        driver: Plugin::GcePd.driver().to_owned(),
         handle: handle.into(),
         read_only: source.read_only.unwrap_or_default(),
         fs_type: source.fs_type.clone().unwrap_or_default(),
         attributes: BTreeMap::from([("partition".to_owned(), partition)]),
-        publish_secret: None,
+        ..CsiSource::default()
     })
 }
 

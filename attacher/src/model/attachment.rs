@@ -63,14 +63,12 @@ pub enum Source {
 
 /// The error of an invalid `spec.source`, with the Go sidecar's texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each has its text")]
 pub enum SourceFault {
-    /// Two sources.
     #[error("both InlineCSIVolumeSource and PersistentVolumeName specified in VA source")]
     Both,
-    /// No source.
     #[error("neither InlineCSIVolumeSource nor PersistentVolumeName specified in VA source")]
     Neither,
-    /// `inlineVolumeSpec` without CSI source.
     #[error("inline volume spec contains nil CSI source")]
     InlineWithoutCsi,
 }
@@ -177,6 +175,20 @@ impl Attachment {
 // === impl Recorded ===
 
 impl Recorded {
+    pub(crate) fn annotations(&self) -> [(&'static str, Option<String>); 3] {
+        [
+            (NODE_ID_ANNOTATION, self.node_id.as_deref().map(str::to_owned)),
+            (
+                VOLUME_HANDLE_ANNOTATION,
+                self.handle.as_deref().map(str::to_owned),
+            ),
+            (
+                PUBLISH_SECRET_ANNOTATION,
+                self.secret.as_ref().map(ToString::to_string),
+            ),
+        ]
+    }
+
     /// Whether both are of the same volume and node.
     pub(crate) fn has_same_target(&self, other: &Self) -> bool {
         (&self.node_id, &self.handle) == (&other.node_id, &other.handle)

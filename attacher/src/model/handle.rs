@@ -18,28 +18,24 @@ const NAME: usize = 5;
 
 /// Zones without a common region.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each has its text")]
 pub enum UnknownRegion {
-    /// A zone is not `locale-region-zone`.
     #[error("zone in unexpected format, expected: {{locale}}-{{region}}-{{zone}}, got: {0}")]
     Malformed(String),
-    /// The zones are in different regions.
     #[error("multiple or no regions gotten from zones, got: {}", AsMap(.0))]
     Several(BTreeSet<String>),
 }
 
 /// The error of an incomplete handle that cannot be completed, with csi-translation-lib's texts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each has its text")]
 pub enum Irreparable {
-    /// Not a disk's handle.
     #[error("volume handle has wrong number of elements; got {0}, wanted {PARTS} or more")]
     Handle(usize),
-    /// The handle is neither zonal nor regional.
     #[error("expected volume handle to have zones or regions regionality value, got: {0}")]
     Scope(String),
-    /// Not an instance's id.
     #[error("node handle has wrong number of elements; got {0}, wanted {PARTS} or more")]
     NodeId(usize),
-    /// The instance's zone has no region.
     #[error("failed to get region from zone {0}: {1}")]
     Region(String, UnknownRegion),
 }

@@ -12,7 +12,6 @@ use crate::model::{Attachment, CsiSource, Driver, PublishTarget, Recorded, Secre
 /// Everything that an attach sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AttachPlan {
-    /// The volume and the node id to publish to.
     pub(crate) target: PublishTarget,
     /// Detach of an earlier attach's target, to execute before the publish, if that target differs from `target`.
     pub(crate) former: Option<DetachPlan>,
@@ -22,7 +21,6 @@ pub(crate) struct AttachPlan {
     pub(crate) read_only: bool,
     /// CSI `volume_context`.
     pub(crate) volume_context: BTreeMap<String, String>,
-    /// The Secret to send.
     pub(crate) secret: Option<SecretRef>,
     /// Whether the volume is an in-tree one that is migrated to CSI.
     pub(crate) migrated: bool,

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::{AttachPlan, DetachPlan, Orphan, Proof, Published, PvFinalizer, Record, Refusal};
 use crate::model::{PublishTarget, SecretRef};
 
-/// What follows.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Next {
     /// Nothing is left to do.
@@ -57,7 +56,6 @@ pub(crate) enum Command {
 /// Why a sync ends before its work is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// The objects are invalid.
     Refused(Refusal),
     /// The driver had publish calls, and reports none.
     NoPublishCalls,
@@ -74,7 +72,6 @@ pub(crate) enum Stop {
 // === impl Command ===
 
 impl Command {
-    /// Whether it calls the driver.
     pub(crate) fn is_call(&self) -> bool {
         matches!(self, Self::Publish(_) | Self::Unpublish { .. })
     }

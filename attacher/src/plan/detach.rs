@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::{AttachInputs, NodeState, Refusal, node_id, spec};
 use crate::model::{CsiSource, Driver, PublishTarget, Recorded, SecretRef};
 
-/// Everything a detach needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DetachPlan {
     /// The target to unpublish first.
@@ -23,6 +22,12 @@ pub(crate) struct DetachPlan {
 // === impl DetachPlan ===
 
 impl DetachPlan {
+    /// Whether the node id is the target's or the node's present one.
+    pub(super) fn covers(&self, node_id: &str) -> bool {
+        let is_present = matches!(&self.node, NodeState::OtherId(present) if **present == *node_id);
+        *self.target.node_id == *node_id || is_present
+    }
+
     /// The target by the node's present id, where that differs.
     pub(crate) fn present_target(&self) -> Option<PublishTarget> {
         let NodeState::OtherId(node_id) = &self.node else {

@@ -26,8 +26,8 @@ pub(crate) struct DetachEvidence {
     /// By the VolumeAttachment or orphan whose unpublishes they answer: each counts its own ones.
     answers: HashMap<PublishTarget, BTreeMap<Uid, Answers>>,
     lists: HashMap<PublishTarget, ListEvidence>,
-    /// Targets of running publish calls, with their VolumeAttachments.
-    publishing: HashMap<PublishTarget, Uid>,
+    /// Targets of running publish calls, by VolumeAttachment.
+    publishing: HashMap<Uid, PublishTarget>,
     /// When publish calls ended whose results are unknown.
     unknown_ends: HashMap<PublishTarget, Instant>,
     /// When this process first saw VolumeAttachments whose publish call an earlier process may have left running.
@@ -69,20 +69,24 @@ impl DetachEvidence {
         self.lists.remove(target);
     }
 
-    /// A publish call for the target begins.
     pub(crate) fn publish_begins(&mut self, uid: &Uid, target: &PublishTarget) {
         self.forget_target(target);
-        self.publishing.insert(target.clone(), uid.clone());
+        self.publishing.insert(uid.clone(), target.clone());
     }
 
-    /// The publish call has ended.
-    pub(crate) fn publish_ended(&mut self, target: &PublishTarget, end: PublishEnd, now: Instant) {
-        self.forget_target(target);
-        self.publishing.remove(target);
+    /// The publish call of the VolumeAttachment ended, if one was running. After a panic of its sync, that is unknown.
+    pub(crate) fn publish_ended(&mut self, uid: &Uid, end: PublishEnd, now: Instant) {
+        if let Some(target) = self.publishing.remove(uid) {
+            self.published(target, end, now);
+        }
+    }
+
+    pub(crate) fn published(&mut self, target: PublishTarget, end: PublishEnd, now: Instant) {
+        self.forget_target(&target);
         self.published_in_round.insert(target.clone());
         match end {
-            PublishEnd::Succeeded => drop(self.unknown_ends.remove(target)),
-            PublishEnd::Unknown => self.ended_unknown(target.clone(), now),
+            PublishEnd::Succeeded => drop(self.unknown_ends.remove(&target)),
+            PublishEnd::Unknown => self.ended_unknown(target, now),
             PublishEnd::NoEffect => {}
         }
     }
@@ -93,14 +97,6 @@ impl DetachEvidence {
             .retain(|_, before| ended.saturating_duration_since(*before) < 2 * PUBLISH_MAY_RUN);
         let latest = self.unknown_ends.entry(target).or_insert(ended);
         *latest = ended.max(*latest);
-    }
-
-    /// The sync of the VolumeAttachment has ended. After a panic its publish call has not.
-    pub(crate) fn sync_ended(&mut self, uid: &Uid, now: Instant) {
-        let publishing = self.publishing.extract_if(|_, of| of == uid);
-        for (target, _) in publishing.collect::<Vec<_>>() {
-            self.publish_ended(&target, PublishEnd::Unknown, now);
-        }
     }
 
     /// An earlier process may have sent a publish call for the VolumeAttachment.
@@ -152,14 +148,13 @@ impl DetachEvidence {
     /// The answers, in order.
     #[cfg(test)]
     pub(crate) fn digest(&self) -> impl std::fmt::Debug + use<'_> {
-        use std::collections::BTreeSet;
         let answers: BTreeMap<_, _> = self.answers.iter().collect();
-        let publishing: BTreeSet<_> = self.publishing.keys().collect();
+        let publishing: BTreeMap<_, _> = self.publishing.iter().collect();
         (answers, publishing)
     }
 
     pub(crate) fn round_begins(&mut self) {
-        self.published_in_round = self.publishing.keys().cloned().collect();
+        self.published_in_round = self.publishing.values().cloned().collect();
     }
 
     /// A list is incomplete, so nothing is known of that time.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{
-    AttachInputs, AttachPlan, Command, Decision, DetachPlan, Evidence, Next, NodeState, Operation, Orphan,
-    Progress, Proof, PvFinalizer, Record, Refusal, Stop, Subject, TargetEvidence, TargetUsage,
-    UnpublishResult, View, attach, decide, detach, target_usage,
+    AttachInputs, AttachPlan, Command, Decision, DetachPlan, Evidence, Next, Operation, Orphan, Progress,
+    Proof, PvFinalizer, Record, Refusal, Stop, Subject, TargetEvidence, TargetUsage, UnpublishResult, View,
+    attach, decide, detach, target_usage,
 };
 use crate::model::{Attachment, Capabilities, Driver, PublishTarget, SecretRef};
 
@@ -67,7 +67,7 @@ impl Machine<'_> {
         }
         let driver = Driver {
             capabilities,
-            ..self.view.driver.clone()
+            ..self.view.context.driver.clone()
         };
         let plan = match attach(inputs, &driver) {
             Ok(plan) => plan,
@@ -167,7 +167,7 @@ impl Machine<'_> {
             return Ok(act(Command::GetVolume(name.clone())));
         }
         let may_be_published = attachment.finalizer || attachment.recorded.node_id.is_some();
-        let plan = match detach(inputs, self.view.driver) {
+        let plan = match detach(inputs, self.view.context.driver) {
             // `attached: true` without our finalizer: the volume may be published.
             Err(refusal) if may_be_published || capabilities.publish && attachment.attached => {
                 return Ok(Next::Stop(Stop::Refused(refusal)));
@@ -191,13 +191,7 @@ impl Machine<'_> {
         if !self.progress.sync.is_attachment_read {
             return Ok(act(Command::GetAttachment));
         }
-        let plan = DetachPlan {
-            target: orphan.target.clone(),
-            node: NodeState::of(inputs.node.as_deref(), &orphan.target.node_id),
-            secret: orphan.secret.clone(),
-            recorded_secret: None,
-            migrated: orphan.migrated,
-        };
+        let plan = orphan.plan(inputs.node.as_deref());
         self.prove(&inputs.attachment, &plan, capabilities.publish)?;
         Ok(act(Command::EndOrphan))
     }
@@ -212,8 +206,8 @@ impl Machine<'_> {
             recorded: TargetEvidence::of(UnpublishResult::NoPublishCalls),
             present: None,
             is_node_confirmed_gone: self.progress.sync.node_exists == Some(false),
-            assume_after: view.assume_after,
-            session_age: view.session.map_or(Duration::ZERO, |opened| {
+            assume_after: view.context.assume_after,
+            session_age: view.context.session.map_or(Duration::ZERO, |opened| {
                 self.now.saturating_duration_since(opened)
             }),
         };
@@ -319,7 +313,10 @@ impl Machine<'_> {
 
     fn lock<'t>(&self, targets: impl IntoIterator<Item = &'t PublishTarget>) -> Step<()> {
         let mut targets: Vec<_> = targets.into_iter().cloned().collect();
-        if targets.iter().all(|target| self.view.locked.contains(target)) {
+        if targets
+            .iter()
+            .all(|target| self.view.context.locked.contains(target))
+        {
             return Ok(());
         }
         targets.sort_unstable();

@@ -196,7 +196,7 @@ fn status_is_stale_if_attached_without_our_finalizer() {
             ..mk_attachment("va")
         };
         assert_eq!(
-            has_stale_status(&attachment),
+            has_outdated_status(&attachment),
             expected,
             "{deleting} {finalizer} {attached}"
         );

@@ -10,7 +10,7 @@ use crate::model::{Attachment, Driver, PublishTarget};
 /// All that a decision rests on, beside [`Progress`].
 #[derive(Debug)]
 pub(crate) struct View<'v> {
-    pub(crate) driver: &'v Driver,
+    pub(crate) context: SyncContext<'v>,
     pub(crate) subject: &'v Subject,
     /// The newest objects; without the VolumeAttachment, `None`. Those of an orphan have the VolumeAttachment that published it.
     pub(crate) inputs: Option<AttachInputs>,
@@ -20,14 +20,20 @@ pub(crate) struct View<'v> {
     pub(crate) others: Vec<OtherAttachment<'v>>,
     pub(crate) orphans: &'v BTreeMap<PublishTarget, Arc<Orphan>>,
     pub(crate) evidence: &'v DetachEvidence,
-    /// When the session with the driver was opened.
-    pub(crate) session: Option<Instant>,
     /// Number of the connection to the driver.
     pub(crate) connection: u64,
+}
+
+/// What the controller knows beside its state.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SyncContext<'c> {
+    pub(crate) driver: &'c Driver,
+    /// When the session with the driver was opened.
+    pub(crate) session: Option<Instant>,
     /// `--assume-unpublished-after`.
     pub(crate) assume_after: Duration,
     /// The targets whose locks the sync holds.
-    pub(crate) locked: &'v [PublishTarget],
+    pub(crate) locked: &'c [PublishTarget],
 }
 
 /// What a sync is about.
@@ -48,7 +54,7 @@ impl View<'_> {
             return true;
         };
         // The target does not depend on the driver's capabilities.
-        match attach(inputs, self.driver) {
+        match attach(inputs, self.context.driver) {
             Ok(now) => now.target == published.target && now.record.is_none() && now.former.is_none(),
             Err(_) => {
                 let Attachment { recorded, .. } = &*inputs.attachment;
@@ -81,7 +87,6 @@ impl Subject {
         }
     }
 
-    /// The operation that a VolumeAttachment needs.
     pub(crate) fn operation(&self) -> Option<Operation> {
         match self {
             Self::Attachment(operation, _) => Some(*operation),

@@ -114,7 +114,6 @@ impl Limiter {
         !self.calls.is_empty() || self.last_end.is_some()
     }
 
-    /// Whether nothing happened for this long.
     pub(super) fn is_idle_for(&self, idle: Duration, now: Instant) -> bool {
         self.calls.is_empty() && self.last_end.is_none_or(|end| end + idle < now)
     }

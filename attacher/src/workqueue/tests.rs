@@ -302,10 +302,13 @@ fn max_driver_calls_bounds_all_lanes_together() {
         queue.enqueue(&key(&format!("a{name}")), Lane::Attach, None);
         queue.enqueue(&key(&format!("d{name}")), Lane::Detach, None);
     }
-    queue.enqueue(&key("v"), Lane::Volume, None);
+    queue.enqueue(&key("v"), Lane::PersistentVolume, None);
     let started = drain(&mut queue);
     assert_eq!(started.len(), 4, "{started:?}");
-    assert!(started.contains(&(key("v"), Lane::Volume)), "it calls no driver");
+    assert!(
+        started.contains(&(key("v"), Lane::PersistentVolume)),
+        "it calls no driver"
+    );
     assert!(!queue.finish(&started[0].0).dirty);
     assert_eq!(drain(&mut queue).len(), 1);
 }
@@ -328,7 +331,7 @@ const UNAVAILABLE: i32 = 14;
 
 /// Ends the call and the sync of `name`, which was refused with `code`.
 fn refuse(queue: &mut Queue, name: &str, code: i32, retry_after: Option<Duration>) {
-    queue.call_ended(&key(name), Outcome::Refused(code));
+    queue.call_ended(&key(name), Outcome::Failed(code));
     let finished = queue.finish(&key(name));
     let (operation, error) = failed(Lane::Attach, Class::Uncertain);
     let error = SyncError {
@@ -409,7 +412,7 @@ fn a_refusal_after_a_long_call_does_not_idle_the_node_for_the_calls_length() {
         let Finished { .. } = queue.finish(&key(name));
         waited
     };
-    let aborted = Outcome::Refused(10);
+    let aborted = Outcome::Failed(10);
     assert_eq!(call("long", 30 * SECOND, Outcome::Success), Duration::ZERO);
     assert_eq!(call("refused", SECOND / 2, aborted), Duration::ZERO);
     for name in ["next", "later", "last"] {
@@ -435,7 +438,7 @@ fn a_sync_that_waits_for_its_call_does_so_until_the_long_one_before_ends() {
     for at in [30 * SECOND, 31 * SECOND] {
         start(&mut queue, "refused", at);
         assert_eq!(queue.call_begins(&key("refused")), None);
-        queue.call_ended(&key("refused"), Outcome::Refused(10));
+        queue.call_ended(&key("refused"), Outcome::Failed(10));
         let Finished { .. } = queue.finish(&key("refused"));
     }
     let again = queue

@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::ControllerState;
 use crate::model::{Driver, PublishTarget};
 use crate::plan::reconcile::{ListVolumesResult, ListedState, WatchedTarget, listed_handle};
-use crate::plan::{self, DetachPlan, NodeState};
+use crate::plan::{self, DetachPlan};
 use crate::workqueue::{Class, Key, Lane};
 
 // === impl ControllerState ===
@@ -24,7 +24,7 @@ impl ControllerState {
             }
         };
         for attachment in self.index.attachments.iter() {
-            let is_detached_again = plan::has_stale_status(attachment);
+            let is_detached_again = plan::has_outdated_status(attachment);
             if (attachment.deleting && attachment.finalizer || is_detached_again)
                 && let Ok(plan) = plan::detach(&self.inputs(attachment), driver)
             {
@@ -33,14 +33,7 @@ impl ControllerState {
         }
         for orphan in self.orphans.values() {
             let node = self.index.nodes.get(&orphan.attachment.node);
-            let plan = DetachPlan {
-                target: orphan.target.clone(),
-                node: NodeState::of(node.map(|node| &**node), &orphan.target.node_id),
-                secret: None,
-                recorded_secret: None,
-                migrated: orphan.migrated,
-            };
-            watch(&plan, None);
+            watch(&orphan.plan(node.map(|node| &**node)), None);
         }
     }
 
@@ -71,9 +64,8 @@ impl ControllerState {
     /// the target's id, on a node whose driver is not registered again yet.
     fn knows_nodes(&self, watched: &WatchedTarget) -> bool {
         let volume_id = &watched.target.volume_id;
-        let others = self.index.by_handle(volume_id);
-        let others = others.filter(|name| watched.attachment.as_ref() != Some(*name));
-        let others = others.filter_map(|name| self.index.attachments.get(name));
+        let others = self.index.of_handle(volume_id);
+        let others = others.filter(|other| watched.attachment.as_ref() != Some(&other.name));
         let recorded = others.filter_map(|other| {
             let node_id = other.recorded.node_id.as_ref()?;
             let target = PublishTarget {
@@ -88,7 +80,6 @@ impl ControllerState {
         watched.listed_at.iter().all(is_known)
     }
 
-    /// The number of detaches and orphans that wait for a proof.
     pub(crate) fn unproven(&self) -> usize {
         let failures = self
             .queue

@@ -37,7 +37,7 @@ impl Clone for ControllerState {
         let limits = Limits {
             attach: queue.limit(Lane::Attach),
             detach: queue.limit(Lane::Detach),
-            volume: queue.limit(Lane::Volume),
+            volume: queue.limit(Lane::PersistentVolume),
             driver_calls: 0,
             adaptive: false,
         };
@@ -53,7 +53,6 @@ impl Clone for ControllerState {
             orphan_progress: self.orphan_progress.clone(),
             attachment_states: self.attachment_states.clone(),
             evidence: self.evidence.clone(),
-            resource_exhausted_by_node: self.resource_exhausted_by_node.clone(),
             capabilities: self.capabilities,
             connection: self.connection,
             started: self.started,
@@ -105,14 +104,13 @@ impl ControllerState {
             orphan_progress,
             attachment_states,
             evidence,
-            resource_exhausted_by_node,
             caches_synced: _,
             latency: _,
             random: _,
             capabilities,
             connection,
             rounds: _,
-            warnings: _,
+            findings: _,
             started: _,
         } = self;
         let stage = |stage| match stage {
@@ -131,7 +129,7 @@ impl ControllerState {
                 index.volumes.digest(),
                 index.nodes.digest(),
             ),
-            (queued, orphans, resource_exhausted_by_node),
+            (queued, orphans),
             (capabilities, evidence.digest()),
             orphan_progress.iter().collect::<BTreeMap<_, _>>(),
             attachment_states.iter().collect::<BTreeMap<_, _>>(),
@@ -184,7 +182,7 @@ impl Fixture {
 
     fn starts(&mut self, name: &str) -> Item {
         match self.start() {
-            Some(item) if matches!(&item, Item::Attachment { attachment, .. } if &*attachment.name == name) => {
+            Some(item) if matches!(&item, Item::Subject(Subject::Attachment(_, attachment)) if &*attachment.name == name) => {
                 item
             }
             other => panic!("{name} must start, not {other:?}"),
@@ -335,10 +333,7 @@ fn a_deletion_ends_the_backoff_of_an_attach() {
     fixture.finish(&item, failed(Class::Uncertain));
     assert!(matches!(
         fixture.starts("va"),
-        Item::Attachment {
-            operation: Operation::Detach,
-            ..
-        }
+        Item::Subject(Subject::Attachment(Operation::Detach, _))
     ));
 }
 

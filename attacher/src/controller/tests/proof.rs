@@ -462,7 +462,7 @@ async fn publishes_an_attached_volume_without_finalizer_and_record_once_more() {
 
 impl Fixture {
     fn assume_unpublished_after(mut self, after: Duration) -> Self {
-        self.controller = self.controller.with_assume_unpublished_after(after);
+        self.controller.assume_unpublished_after = after;
         self
     }
 
@@ -545,7 +545,7 @@ async fn lists_prove_a_detach_unless_a_publish_or_a_reconnect_comes_between() {
         match between {
             "a publish" => {
                 fixture.state().publish_begins(&uid, &target);
-                fixture.state().publish_ended(&target, PublishEnd::Succeeded);
+                fixture.state().publish_ended(&uid, PublishEnd::Succeeded);
             }
             "a running publish" => {
                 fixture.state().publish_begins(&uid, &target);

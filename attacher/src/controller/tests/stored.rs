@@ -406,7 +406,7 @@ async fn does_not_mark_a_deleting_attachment_attached_without_a_call() {
 async fn errors_carry_a_code_unless_disabled() {
     for (error_codes, code) in [(true, Some(8)), (false, None)] {
         let mut fixture = Fixture::new(mk_attachment("va"));
-        fixture.controller = fixture.controller.with_error_codes(error_codes);
+        fixture.controller.error_codes = error_codes;
         let refused = ("publish", "id", "ResourceExhausted");
         fixture.world.state().refused_at.push(refused);
         fixture.fails().await;

@@ -16,10 +16,7 @@ async fn detach_unpublishes_although_an_attach_without_finalizer_begins() {
     let detach = fixture.state().start(now).expect("a detach");
     assert!(matches!(
         detach,
-        Item::Attachment {
-            operation: Operation::Detach,
-            ..
-        }
+        Item::Subject(Subject::Attachment(Operation::Detach, _))
     ));
     let result = fixture.controller.sync(&detach).await;
     assert_eq!(result, Ok(()));

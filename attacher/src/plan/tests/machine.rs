@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::plan::{
-    Command, DetachEvidence, Next, Orphan, OtherAttachment, Progress, Published, Stop, Subject, View, next,
+    Command, DetachEvidence, Next, Orphan, OtherAttachment, Progress, Published, Stop, Subject, SyncContext,
+    View, next,
 };
 
 /// A view that the rows change.
@@ -177,17 +178,19 @@ impl Situation {
         let driver = mk_driver();
         let mut progress = self.progress;
         let view = View {
-            driver: &driver,
+            context: SyncContext {
+                driver: &driver,
+                session: Some(self.now),
+                assume_after: self.assume_after,
+                locked: &[],
+            },
             subject: &subject,
             inputs: Some(inputs),
             operation: self.needed,
             others: others.into_iter().collect(),
             orphans: &BTreeMap::new(),
             evidence: &self.evidence,
-            session: Some(self.now),
             connection: 0,
-            assume_after: self.assume_after,
-            locked: &[],
         };
         progress.expire(&view);
         let locked = match next(&view, &progress, self.now) {
@@ -195,7 +198,10 @@ impl Situation {
             next @ (Next::Done | Next::Stop(_) | Next::Act(_)) => return in_words(&next),
         };
         let view = View {
-            locked: &locked,
+            context: SyncContext {
+                locked: &locked,
+                ..view.context
+            },
             ..view
         };
         let ids: Vec<_> = locked.iter().map(|target| &*target.node_id).collect();

@@ -376,7 +376,7 @@ fn lists_count_after_a_publish_that_cannot_take_effect_any_more() {
         let mut evidence = DetachEvidence::default();
         for end in ends {
             evidence.publish_begins(&uid, &target);
-            evidence.publish_ended(&target, *end, now());
+            evidence.publish_ended(&uid, *end, now());
         }
         evidence.answered(&uid, &target, now(), answer, now());
         for _ in 0..2 {
@@ -396,8 +396,8 @@ fn a_publish_ends_with_its_sync() {
     let (uid, target) = (Uid::from("uid"), target("handle", "id"));
     let mut evidence = DetachEvidence::default();
     evidence.publish_begins(&uid, &target);
-    evidence.sync_ended(&Uid::from("other"), now());
-    evidence.sync_ended(&uid, now());
+    evidence.publish_ended(&Uid::from("other"), PublishEnd::Unknown, now());
+    evidence.publish_ended(&uid, PublishEnd::Unknown, now());
     for (minute, proves) in [(9, false), (10, false), (11, true)] {
         evidence.round_begins();
         let before = evidence.take_lists().remove(&target).unwrap_or_default();
