@@ -8,14 +8,13 @@ use futures::future::join_all;
 use tokio::time::sleep_until;
 
 use super::keyed_mutex::KeyedGuard;
-use super::state::SyncContext;
+use super::state::{SyncContext, key};
 use super::{Controller, SyncError};
 use crate::csi::ControllerClient;
 use crate::kube_api::{AttachmentRequest, Cluster, Error};
 use crate::model::{Attachment, PublishTarget, SecretRef};
 use crate::plan::{Command, Failure, Next, Operation, Progress, Proof, Published, Record, Stop, Subject};
 use crate::report::chain;
-use crate::workqueue::Key;
 
 /// The locks of a sync, with their targets.
 type Locks = (Vec<PublishTarget>, Vec<KeyedGuard>);
@@ -384,13 +383,5 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             Stop::MissingFinalizer(target) => SyncError::missing_finalizer(&target),
             Stop::AmbiguousNodeId(target) => SyncError::ambiguous_node_id(&target),
         }
-    }
-}
-
-/// The key whose sync sends the calls.
-pub(super) fn key(subject: &Subject) -> Key {
-    match subject {
-        Subject::Attachment(_, attachment) => Key::Attachment(attachment.name.clone()),
-        Subject::Orphan(orphan) => Key::Target(orphan.target.clone()),
     }
 }

@@ -33,7 +33,7 @@ use crate::model::{Attachment, Capabilities, Node, PublishTarget, Uid, Volume};
 use crate::plan::reconcile::ListVolumesResult;
 use crate::plan::{self, DetachEvidence, Operation, Orphan, Progress};
 use crate::workqueue::{Backoff, Class, Finished, Key, Lane, Limits, Queue};
-pub(crate) use item::Item;
+pub(crate) use item::{Item, key};
 pub(crate) use progress::SyncContext;
 pub use reconcile::Round;
 pub(crate) use reconcile::{Finding, LastRound, Rounds};

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::model::{Attachment, Volume};
-use crate::plan::{Operation, Orphan};
+use crate::plan::{Operation, Orphan, Subject};
+use crate::workqueue::Key;
 
 /// One key of the queue, with the newest objects of its name. The caller returns it with the result of its sync to
 /// [`ControllerState::finish`](super::ControllerState::finish).
@@ -23,4 +24,12 @@ pub(crate) enum Item {
         volume: Arc<Volume>,
         attachments: Vec<Arc<Attachment>>,
     },
+}
+
+/// The key whose sync sends the calls.
+pub(crate) fn key(subject: &Subject) -> Key {
+    match subject {
+        Subject::Attachment(_, attachment) => Key::Attachment(attachment.name.clone()),
+        Subject::Orphan(orphan) => Key::Target(orphan.target.clone()),
+    }
 }

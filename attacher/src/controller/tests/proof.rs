@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::controller::state::Round;
-use crate::plan::PublishEnd;
 use crate::plan::reconcile::ListVolumesResult;
+use crate::plan::{Orphan, PublishEnd};
 
 /// Published to "old-id" and being deleted; the node registers "id".
 fn mk_moved() -> Attachment {
@@ -609,7 +609,7 @@ async fn lists_prove_no_detach_while_a_publish_may_run() {
     }
 }
 
-/// The volume may be there under the new form of the node's id, while the driver is not registered.
+/// The volume may be there under the new form of the node's id, whatever CSINode registers that.
 #[tokio::test(start_paused = true)]
 async fn lists_with_an_unknown_node_id_prove_nothing() {
     let elsewhere = |id: &str| Attachment {
@@ -622,13 +622,15 @@ async fn lists_with_an_unknown_node_id_prove_nothing() {
         },
         ..mk_attachment("vb")
     };
-    for (listed, registered, recorded, proves) in [
-        (&["zone/id"][..], None, None, false),
-        (&["zone/id"], None, Some("other-id"), false),
-        (&["zone/id", "other-id"], Some("other-id"), None, false),
-        (&["other-id"], Some("other-id"), None, true),
-        (&["other-id"], None, Some("other-id"), true),
-        (&[], None, None, true),
+    for (listed, registered, recorded, finalizer, proves) in [
+        (&["zone/id"][..], None, None, true, false),
+        (&["zone/id"], None, Some("other-id"), true, false),
+        (&["zone/id", "other-id"], None, Some("other-id"), true, false),
+        (&["other-id"], Some("other-id"), None, true, false),
+        (&["other-id"], None, Some("other-id"), true, true),
+        // Nothing ensures that it is unpublished there.
+        (&["other-id"], None, Some("other-id"), false, false),
+        (&[], None, None, true, true),
     ] {
         let mut fixture = Fixture::new(mk_detached());
         fixture.connect_listing();
@@ -638,8 +640,11 @@ async fn lists_with_an_unknown_node_id_prove_nothing() {
             fixture.state().handle(Event::Nodes(Change::Applied(node)));
         }
         if let Some(id) = recorded {
-            let other = Change::Applied(elsewhere(id));
-            fixture.state().handle(Event::Attachments(other));
+            let other = Attachment {
+                finalizer,
+                ..elsewhere(id)
+            };
+            fixture.state().handle(Event::Attachments(Change::Applied(other)));
         }
         fixture.answers("id", "NotFound");
         fixture.fails().await;
@@ -647,8 +652,92 @@ async fn lists_with_an_unknown_node_id_prove_nothing() {
             let round = fixture.begin_round();
             fixture.end_round_with(round, listed);
         }
-        let case = format!("{listed:?} {registered:?} {recorded:?}");
+        let case = format!("{listed:?} {registered:?} {recorded:?} {finalizer}");
         assert_eq!(fixture.is_released().await, proves, "{case}");
+    }
+}
+
+/// The driver lists the machine under its new id, and its entry in the CSINode vanishes: the recorded id alone is asked.
+#[tokio::test(start_paused = true)]
+async fn lists_that_show_the_volume_at_the_nodes_present_id_prove_nothing_when_that_is_gone() {
+    let mut fixture = Fixture::new(Attachment {
+        attached: true,
+        ..mk_moved()
+    });
+    fixture.connect_listing();
+    fixture.answers("old-id", "NotFound");
+    fixture.answers("id", "FailedPrecondition");
+    fixture.fails().await;
+    for _ in 0..2 {
+        let round = fixture.begin_round();
+        fixture.end_round_with(round, &["id"]);
+    }
+    fixture.unregister_driver();
+    assert!(!fixture.is_released().await, "the volume is published");
+}
+
+/// A driver may list only nodes that it knows.
+#[tokio::test(start_paused = true)]
+async fn lists_end_with_a_change_of_the_csinode() {
+    let mut fixture = Fixture::new(mk_detached());
+    fixture.connect_listing();
+    fixture.answers("id", "NotFound");
+    fixture.fails().await;
+    for changes in [true, false] {
+        let round = fixture.begin_round();
+        fixture.end_round(round);
+        if changes {
+            fixture.unregister_driver();
+        }
+        assert!(!fixture.is_released().await, "one list is no proof");
+    }
+    let round = fixture.begin_round();
+    fixture.end_round(round);
+    assert!(fixture.is_released().await);
+}
+
+/// The orphan is enqueued under its own target.
+#[tokio::test(start_paused = true)]
+async fn a_list_that_proves_the_present_id_of_an_orphan_wakes_it() {
+    let at = |node_id: &str| PublishTarget {
+        volume_id: "handle".into(),
+        node_id: node_id.into(),
+    };
+    let mut fixture = Fixture::new(mk_moved());
+    fixture.connect_listing();
+    let attachment = Arc::new(fixture.attachment());
+    fixture.world.state().attachment = None;
+    let (name, uid) = (attachment.name.clone(), attachment.uid.clone());
+    fixture
+        .state()
+        .handle(Event::Attachments(Change::Deleted { name, uid }));
+    fixture.state().add_orphan(Orphan {
+        target: at("old-id"),
+        secret: None,
+        migrated: false,
+        attachment,
+    });
+    for id in ["old-id", "id"] {
+        fixture.answers(id, "NotFound");
+    }
+    assert!(fixture.unpublish_orphan().await.is_err());
+    let now = fixture.now;
+    for round in 1..=3 {
+        let listed = fixture.begin_round();
+        fixture.end_round(listed);
+        if round == 1 {
+            // By another VolumeAttachment: the lists begin again for this target alone.
+            let uid = Uid::from("other");
+            fixture.state().publish_begins(&uid, &at("id"));
+            fixture.state().publish_ended(&at("id"), PublishEnd::Succeeded);
+        }
+        let item = fixture.state().start(now);
+        assert_eq!(item.is_some(), round > 1, "{round}: {item:?}");
+        if let Some(item) = item {
+            let result = fixture.controller.sync(&item).await;
+            assert_eq!(result.is_ok(), round == 3, "{round}: {result:?}");
+            fixture.finish(&item, result);
+        }
     }
 }
 
