@@ -98,14 +98,15 @@ impl SyncError {
         Self::new(Class::Final, "internal error (panic); see the csi-attacher log")
     }
 
-    /// Another VolumeAttachment uses the target and lacks our finalizer, so nothing ensures that it is unpublished.
+    /// Another VolumeAttachment uses the target and lacks our finalizer or the handle of its volume, so nothing ensures that the target
+    /// is unpublished.
     pub(super) fn missing_finalizer(target: &PublishTarget) -> Self {
         let PublishTarget { volume_id, node_id } = target;
         Self::new(
             Class::Uncertain,
             format!(
                 "volume {volume_id:?} is attached to node id {node_id:?} by another VolumeAttachment, too, which lacks our \
-                 finalizer; waiting until it is restored"
+                 finalizer or the volume's handle; waiting until it has both or is deleted"
             ),
         )
     }

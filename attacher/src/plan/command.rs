@@ -64,7 +64,7 @@ pub(crate) enum Stop {
     Unproven(DetachPlan),
     /// The last call failed.
     Failed,
-    /// Another VolumeAttachment uses the target and lacks our finalizer.
+    /// Another VolumeAttachment uses the target and lacks our finalizer or the handle of its volume.
     MissingFinalizer(PublishTarget),
     /// Another VolumeAttachment on the same node was published under another node id.
     AmbiguousNodeId(PublishTarget),

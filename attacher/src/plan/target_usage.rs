@@ -59,8 +59,8 @@ pub(crate) fn target_usage(
             false => records_it && !other.is_record_uncertain,
         };
         match is_used {
-            true if known.finalizer || is_present => TargetUsage::Yes,
-            // Nothing ensures its detach until its attach restores the finalizer.
+            true if other.handle.is_some() && (known.finalizer || is_present) => TargetUsage::Yes,
+            // Nothing ensures its detach until its attach restores the finalizer, or while its volume may be another one.
             true => TargetUsage::Wait(Stop::MissingFinalizer(target.clone())),
             // It was published under another node id, which may name the same machine: an unpublish could take the volume away
             // from its pod; without one the volume may stay published.

@@ -391,7 +391,7 @@ async fn records_no_handle_of_a_younger_volume() {
     for (seconds, is_recorded) in [(-1, true), (0, true), (1, false)] {
         let created = Timestamp::UNIX_EPOCH;
         let fixture = Fixture::new(Attachment {
-            requested_at: Some(created),
+            created: Some(created),
             recorded: Recorded {
                 handle: None,
                 ..mk_deleting().recorded
@@ -408,6 +408,49 @@ async fn records_no_handle_of_a_younger_volume() {
         fixture.state().backfill();
         let now = fixture.now;
         assert_eq!(fixture.state().start(now).is_some(), is_recorded, "{seconds}");
+    }
+}
+
+/// The Go sidecar recorded no handle, and the PersistentVolume was re-created, maybe for another volume.
+#[tokio::test]
+async fn an_attachment_of_the_go_sidecar_does_not_use_a_younger_volume() {
+    for (deleting, attached) in [(true, true), (true, false), (false, false)] {
+        let mut fixture = Fixture::new(Attachment {
+            created: Some(Timestamp::UNIX_EPOCH),
+            recorded: Recorded {
+                handle: None,
+                ..mk_deleting().recorded
+            },
+            deleting,
+            attached,
+            ..mk_deleting()
+        });
+        let volume = Volume {
+            created: Some(Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_secs(1)),
+            version: Version(2),
+            ..mk_secret_volume()
+        };
+        fixture.state().handle(Event::Volumes(Change::Applied(volume)));
+        fixture.state().backfill();
+        fixture.fails().await;
+        let attachment = fixture.attachment();
+        assert!(attachment.finalizer && attachment.recorded.handle.is_none());
+        let error = attachment.detach_error.or(attachment.attach_error);
+        let message = error.expect("users must see it").message;
+        assert!(message.contains("external-attacher/volume-handle"), "{message}");
+        assert!(fixture.world.state().published.is_empty() && fixture.world.state().unpublished.is_empty());
+        if deleting {
+            // As the message says.
+            let edited = fixture
+                .world
+                .change(|attachment| attachment.recorded.handle = Some("earlier".into()));
+            let edited = Change::Applied(edited.expect("it exists"));
+            fixture.state().handle(Event::Attachments(edited));
+            assert_eq!(fixture.sync_next().await, Some(Ok(())));
+            let unpublished = fixture.world.state().unpublished.clone();
+            assert_eq!(&*unpublished[0].volume_id, "earlier");
+            assert_eq!(fixture.world.state().attachment, None);
+        }
     }
 }
 

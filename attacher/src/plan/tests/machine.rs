@@ -167,9 +167,10 @@ impl Situation {
             node: self.node.map(Arc::new),
         };
         let present = inputs.node.as_ref().and_then(|node| node.id.clone());
+        let handle = "handle".into();
         let others = self.other.as_ref().map(|other| OtherAttachment {
             attachment: other,
-            handle: None,
+            handle: Some(&handle),
             present_id: present.as_ref(),
             is_record_uncertain: false,
             may_be_attached: other.attached,
