@@ -156,6 +156,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 self.progress(subject, |progress| progress.sync.pv_finalizer = Some(uid));
             }
             Command::Record(record) => self.record(subject, attachment, record).await?,
+            Command::AnnounceUndo(target) => self.announce_undo(subject, attachment, target).await?,
             Command::Publish(plan) => self.publish(subject, attachment, plan).await?,
             Command::Unpublish {
                 target,

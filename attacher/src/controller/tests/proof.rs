@@ -225,41 +225,76 @@ async fn nothing_decided_without_calls_is_written_in_the_next_session() {
     }
 }
 
-/// The API server executes the status write of an earlier attach after the volume was unpublished from the recorded id.
+/// The API server executes the status write of an earlier attach while the volume is unpublished from the recorded id.
 #[tokio::test]
-async fn a_late_status_write_does_not_end_an_attach_that_unpublished_its_target() {
-    let recorded = Attachment {
+async fn a_late_status_write_shows_no_volume_that_an_attach_has_unpublished() {
+    for crashes in [false, true] {
+        let mut fixture = Fixture::new(Attachment {
+            deleting: false,
+            ..mk_moved()
+        });
+        let known = fixture.attachment();
+        fixture.world.state().silent.push("unpublish");
+        let item = fixture.item().expect("an attach");
+        {
+            let mut sync = std::pin::pin!(fixture.controller.sync(&item));
+            let late_write = async {
+                while fixture.world.state().seen.last() != Some(&"unpublish") {
+                    tokio::task::yield_now().await;
+                }
+                fixture.world.state().silent.clear();
+                fixture.world.mark_attached(&known, &BTreeMap::new()).await
+            };
+            let late_write = tokio::select! {
+                biased;
+                result = sync.as_mut() => panic!("it waits for the response: {result:?}"),
+                late_write = late_write => late_write,
+            };
+            assert_eq!(late_write, Err(conflict()));
+            assert!(
+                fixture.attachment().attach_error.is_some(),
+                "for the next process"
+            );
+            if !crashes {
+                fixture.world.respond.notify_one();
+                assert_eq!(sync.await, Ok(()));
+            }
+        }
+        if crashes {
+            fixture = Fixture::on(fixture.world.clone());
+            assert_eq!(fixture.sync_next().await, Some(Ok(())));
+        }
+        let published: Vec<_> = fixture
+            .world
+            .state()
+            .published
+            .iter()
+            .map(|target| target.node_id.to_string())
+            .collect();
+        assert_eq!(published, ["id"], "{crashes}");
+        let attachment = fixture.attachment();
+        assert_eq!(attachment.recorded.node_id.as_deref(), Some("id"));
+        assert!(attachment.attached && attachment.attach_error.is_none());
+    }
+}
+
+/// It would leave the version as it is, and the late write would be executed.
+#[tokio::test(start_paused = true)]
+async fn an_undo_is_announced_by_a_write_that_changes_the_status() {
+    let mut fixture = Fixture::new(Attachment {
         deleting: false,
         ..mk_moved()
-    };
-    let mut fixture = Fixture::new(recorded);
-    fixture.world.state().silent.push("unpublish");
-    let item = fixture.item().expect("an attach");
-    let sync = fixture.controller.sync(&item);
-    let late_write = async {
-        while fixture.world.state().seen.last() != Some(&"unpublish") {
-            tokio::task::yield_now().await;
-        }
-        let late = fixture.world.change(|attachment| attachment.attached = true);
-        let late = late.expect("the attachment exists");
-        fixture.state().handle(Event::Attachments(Change::Applied(late)));
+    });
+    for times in ["1970-01-01T00:00:00Z", "1970-01-01T00:00:01Z"] {
+        fixture.world.state().silent.push("unpublish");
+        let item = fixture.item().expect("an attach");
+        let sync = fixture.controller.sync(&item);
+        assert!(timeout(FOREVER, sync).await.is_err());
         fixture.world.state().silent.clear();
-        fixture.world.respond.notify_one();
-    };
-    let result = async { futures::join!(sync, late_write).0 }.await;
-    assert_eq!(result, Ok(()));
-    fixture.finish(&item, result);
-    let published: Vec<_> = fixture
-        .world
-        .state()
-        .published
-        .iter()
-        .map(|target| target.node_id.to_string())
-        .collect();
-    assert_eq!(published, ["id"]);
-    let attachment = fixture.attachment();
-    assert_eq!(attachment.recorded.node_id.as_deref(), Some("id"));
-    assert!(attachment.attached);
+        let error = fixture.attachment().attach_error.expect("it is announced");
+        assert_eq!(error.time, times);
+        fixture = Fixture::on(fixture.world.clone());
+    }
 }
 
 /// Another client removed our finalizer. The record shows where the volume may be published.

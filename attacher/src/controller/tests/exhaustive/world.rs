@@ -756,8 +756,18 @@ impl World {
                 }
                 return self.judge().map(|()| written.is_some());
             }
+            Command::AnnounceUndo(_) => {
+                let error = Some(Box::default());
+                let written = self.send(run, subject, |attachment| attachment.attach_error = error);
+                if written == Some(true) {
+                    self.state.progress(subject).sync.is_undo_announced = true;
+                }
+                return Ok(written.is_some());
+            }
             Command::MarkAttached(_) => {
-                let written = self.send(run, subject, |attachment| attachment.attached = true);
+                let written = self.send(run, subject, |attachment| {
+                    (attachment.attached, attachment.attach_error) = (true, None);
+                });
                 if written == Some(true) {
                     self.state.progress(subject).sync.is_done = true;
                 }
