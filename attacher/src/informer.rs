@@ -74,14 +74,10 @@ pub(crate) struct Informer {
 
 impl Informer {
     /// The volume handle of this attachment: the recorded one, else that of its source; `None` if its PersistentVolume is
-    /// unknown.
+    /// unknown or was re-created.
     pub(crate) fn handle<'i>(&'i self, attachment: &'i Attachment) -> Option<&'i Arc<str>> {
-        match (&attachment.recorded.handle, &attachment.source) {
-            (Some(recorded), _) => Some(recorded),
-            (None, Source::Volume(name)) => Some(&self.volumes.get(name)?.spec.csi()?.handle),
-            (None, Source::Inline(spec)) => Some(&spec.csi()?.handle),
-            (None, Source::Invalid(_)) => None,
-        }
+        let volume = attachment.volume_name().and_then(|name| self.volumes.get(name));
+        handle(attachment, volume)
     }
 
     /// The attachments of the volume with this handle, and maybe of others: that depends on the node
@@ -131,14 +127,15 @@ impl Informer {
     pub(crate) fn volumes_changed(&mut self, change: Change<Volume>) -> Vec<StoreDelta<Volume>> {
         let deltas = self.volumes.apply(change);
         for StoreDelta { name, before, after } in &deltas {
-            let handle =
-                |volume: &Option<Arc<Volume>>| Some(index_value(&volume.as_ref()?.spec.csi()?.handle));
-            let (old, new) = (handle(before), handle(after));
-            for attachment in self.by_volume.get(name) {
-                let unrecorded = |attachment: &Arc<Attachment>| attachment.recorded.handle.is_none();
-                if self.attachments.get(attachment).is_some_and(unrecorded) {
-                    self.by_handle.update(old.as_ref(), new.as_ref(), attachment);
-                }
+            let of_volume = self
+                .by_volume
+                .get(name)
+                .filter_map(|name| self.attachments.get(name));
+            for attachment in of_volume {
+                let of = |volume: &Option<_>| handle(attachment, volume.as_ref()).map(index_value);
+                let (old, new) = (of(before), of(after));
+                self.by_handle
+                    .update(old.as_ref(), new.as_ref(), &attachment.name);
             }
         }
         deltas
@@ -152,6 +149,19 @@ impl Informer {
                 .update(id(before).as_ref(), id(after).as_ref(), name);
         }
         deltas
+    }
+}
+
+/// The volume handle of an attachment whose PersistentVolume is `volume`.
+fn handle<'i>(attachment: &'i Attachment, volume: Option<&'i Arc<Volume>>) -> Option<&'i Arc<str>> {
+    match (&attachment.recorded.handle, &attachment.source) {
+        (Some(recorded), _) => Some(recorded),
+        (None, Source::Volume(_)) => {
+            let volume = volume.filter(|volume| !attachment.may_predate(volume));
+            Some(&volume?.spec.csi()?.handle)
+        }
+        (None, Source::Inline(spec)) => Some(&spec.csi()?.handle),
+        (None, Source::Invalid(_)) => None,
     }
 }
 

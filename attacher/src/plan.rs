@@ -64,6 +64,12 @@ pub enum Refusal {
     Source(#[from] SourceFault),
     #[error("persistentvolume {0:?} not found")]
     VolumeNotFound(Arc<str>),
+    #[error(
+        "PersistentVolume {0:?} was created after the VolumeAttachment, which may be attached to an earlier volume of that name and \
+         does not record its handle: write that to the annotation {annotation}, so that it can be detached",
+        annotation = crate::model::attachment::VOLUME_HANDLE_ANNOTATION
+    )]
+    VolumeRecreated(Arc<str>),
     #[error("PersistentVolume {0:?} is marked for deletion")]
     VolumeDeleting(Arc<str>),
     #[error(
@@ -146,11 +152,9 @@ pub(crate) fn removes_pv_finalizer(volume: &Volume, attachments: usize) -> bool 
     volume.finalizer && (volume.deleting || volume.left_in_tree) && attachments == 0
 }
 
-/// Whether the VolumeAttachment lacks the handle that this PersistentVolume has. One that is younger than the VolumeAttachment was
-/// re-created, maybe for another volume.
+/// Whether the VolumeAttachment lacks the handle that this PersistentVolume has.
 pub(crate) fn lacks_handle_of(volume: &Volume, attachment: &Attachment) -> bool {
-    let is_older = attachment.deleting || volume.created <= attachment.requested_at;
-    lacks_handle(attachment) && volume.spec.csi.is_ok() && is_older
+    lacks_handle(attachment) && volume.spec.csi.is_ok() && !attachment.may_predate(volume)
 }
 
 /// Whether the volume may be published for the VolumeAttachment although its handle is not recorded: the Go sidecar records only
@@ -164,6 +168,9 @@ fn spec(inputs: &AttachInputs) -> Result<&VolumeSpec, Refusal> {
         Source::Invalid(fault) => Err((*fault).into()),
         Source::Inline(spec) => Ok(spec),
         Source::Volume(name) => match &inputs.volume {
+            Some(volume) if inputs.attachment.may_predate(volume) => {
+                Err(Refusal::VolumeRecreated(name.clone()))
+            }
             Some(volume) => Ok(&volume.spec),
             None => Err(Refusal::VolumeNotFound(name.clone())),
         },

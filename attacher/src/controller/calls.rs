@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use csi_proto::v1::{ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest};
 
-use super::executor::key;
+use super::state::key;
 use super::{Controller, SyncError};
 use crate::csi::{CallError, ControllerClient, Reach};
 use crate::kube_api::Cluster;

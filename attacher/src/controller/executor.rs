@@ -8,6 +8,7 @@ use futures::future::join_all;
 use tokio::time::sleep_until;
 
 use super::keyed_mutex::KeyedGuard;
+use super::state::key;
 use super::{Controller, SyncError};
 use crate::csi::ControllerClient;
 use crate::kube_api::{AttachmentRequest, Cluster, Error};
@@ -16,7 +17,6 @@ use crate::plan::{
     Command, Failure, Next, Operation, Progress, Proof, Published, Record, Subject, SyncContext,
 };
 use crate::report::chain;
-use crate::workqueue::Key;
 
 /// The locks of a sync, with their targets.
 type Locks = (Vec<PublishTarget>, Vec<KeyedGuard>);
@@ -161,6 +161,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 self.progress(subject, |progress| progress.sync.pv_finalizer = Some(uid));
             }
             Command::Record(record) => self.record(subject, attachment, record).await?,
+            Command::AnnounceUndo(target) => self.announce_undo(subject, attachment, target).await?,
             Command::Publish(plan) => self.publish(subject, attachment, plan).await?,
             Command::Unpublish {
                 target,
@@ -380,13 +381,5 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             tracing::info!("detached");
             self.report_recovery(Operation::Detach, subject.attachment());
         }
-    }
-}
-
-/// The key whose sync sends the calls.
-pub(super) fn key(subject: &Subject) -> Key {
-    match subject {
-        Subject::Attachment(_, attachment) => Key::Attachment(attachment.name.clone()),
-        Subject::Orphan(orphan) => Key::Target(orphan.target.clone()),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::ObjectReference;
 use tracing::{Span, field, info_span};
 
@@ -82,6 +83,33 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         if let Err(error) = self.request(attachment, save).await {
             tracing::warn!(error = chain(&error), "could not write the error to the status");
         }
+    }
+
+    /// Writes that an attach unpublishes this target of an earlier one.
+    pub(super) async fn announce_undo(
+        &self,
+        subject: &Subject,
+        attachment: &Attachment,
+        target: &PublishTarget,
+    ) -> Result<(), SyncError> {
+        let PublishTarget { volume_id, node_id } = target;
+        let message =
+            format!("unpublishing volume {volume_id:?} from node id {node_id:?} of an earlier attach");
+        let mut problem = self.problem(&message, None);
+        if attachment.attach_error.as_deref() == Some(&problem) {
+            // A write that changes nothing leaves the version as it is.
+            problem.time = time((self.clock)() + SignedDuration::from_secs(1));
+        }
+        let save = AttachmentRequest::SaveError(Operation::Attach, &problem);
+        let saved = self.request(attachment, save).await;
+        let saved =
+            saved.map_err(|error| SyncError::api("could not write the error to the status", &error))?;
+        let Some(saved) = saved else { return Ok(()) };
+        if saved.attach_error.is_none() {
+            return Err(SyncError::not_stored("the error in the status"));
+        }
+        self.progress(subject, |progress| progress.sync.is_undo_announced = true);
+        Ok(())
     }
 
     pub(super) fn problem(&self, message: &str, code: Option<i32>) -> Problem {

@@ -92,6 +92,14 @@ pub(crate) enum Item {
     },
 }
 
+/// The key whose sync sends the calls.
+pub(super) fn key(subject: &Subject) -> Key {
+    match subject {
+        Subject::Attachment(_, attachment) => Key::Attachment(attachment.name.clone()),
+        Subject::Orphan(orphan) => Key::Target(orphan.target.clone()),
+    }
+}
+
 /// A change outside of the state.
 #[derive(Clone, Debug)]
 pub enum Event {

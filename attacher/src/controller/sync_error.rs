@@ -135,7 +135,7 @@ impl SyncError {
                 Class::Uncertain,
                 format!(
                     "volume {volume_id:?} is attached to node id {node_id:?} by another VolumeAttachment, too, which lacks our \
-                     finalizer; waiting until it is restored"
+                     finalizer or the volume's handle; waiting until it has both or is deleted"
                 ),
             ),
             Stop::AmbiguousNodeId(PublishTarget { volume_id, node_id }) => Self::new(

@@ -34,6 +34,9 @@ pub(crate) enum Command {
     },
     AddPvFinalizer(PvFinalizer),
     Record(Record),
+    /// Write an attachError, before an attach unpublishes this target of an earlier one: a status write of that one that the API server
+    /// executes late is refused then, and a crash leaves an error, which repeats the attach.
+    AnnounceUndo(PublishTarget),
     Publish(Box<AttachPlan>),
     Unpublish {
         target: PublishTarget,
@@ -63,7 +66,7 @@ pub(crate) enum Stop {
     Unproven(DetachPlan),
     /// The last call failed.
     Failed,
-    /// Another VolumeAttachment uses the target and lacks our finalizer.
+    /// Another VolumeAttachment uses the target and lacks our finalizer or the handle of its volume.
     MissingFinalizer(PublishTarget),
     /// Another VolumeAttachment on the same node was published under another node id.
     AmbiguousNodeId(PublishTarget),
@@ -84,6 +87,7 @@ impl Command {
             Self::Connect | Self::GetAttachment | Self::GetOther(_) => true,
             Self::GetVolume(_) | Self::GetNode(_) => true,
             Self::GetSecret { .. } | Self::AddPvFinalizer(_) | Self::Record(_) => true,
+            Self::AnnounceUndo(_) => true,
             Self::Publish(_) | Self::Unpublish { .. } => true,
         }
     }

@@ -44,19 +44,9 @@ impl Machine<'_> {
     fn attach(&self, inputs: &AttachInputs, before: &Attachment) -> Step<Next> {
         let attachment = &inputs.attachment;
         // The detach is an item of its own, and the response to an earlier status write may have been lost.
-        let is_undone = !self.progress.sync.unpublished.is_empty();
-        if attachment.deleting || attachment.attached && !before.attached && !is_undone {
+        if attachment.deleting || attachment.attached && !before.attached {
             return Ok(Next::Done);
         }
-        // The API server may execute the status write of an earlier sync after this one has unpublished that target.
-        let undone;
-        let inputs = if attachment.attached && is_undone {
-            undone = not_attached(inputs);
-            &undone
-        } else {
-            inputs
-        };
-        let attachment = &inputs.attachment;
         if let Some(published) = &self.progress.published {
             self.lock([&published.target])?;
             return Ok(act(Command::MarkAttached(Some(published.clone()))));
@@ -248,6 +238,7 @@ impl Machine<'_> {
         target: &PublishTarget,
         is_present: bool,
     ) -> Step<TargetEvidence> {
+        let is_undo = self.view.subject.operation() == Some(Operation::Attach);
         let unpublished = &self.progress.sync.unpublished;
         let answer = unpublished.iter().rfind(|(asked, _)| asked == target);
         let result = match target_usage(attachment, target, is_present, &self.view.others) {
@@ -270,6 +261,10 @@ impl Machine<'_> {
             TargetUsage::Wait(stop) => return Err(Next::Stop(stop)),
             TargetUsage::No => match answer {
                 Some((_, result)) => *result,
+                // The status write of the earlier attach may be late.
+                None if is_undo && !self.progress.sync.is_undo_announced => {
+                    return Err(act(Command::AnnounceUndo(target.clone())));
+                }
                 None => {
                     return Err(act(Command::Unpublish {
                         target: target.clone(),
@@ -322,16 +317,6 @@ impl Machine<'_> {
         targets.sort_unstable();
         targets.dedup();
         Err(Next::Lock(targets))
-    }
-}
-
-fn not_attached(inputs: &AttachInputs) -> AttachInputs {
-    AttachInputs {
-        attachment: Arc::new(Attachment {
-            attached: false,
-            ..(*inputs.attachment).clone()
-        }),
-        ..inputs.clone()
     }
 }
 

@@ -50,6 +50,8 @@ pub(crate) struct SyncProgress {
     pub(crate) record: Option<Recorded>,
     /// The PersistentVolume that got our finalizer.
     pub(crate) pv_finalizer: Option<Uid>,
+    /// Whether an attachError is written in the version that the unpublish of an earlier attach's target rests on.
+    pub(crate) is_undo_announced: bool,
     /// The driver's answers to unpublishes.
     pub(crate) unpublished: Vec<(PublishTarget, UnpublishResult)>,
     /// The last of them that does not end the sync, as another proof may outweigh it.
@@ -130,7 +132,7 @@ impl Progress {
             Command::Connect | Command::GetAttachment | Command::GetOther(_) => false,
             Command::GetVolume(_) | Command::GetNode(_) => false,
             Command::GetSecret { .. } | Command::AddPvFinalizer(_) | Command::Record(_) => false,
-            Command::Publish(_) | Command::Unpublish { .. } => false,
+            Command::AnnounceUndo(_) | Command::Publish(_) | Command::Unpublish { .. } => false,
             Command::KeepOrphan(_) | Command::EndOrphan | Command::KeepProof(_) => false,
         };
         let driver = self.sync.driver.filter(|_| rests_on_session);

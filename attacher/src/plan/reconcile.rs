@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::{AttachInputs, DetachPlan, NodeState, detach, spec};
+use super::{AttachInputs, DetachPlan, NodeState, Subject, detach, spec};
 use crate::migration::{self, Irreparable};
 use crate::model::{Attachment, Driver, PublishTarget};
 
@@ -33,8 +33,8 @@ pub struct ListVolumesResult {
 #[derive(Clone, Debug)]
 pub(crate) struct WatchedTarget {
     pub(crate) target: PublishTarget,
-    /// The VolumeAttachment that waits for the evidence; `None`: an orphan.
-    pub(crate) attachment: Option<Arc<str>>,
+    /// What waits for the evidence.
+    pub(crate) waiting: Subject,
     /// Its state in the list so far.
     pub(crate) listed_state: ListedState,
     /// The node ids under which the list shows the volume.
@@ -97,12 +97,12 @@ impl ListVolumesResult {
     }
 
     /// Adds a target of a detach, whose volume the driver lists under `handle`.
-    pub(crate) fn watch(&mut self, target: PublishTarget, attachment: Option<Arc<str>>, handle: Arc<str>) {
+    pub(crate) fn watch(&mut self, target: PublishTarget, waiting: Subject, handle: Arc<str>) {
         let number = self.watched.len();
         self.watched_by_handle.entry(handle).or_default().push(number);
         self.watched.push(WatchedTarget {
             target,
-            attachment,
+            waiting,
             listed_state: ListedState::Absent,
             listed_at: BTreeSet::new(),
         });

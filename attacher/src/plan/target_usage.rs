@@ -41,11 +41,10 @@ pub(crate) fn target_usage(
     is_present: bool,
     others: &[OtherAttachment<'_>],
 ) -> TargetUsage {
-    // A handle that the node id does not complete may name the volume.
     let is_certain = |other: &OtherAttachment<'_>| {
         other
             .handle
-            .is_none_or(|handle| target.with_volume(handle) == *target)
+            .is_some_and(|handle| target.with_volume(handle) == *target)
     };
     let is_its_volume = |handle: &Arc<str>| may_be_same_volume(handle, &target.volume_id, &target.node_id);
     let others = || {
@@ -68,7 +67,7 @@ pub(crate) fn target_usage(
         };
         match is_used {
             true if is_certain(other) && (known.finalizer || is_present) => TargetUsage::Yes,
-            // Nothing ensures its detach until its attach restores the finalizer.
+            // Nothing ensures its detach until its attach restores the finalizer, or while its volume may be another one.
             true => TargetUsage::Wait(Stop::MissingFinalizer(target.clone())),
             // It was published under another node id, which may name the same machine: an unpublish could take the volume away
             // from its pod; without one the volume may stay published.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{AttachInputs, DetachEvidence, Operation, Orphan, OtherAttachment, Proof, Published, attach};
-use crate::model::{Attachment, Driver, PublishTarget};
+use crate::model::{Attachment, Driver, PublishTarget, Uid};
 
 /// All that a decision rests on, beside [`Progress`].
 #[derive(Debug)]
@@ -84,6 +84,14 @@ impl Subject {
         match self {
             Self::Attachment(_, attachment) => attachment,
             Self::Orphan(orphan) => &orphan.attachment,
+        }
+    }
+
+    /// Identifies it beside all other VolumeAttachments and orphans.
+    pub(crate) fn uid(&self) -> Uid {
+        match self {
+            Self::Attachment(_, attachment) => attachment.uid.clone(),
+            Self::Orphan(orphan) => orphan.uid(),
         }
     }
 

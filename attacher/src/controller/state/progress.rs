@@ -144,12 +144,8 @@ impl ControllerState {
         session: Instant,
         result: UnpublishResult,
     ) {
-        let uid = match subject {
-            Subject::Attachment(_, attachment) => attachment.uid.clone(),
-            Subject::Orphan(orphan) => orphan.uid(),
-        };
         self.evidence
-            .answered(&uid, target, session, result, self.queue.now);
+            .answered(&subject.uid(), target, session, result, self.queue.now);
         self.progress(subject)
             .sync
             .unpublished

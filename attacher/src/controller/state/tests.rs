@@ -444,7 +444,7 @@ fn a_detach_ends_the_backoff_of_attaches_that_need_its_volume_or_capacity() {
     fixture.state.handle(Event::Attachments(deleted));
     fixture.finish(&item, Ok(()));
     let woken = std::iter::from_fn(|| fixture.start()).map(|item| match item {
-        Item::Attachment { attachment, .. } => attachment.name.to_string(),
+        Item::Subject(Subject::Attachment(_, attachment)) => attachment.name.to_string(),
         item => panic!("an attach must start, not {item:?}"),
     });
     let expected = ["inline", "same-handle", "same-node", "same-volume"];

@@ -20,6 +20,7 @@ fn candidate(
             },
             node: other_node_id.map_or(NodeState::SameId, |id| NodeState::OtherId(id.into())),
             secret: None,
+            recorded_secret: None,
             migrated: false,
         },
         listed_state,

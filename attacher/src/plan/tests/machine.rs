@@ -168,9 +168,10 @@ impl Situation {
             node: self.node.map(Arc::new),
         };
         let present = inputs.node.as_ref().and_then(|node| node.id.clone());
+        let handle = "handle".into();
         let others = self.other.as_ref().map(|other| OtherAttachment {
             attachment: other,
-            handle: None,
+            handle: Some(&handle),
             present_id: present.as_ref(),
             is_record_uncertain: false,
             may_be_attached: other.attached,
@@ -247,6 +248,7 @@ fn in_words(next: &Next) -> String {
                 Command::GetSecret { .. } => "GetSecret".to_owned(),
                 Command::AddPvFinalizer(_) => "AddPvFinalizer".to_owned(),
                 Command::Record(_) => "Record".to_owned(),
+                Command::AnnounceUndo(target) => format!("AnnounceUndo {}", target.node_id),
                 Command::Publish(plan) => format!("Publish {}", plan.target.node_id),
                 Command::Unpublish { target, .. } => format!("Unpublish {}", target.node_id),
                 Command::KeepOrphan(_) => "KeepOrphan".to_owned(),
@@ -312,20 +314,19 @@ fn rows() -> Vec<(&'static str, Situation)> {
         ("attach: another id is recorded", recorded().moved()),
         ("attach: the same, read live", recorded().moved().read()),
         (
+            "attach: the same, announced",
+            recorded()
+                .moved()
+                .read()
+                .with(|s| s.progress.sync.is_undo_announced = true),
+        ),
+        (
             "attach: the same, NOT_FOUND",
             recorded().moved().read().answered("id-1", NotFound),
         ),
         (
             "attach: the same, OK",
             recorded().moved().read().answered("id-1", Unpublished),
-        ),
-        (
-            "attach: the same, OK, and a late write of `attached: true`",
-            recorded()
-                .moved()
-                .read()
-                .answered("id-1", Unpublished)
-                .with(|s| s.attachment.attached = true),
         ),
         ("attach: the Secret is not read", attach().with_secret()),
         ("attach: no finalizers and record", attach()),

@@ -9,8 +9,7 @@ use super::RETRY;
 use super::choices::Choices;
 use super::digest::Digest;
 use crate::controller::SyncError;
-use crate::controller::executor::key;
-use crate::controller::state::{ControllerState, Event, Item};
+use crate::controller::state::{ControllerState, Event, Item, key};
 use crate::informer::Change;
 use crate::model::{Attachment, Capabilities, Node, PublishTarget, Recorded, Secrets, Uid, Version, Volume};
 use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
@@ -749,8 +748,18 @@ impl World {
                 }
                 return self.judge().map(|()| written.is_some());
             }
+            Command::AnnounceUndo(_) => {
+                let error = Some(Box::default());
+                let written = self.send(run, subject, |attachment| attachment.attach_error = error);
+                if written == Some(true) {
+                    self.state.progress(subject).sync.is_undo_announced = true;
+                }
+                return Ok(written.is_some());
+            }
             Command::MarkAttached(_) => {
-                let written = self.send(run, subject, |attachment| attachment.attached = true);
+                let written = self.send(run, subject, |attachment| {
+                    (attachment.attached, attachment.attach_error) = (true, None);
+                });
                 if written == Some(true) {
                     self.state.progress(subject).sync.is_done = true;
                 }
