@@ -22,7 +22,6 @@ use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 use crate::csi::Socket;
 use crate::trace::Endpoint;
 pub(crate) use election::Election;
-pub(crate) use features::Features;
 pub(crate) use http::Http;
 pub(crate) use kube_api::KubeApi;
 pub(crate) use logging::LogFormat;
@@ -141,10 +140,6 @@ pub struct Args {
     #[arg(long, value_name = "GATE=BOOL,...", action = ArgAction::Append)]
     feature_gates: Vec<features::Gates>,
 
-    /// The parsed feature gates.
-    #[arg(skip)]
-    pub(crate) features: Features,
-
     /// Ignored, because the attacher is single-threaded. Accepted for compatibility with the Go sidecar.
     #[arg(long, default_value = "false", action = ArgAction::Set)]
     pub(crate) automaxprocs: bool,
@@ -168,11 +163,7 @@ impl Args {
     pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let mut command = Self::command().mut_args(go_style::argument);
         let line = go_style::rewritten(line, &command);
-        if let Some(problem) = go_style::stray_word(&line, &command) {
-            return Err(command.error(ErrorKind::UnknownArgument, problem));
-        }
-        let mut args = Self::from_arg_matches(&command.try_get_matches_from_mut(line)?)?;
-        args.features = Features::from_gates(&args.feature_gates);
+        let args = Self::from_arg_matches(&command.try_get_matches_from_mut(line)?)?;
         args.check()
             .map_err(|problem| command.error(ErrorKind::ValueValidation, problem))?;
         Ok(args)
@@ -189,6 +180,11 @@ impl Args {
         otlp::endpoint(self.otlp_endpoint.as_deref(), None)?;
         self.election.check()?;
         self.http.check()
+    }
+
+    /// Whether errors in the status have the gRPC code (MutableCSINodeAllocatableCount).
+    pub(crate) fn error_codes(&self) -> bool {
+        features::error_codes(&self.feature_gates)
     }
 
     /// The trace collector, if any: `--otlp-endpoint`, else the environment's `OTEL_EXPORTER_OTLP_ENDPOINT`.

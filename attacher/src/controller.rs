@@ -37,7 +37,6 @@ use crate::informer::Change;
 use crate::kube_api::events::Recorder;
 use crate::kube_api::{self, AttachmentRequest, Cluster, Error, Newest, VolumeRequest};
 use crate::model::{Attachment, Driver, PublishTarget, Uid, Volume};
-use crate::plan::Subject;
 pub(crate) use crate::workqueue::SyncError;
 use crate::workqueue::{Key, Outcome};
 pub use heartbeat::Heartbeat;
@@ -58,11 +57,13 @@ pub struct Controller<K, D> {
     pv_mutexes: KeyedMutex<Uid>,
     /// Held while the driver is called for a volume and a node id.
     target_mutexes: KeyedMutex<PublishTarget>,
-    error_codes: bool,
-    /// `--assume-unpublished-after`.
-    assume_unpublished_after: Duration,
+    /// Whether errors in a status carry their gRPC code (`--feature-gates=MutableCSINodeAllocatableCount`), which API servers
+    /// before Kubernetes 1.34 do not know.
+    pub(crate) error_codes: bool,
+    /// `--assume-unpublished-after`: the operator's word for targets that no driver answers for; zero: never.
+    pub(crate) assume_unpublished_after: Duration,
     draining: CancellationToken,
-    recorder: Recorder,
+    pub(crate) recorder: Recorder,
 }
 
 // === impl Controller ===
@@ -85,28 +86,6 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
-    /// Sends Events through `recorder`.
-    #[must_use]
-    pub(crate) fn with_recorder(self, recorder: Recorder) -> Self {
-        Self { recorder, ..self }
-    }
-
-    /// Whether errors in a status carry their gRPC code (the default), which API servers before Kubernetes 1.34 do not
-    /// know (`--feature-gates=MutableCSINodeAllocatableCount`).
-    #[must_use]
-    pub(crate) fn with_error_codes(self, error_codes: bool) -> Self {
-        Self { error_codes, ..self }
-    }
-
-    /// The operator's word for targets that no driver answers for (`--assume-unpublished-after`); zero: never.
-    #[must_use]
-    pub fn with_assume_unpublished_after(self, assume_unpublished_after: Duration) -> Self {
-        Self {
-            assume_unpublished_after,
-            ..self
-        }
-    }
-
     /// Syncs `item`, and reports a failure in the object's status, in an Event and in the log.
     ///
     /// # Errors
@@ -121,14 +100,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         // Boxed: it has tens of kilobytes, and each combinator below would copy it.
         let work = Box::pin(async {
             match item {
-                Item::Attachment {
-                    attachment,
-                    operation,
-                } => {
-                    self.execute(&Subject::Attachment(*operation, attachment.clone()))
-                        .await
-                }
-                Item::Orphan(orphan) => self.execute(&Subject::Orphan(orphan.clone())).await,
+                Item::Subject(subject) => self.execute(subject).await,
                 Item::Volume(volume) => self.remove_pv_finalizer(volume).await,
                 Item::Backfill { volume, attachments } => self.record_volume_id(volume, attachments).await,
             }

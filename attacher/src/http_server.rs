@@ -4,7 +4,7 @@
 //!
 //! - [`View`]: the state that the pages show; `manager` fills it.
 //! - `health`: liveness, readiness and leadership.
-//! - `status` and `statusz`: the whole state as JSON and as text.
+//! - `statusz`: the whole state as YAML and as JSON.
 //! - [`server`]: the HTTP server, bounded in connections and in time.
 //! - `auth`: the permission to read all pages but health.
 //! - `tls`: the certificate of the server.
@@ -13,7 +13,6 @@ mod auth;
 mod health;
 mod scrape;
 pub mod server;
-mod status;
 mod statusz;
 mod tls;
 
@@ -64,7 +63,6 @@ pub struct View {
     pub state: Mutex<Option<Arc<Mutex<ControllerState>>>>,
 }
 
-/// Version of this program.
 pub(crate) const VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"));
 
 /// The routes of the pages. `auth` decides who gets those that are not health.
@@ -109,7 +107,6 @@ fn with_health(router: Router<Arc<View>>, view: Arc<View>) -> Router {
         .with_state(view)
 }
 
-/// Links to the other pages.
 async fn index(State(view): State<Arc<View>>) -> Html<String> {
     let pages = [
         (view.metrics_path.as_str(), "metrics", true),

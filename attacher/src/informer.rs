@@ -9,8 +9,9 @@ mod store;
 
 use std::sync::Arc;
 
+use crate::model::handle::index_value;
 use crate::model::{Attachment, Node, Source, Uid, Version, Volume};
-pub(crate) use indexer::Indexer;
+use indexer::Indexer;
 use store::Store;
 
 /// A change of an object, from the watch or from the response to a write of ours.
@@ -49,9 +50,7 @@ pub enum Change<T> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoreDelta<T> {
     pub(crate) name: Arc<str>,
-    /// The version before.
     pub(crate) before: Option<Arc<T>>,
-    /// The version that is stored now.
     pub(crate) after: Option<Arc<T>>,
 }
 
@@ -65,8 +64,8 @@ pub(crate) struct Informer {
     pub(crate) by_volume: Indexer,
     /// Attachments by the name of their node.
     pub(crate) by_node: Indexer,
-    /// Attachments by [`Informer::handle`].
-    pub(crate) by_handle: Indexer,
+    /// Attachments by the [`index_value`] of [`Informer::handle`].
+    by_handle: Indexer,
     /// CSINodes by the driver's node id.
     pub(crate) by_node_id: Indexer,
 }
@@ -75,22 +74,45 @@ pub(crate) struct Informer {
 
 impl Informer {
     /// The volume handle of this attachment: the recorded one, else that of its source; `None` if its PersistentVolume is
-    /// unknown.
+    /// unknown or was re-created.
     pub(crate) fn handle<'i>(&'i self, attachment: &'i Attachment) -> Option<&'i Arc<str>> {
-        match (&attachment.recorded.handle, &attachment.source) {
-            (Some(recorded), _) => Some(recorded),
-            (None, Source::Volume(name)) => Some(&self.volumes.get(name)?.spec.csi()?.handle),
-            (None, Source::Inline(spec)) => Some(&spec.csi()?.handle),
-            (None, Source::Invalid(_)) => None,
-        }
+        let volume = attachment.volume_name().and_then(|name| self.volumes.get(name));
+        handle(attachment, volume)
     }
 
-    /// Applies a change of VolumeAttachments.
+    /// The attachments of the volume with this handle, and maybe of others: that depends on the node
+    /// ([`may_be_same_volume`](crate::model::handle::may_be_same_volume)).
+    pub(crate) fn of_handle(&self, handle: &Arc<str>) -> impl Iterator<Item = &Arc<Attachment>> + use<'_> {
+        let names = self.by_handle.get(&index_value(handle));
+        names.filter_map(|name| self.attachments.get(name))
+    }
+
+    /// The newest version of the VolumeAttachment with this UID; `None` if it is deleted.
+    pub(crate) fn newest(&self, attachment: &Attachment) -> Option<&Arc<Attachment>> {
+        let newest = self.attachments.get(&attachment.name)?;
+        (newest.uid == attachment.uid).then_some(newest)
+    }
+
+    /// The id that the CSINode shows now.
+    pub(crate) fn node_id(&self, node: &str) -> Option<&Arc<str>> {
+        self.nodes.get(node)?.id.as_ref()
+    }
+
+    pub(crate) fn of_volume(&self, volume: &str) -> impl Iterator<Item = &Arc<Attachment>> + use<'_> {
+        let names = self.by_volume.get(volume);
+        names.filter_map(|name| self.attachments.get(name))
+    }
+
+    pub(crate) fn on_node(&self, node: &str) -> impl Iterator<Item = &Arc<Attachment>> + use<'_> {
+        let names = self.by_node.get(node);
+        names.filter_map(|name| self.attachments.get(name))
+    }
+
     pub(crate) fn attachments_changed(&mut self, change: Change<Attachment>) -> Vec<StoreDelta<Attachment>> {
         let deltas = self.attachments.apply(change);
         for StoreDelta { name, before, after } in &deltas {
             let (before, after) = (before.as_deref(), after.as_deref());
-            let handle = |attachment| self.handle(attachment).cloned();
+            let handle = |attachment| self.handle(attachment).map(index_value);
             let (old, new) = (before.and_then(handle), after.and_then(handle));
             self.by_handle.update(old.as_ref(), new.as_ref(), name);
             let (old, new) = (before.map(|before| &before.node), after.map(|after| &after.node));
@@ -102,23 +124,23 @@ impl Informer {
         deltas
     }
 
-    /// Applies a change of PersistentVolumes.
     pub(crate) fn volumes_changed(&mut self, change: Change<Volume>) -> Vec<StoreDelta<Volume>> {
         let deltas = self.volumes.apply(change);
         for StoreDelta { name, before, after } in &deltas {
-            let handle = |volume: &Option<Arc<Volume>>| Some(volume.as_ref()?.spec.csi()?.handle.clone());
-            let (old, new) = (handle(before), handle(after));
-            for attachment in self.by_volume.get(name) {
-                let unrecorded = |attachment: &Arc<Attachment>| attachment.recorded.handle.is_none();
-                if self.attachments.get(attachment).is_some_and(unrecorded) {
-                    self.by_handle.update(old.as_ref(), new.as_ref(), attachment);
-                }
+            let of_volume = self
+                .by_volume
+                .get(name)
+                .filter_map(|name| self.attachments.get(name));
+            for attachment in of_volume {
+                let of = |volume: &Option<_>| handle(attachment, volume.as_ref()).map(index_value);
+                let (old, new) = (of(before), of(after));
+                self.by_handle
+                    .update(old.as_ref(), new.as_ref(), &attachment.name);
             }
         }
         deltas
     }
 
-    /// Applies a change of CSINodes.
     pub(crate) fn nodes_changed(&mut self, change: Change<Node>) -> Vec<StoreDelta<Node>> {
         let deltas = self.nodes.apply(change);
         for StoreDelta { name, before, after } in &deltas {
@@ -127,6 +149,19 @@ impl Informer {
                 .update(id(before).as_ref(), id(after).as_ref(), name);
         }
         deltas
+    }
+}
+
+/// The volume handle of an attachment whose PersistentVolume is `volume`.
+fn handle<'i>(attachment: &'i Attachment, volume: Option<&'i Arc<Volume>>) -> Option<&'i Arc<str>> {
+    match (&attachment.recorded.handle, &attachment.source) {
+        (Some(recorded), _) => Some(recorded),
+        (None, Source::Volume(_)) => {
+            let volume = volume.filter(|volume| !attachment.may_predate(volume));
+            Some(&volume?.spec.csi()?.handle)
+        }
+        (None, Source::Inline(spec)) => Some(&spec.csi()?.handle),
+        (None, Source::Invalid(_)) => None,
     }
 }
 

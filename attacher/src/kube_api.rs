@@ -182,9 +182,13 @@ impl Error {
         matches!(self, Self::Rejected { status: 409, .. })
     }
 
-    /// Whether the request is forbidden (RBAC).
     pub(crate) fn is_forbidden(&self) -> bool {
         matches!(self, Self::Rejected { status: 403, .. })
+    }
+
+    /// Whether the object's content is invalid, or its name.
+    pub(crate) fn is_unusable(&self) -> bool {
+        matches!(self, Self::Unusable(_))
     }
 
     /// Whether our credentials or permissions are insufficient.

@@ -73,11 +73,10 @@ const HOST_NAME_FILE: &str = "/proc/sys/kernel/hostname";
 
 /// The host name cannot serve as an identity.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each has its text")]
 pub enum IdentityError {
-    /// Reading it failed.
     #[error("cannot read the host name, which is to be our identity in the lease, from {HOST_NAME_FILE}")]
     Unreadable(#[source] std::io::Error),
-    /// It is empty.
     #[error("the host name is empty, and it is to be our identity in the lease: give the pod one")]
     Empty,
 }
@@ -122,20 +121,12 @@ pub fn name(driver: &str) -> String {
 }
 
 /// The host name; in a container, the name of the pod.
-///
-/// # Errors
-///
-/// When it cannot be read.
 pub(crate) fn host_name() -> std::io::Result<String> {
     let name = std::fs::read_to_string(HOST_NAME_FILE)?;
     Ok(name.trim().to_owned())
 }
 
 /// Our identity in the lease: the host name, which is the pod's name.
-///
-/// # Errors
-///
-/// When it is empty.
 pub(crate) fn identity(host_name: &str) -> Result<String, IdentityError> {
     match host_name {
         "" => Err(IdentityError::Empty),

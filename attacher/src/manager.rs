@@ -13,7 +13,6 @@ mod http;
 mod tasks;
 mod work;
 
-use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use futures::FutureExt as _;
@@ -22,13 +21,14 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::Args;
-use crate::controller::state::ControllerState;
+use crate::controller::state::{ControllerState, lock};
 use crate::csi::{Connect, ConnectionManager, ConnectionState, DriverChanged, Session};
 use crate::http_server::{TlsError, View};
 use crate::kube_api::events::Recorder;
 use crate::kube_api::{Clients, ConnectError, RateLimit};
 use crate::leader_election::{self, IdentityError, Leadership};
 use crate::model::Driver;
+use crate::plan::Orphan;
 use crate::report::chain;
 use crate::trace::Exporter;
 pub use environment::{Environment, Pod};
@@ -36,72 +36,48 @@ use tasks::Tasks;
 
 /// The error that ended the process.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each has its text")]
 pub enum Error {
-    /// `--kubeconfig` is unusable.
     #[error("--kubeconfig {0:?} cannot be used: {1}")]
     Kubeconfig(String, String),
-    /// There is no `--kubeconfig`, and the process does not run in a cluster.
     #[error("not running in a cluster: give --kubeconfig with the path of a kubeconfig file")]
     NoCluster(#[source] kube::config::InClusterError),
-    /// The client of the API server cannot be created.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The process cannot listen at the address of the flag.
     #[error("{0}: cannot listen at {1:?}")]
     Listen(&'static str, String, #[source] std::io::Error),
-    /// The certificate of the HTTP server is unusable.
     #[error("--http-endpoint has no certificate")]
     Tls(#[from] TlsError),
-    /// No signal handler can be installed.
     #[error("cannot listen for signals")]
     Signals(#[source] std::io::Error),
-    /// Another driver listens on the socket.
     #[error(transparent)]
     DriverChanged(#[from] DriverChanged),
-    /// There is no identity for the leader election.
     #[error(transparent)]
     Identity(#[from] IdentityError),
     /// Leadership was lost. The restarted process is a standby.
     #[error("Stopped leading: {0}")]
     StoppedLeading(#[from] leader_election::LeadershipLost),
-    /// A task ended unexpectedly.
     #[error("the task {0} ended unexpectedly")]
-    Task(Task),
-    /// A second signal arrived during the shutdown.
+    Task(&'static str),
     #[error("stopped by a second signal before all work was finished")]
     Aborted,
 }
 
-/// The tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Task {
-    /// Keeps the driver connected.
+enum Task {
     Connection,
-    /// Serves metrics, health and status.
     Http,
-    /// Serves health alone.
     Health,
-    /// Watches VolumeAttachments.
     Attachments,
-    /// Watches PersistentVolumes.
     Volumes,
-    /// Watches CSINodes.
     Nodes,
-    /// Runs the leader election.
     Election,
-    /// Compares ListVolumes with the VolumeAttachments.
     Reconcile,
-    /// Syncs.
     Controller,
-    /// Sends Events.
     Events,
 }
 
 /// Runs the attacher until SIGTERM or SIGINT, and sends the traces of its work.
-///
-/// # Errors
-///
-/// When it ended for any other reason than one signal.
 pub async fn run(args: Args, traces: Option<Exporter>) -> Result<(), Error> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
@@ -151,10 +127,6 @@ async fn traced(
 
 /// Runs the attacher in `environment` until `shutdown`. Dropping the future is a crash. Seeds come from [`fastrand`]'s
 /// generator of this thread.
-///
-/// # Errors
-///
-/// When it ended for any other reason.
 pub async fn serve<C: Connect>(
     args: Args,
     environment: Environment<C>,
@@ -181,16 +153,17 @@ pub async fn serve<C: Connect>(
         connection,
         view,
         shutdown,
-        orphans: work::Orphans::default(),
     };
+    let mut orphans = Vec::new();
     loop {
         let connection = service.connection.clone();
         let Some(session) = next_session(&mut tasks, connection, &service.shutdown).await? else {
             break;
         };
-        let term = service.term(&mut tasks, &session).await?;
-        if !runs_election_again(&mut tasks, term)? {
-            break;
+        let term = service.term(&mut tasks, &session, orphans).await?;
+        match next_term(&mut tasks, term)? {
+            Some(left) => orphans = left,
+            None => break,
         }
     }
     // All syncs have ended; the watches have no state to save.
@@ -212,21 +185,27 @@ struct Service {
     connection: watch::Receiver<ConnectionState>,
     view: Arc<View>,
     shutdown: CancellationToken,
-    orphans: work::Orphans,
 }
 
 /// The end of a term, which begins when the driver is connected.
 enum Term {
     /// The process shuts down.
     Over,
-    /// The driver stayed disconnected, so the lease was released and another replica may lead.
-    DriverLost,
+    /// The driver stayed disconnected, so the lease was released and another replica may lead. Only this process knows the orphans
+    /// that are left.
+    DriverLost(Vec<Arc<Orphan>>),
 }
 
 // === impl Service ===
 
 impl Service {
-    async fn term(&self, tasks: &mut Tasks, session: &Session) -> Result<Term, Error> {
+    /// Serves the driver, and first the orphans of the term before.
+    async fn term(
+        &self,
+        tasks: &mut Tasks,
+        session: &Session,
+        orphans: Vec<Arc<Orphan>>,
+    ) -> Result<Term, Error> {
         let args = &self.args;
         let driver = Driver::new(&session.name, session.capabilities, &args.default_fs_type);
         let limits = work::limits(args);
@@ -254,16 +233,23 @@ impl Service {
         let publish = publisher.run(leadership.clone(), stop_events.clone());
         tasks.spawn(Task::Events, publish.map(Ok));
         let stop_work = self.shutdown.child_token();
-        let state = self.spawn_work(tasks, driver, &leadership, recorder, stop_work.clone());
-        let worked = tokio::select! {
+        let mut state = work::new_state(args);
+        for orphan in &orphans {
+            state.resume_orphan(orphan);
+        }
+        let state = Arc::new(Mutex::new(state));
+        self.spawn_work(tasks, driver, &leadership, recorder, &state, stop_work.clone());
+        let is_driver_lost = tokio::select! {
             biased;
-            worked = supervise(tasks, &self.shutdown) => worked.map(|()| Term::Over),
-            () = self.driver_stays_away() => Ok(Term::DriverLost),
+            worked = supervise(tasks, &self.shutdown) => worked.map(|()| false),
+            () = self.driver_stays_away() => Ok(true),
         };
-        match &worked {
+        let term = match is_driver_lost {
             // Another replica may lead only from now on.
-            Ok(Term::Over) => election::end(tasks, &stop_election, &state).await?,
-            Ok(Term::DriverLost) => {
+            Ok(false) => election::end(tasks, &stop_election, &state)
+                .await
+                .map(|()| Term::Over)?,
+            Ok(true) => {
                 let lease_duration = args.election.lease_duration.as_secs();
                 tracing::warn!(
                     "no CSI driver for {lease_duration} s: releasing the lease, so that a replica with a working driver can lead"
@@ -275,22 +261,22 @@ impl Service {
                 for task in [Task::Attachments, Task::Volumes, Task::Nodes] {
                     tasks.stop(task).await;
                 }
-                self.work_ends(&state);
+                self.view.work_ends();
+                Term::DriverLost(lock(&state).orphans())
             }
             // A lost lease cannot be released.
-            Err(Error::StoppedLeading(_)) => {}
-            Err(_) => {
+            Err(error @ Error::StoppedLeading(_)) => return Err(error),
+            Err(error) => {
                 if let Err(error) = abandon(tasks, &stop_election, &state).await {
                     tracing::warn!(error = chain(&error), "cannot end the leader election");
                 }
+                return Err(error);
             }
-        }
-        if worked.is_ok() {
-            // The Event of the lost leadership is the last one.
-            stop_events.cancel();
-            tasks.join(Task::Events).await?;
-        }
-        worked
+        };
+        // The Event of the lost leadership is the last one.
+        stop_events.cancel();
+        tasks.join(Task::Events).await?;
+        Ok(term)
     }
 
     /// Ends when the driver has been disconnected for a lease duration, if there is an election and no shutdown.
@@ -315,13 +301,14 @@ impl Service {
     }
 }
 
-/// Whether another term follows. A lost lease, or any other failure of a task during the last term, must not lead to a new
-/// candidacy.
-fn runs_election_again(tasks: &mut Tasks, term: Term) -> Result<bool, Error> {
-    if let Some(error) = tasks.take_error() {
-        return Err(error);
+/// The orphans for another term, if one follows. A lost lease, or any other failure of a task during the last term, must not lead to
+/// a new candidacy.
+fn next_term(tasks: &mut Tasks, term: Term) -> Result<Option<Vec<Arc<Orphan>>>, Error> {
+    match (tasks.take_error(), term) {
+        (Some(error), _) => Err(error),
+        (None, Term::DriverLost(orphans)) => Ok(Some(orphans)),
+        (None, Term::Over) => Ok(None),
     }
-    Ok(matches!(term, Term::DriverLost))
 }
 
 /// Waits for the controller. Any other task that ends earlier did so for an internal error or the loss of driver or
@@ -336,7 +323,7 @@ async fn supervise(tasks: &mut Tasks, shutdown: &CancellationToken) -> Result<()
 
 /// The error of a task that ended before the shutdown.
 fn unexpected_end((task, result): (Task, Result<(), Error>)) -> Error {
-    result.err().unwrap_or(Error::Task(task))
+    result.err().unwrap_or(Error::Task(task.name()))
 }
 
 /// Stops the controller like a crash, and releases the lease if no sync was running, so that other replicas need not wait
@@ -379,9 +366,9 @@ async fn next_session(
 
 // === impl Task ===
 
-impl fmt::Display for Task {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Task {
+    fn name(self) -> &'static str {
+        match self {
             Self::Connection => "connection",
             Self::Http => "HTTP server",
             Self::Health => "HTTP server of health",
@@ -392,7 +379,7 @@ impl fmt::Display for Task {
             Self::Reconcile => "reconcile",
             Self::Controller => "controller",
             Self::Events => "sending of Events",
-        })
+        }
     }
 }
 
@@ -427,7 +414,7 @@ mod tests {
         assert!(wait(&mut tasks).await.is_err(), "it waits for the driver");
         tasks.spawn(Task::Http, async { Ok(()) });
         let ended = wait(&mut tasks).await;
-        assert!(matches!(ended, Ok(Err(Error::Task(Task::Http)))), "{ended:?}");
+        assert!(matches!(ended, Ok(Err(Error::Task("HTTP server")))), "{ended:?}");
         // The end of a task that was noticed while another one was joined.
         lose_lease(&mut tasks).await;
         let ended = wait(&mut tasks).await;
@@ -441,13 +428,11 @@ mod tests {
     #[tokio::test]
     async fn runs_no_further_election_if_a_task_ended() {
         let mut tasks = Tasks::default();
-        assert!(matches!(
-            runs_election_again(&mut tasks, Term::DriverLost),
-            Ok(true)
-        ));
-        assert!(matches!(runs_election_again(&mut tasks, Term::Over), Ok(false)));
+        let lost = || Term::DriverLost(Vec::new());
+        assert!(matches!(next_term(&mut tasks, lost()), Ok(Some(_))));
+        assert!(matches!(next_term(&mut tasks, Term::Over), Ok(None)));
         lose_lease(&mut tasks).await;
-        let next = runs_election_again(&mut tasks, Term::DriverLost);
+        let next = next_term(&mut tasks, lost());
         assert!(matches!(next, Err(Error::StoppedLeading(_))), "{next:?}");
     }
 }

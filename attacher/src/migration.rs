@@ -16,8 +16,7 @@ use std::borrow::Cow;
 
 use kube::{Resource as _, ResourceExt as _};
 
-pub use gce_pd::{Irreparable, UnknownRegion};
-
+pub use crate::model::handle::{Irreparable, UnknownRegion};
 use crate::model::wire::{self, VolumeObject};
 use crate::model::{CsiSource, Driver, NoCsiSource, Volume, VolumeSpec};
 
@@ -100,10 +99,6 @@ pub fn is_migration_driver(name: &str) -> bool {
 
 /// The volume handle in ListVolumes of a migrated (or inline, and so migrated) volume. A translated handle may lack a GCE
 /// disk's project and zone, which the driver completes from the node, as this does from the node id.
-///
-/// # Errors
-///
-/// If the handle is incomplete and the node id does not complete it.
 pub fn repaired<'h>(driver: &str, handle: &'h str, node_id: &str) -> Result<Cow<'h, str>, Irreparable> {
     if driver == Plugin::GcePd.driver() {
         gce_pd::repaired(handle, node_id)
@@ -140,7 +135,13 @@ pub fn translate(volume: &VolumeObject) -> Option<Result<Translation, NoCsiSourc
         access_modes.to_vec()
     };
     Some(match source {
-        Ok(source) => Ok(Translation { source, access_modes }),
+        Ok(source) => Ok(Translation {
+            source: CsiSource {
+                driver: plugin.driver().to_owned(),
+                ..source
+            },
+            access_modes,
+        }),
         Err(fault) => Err(NoCsiSource::Untranslatable {
             driver: plugin.driver(),
             reason: fault.to_string(),

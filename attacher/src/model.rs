@@ -6,11 +6,15 @@
 
 pub mod attachment;
 pub mod driver;
+pub mod handle;
 pub mod node;
 pub mod volume;
 pub mod wire;
 
+use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use csi_proto::secret::SecretMap;
@@ -45,9 +49,12 @@ pub struct SecretRef {
 pub struct Secrets(pub SecretMap);
 
 /// Volume and node of a ControllerPublishVolume or ControllerUnpublishVolume.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+///
+/// Two are equal if the driver takes them for the same: it completes handles of migrated volumes from the node
+/// ([`handle`]).
+#[derive(Clone, Debug)]
 pub struct PublishTarget {
-    /// CSI `volume_id`.
+    /// CSI `volume_id`, as it is sent.
     pub volume_id: Arc<str>,
     /// CSI `node_id`.
     pub node_id: Arc<str>,
@@ -74,6 +81,50 @@ impl Version {
     pub const UNKNOWN: Self = Self(0);
 }
 
+// === impl PublishTarget ===
+
+impl PublishTarget {
+    /// The volume as the driver knows it, and the node.
+    fn identity(&self) -> (Cow<'_, str>, &str) {
+        let volume = handle::completed_if_possible(&self.volume_id, &self.node_id);
+        (volume, &self.node_id)
+    }
+
+    /// The target of another volume on the same node.
+    pub(crate) fn with_volume(&self, handle: &Arc<str>) -> Self {
+        Self {
+            volume_id: handle.clone(),
+            node_id: self.node_id.clone(),
+        }
+    }
+}
+
+impl PartialEq for PublishTarget {
+    fn eq(&self, other: &Self) -> bool {
+        self.identity() == other.identity()
+    }
+}
+
+impl Eq for PublishTarget {}
+
+impl PartialOrd for PublishTarget {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for PublishTarget {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.identity().cmp(&other.identity())
+    }
+}
+
+impl Hash for PublishTarget {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.identity().hash(hasher);
+    }
+}
+
 // === impl SecretRef ===
 
 impl SecretRef {
@@ -88,7 +139,14 @@ impl SecretRef {
 
     /// Whether it names a Secret.
     pub fn is_valid(&self) -> bool {
-        !self.namespace.is_empty()
+        // No other name passes the API server's validation of Secrets, but that of PersistentVolumes.
+        let is_name = |name: &str| {
+            name.starts_with(|first: char| first.is_ascii_alphanumeric())
+                && name
+                    .bytes()
+                    .all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.'))
+        };
+        is_name(&self.namespace) && is_name(&self.name)
     }
 
     /// Parses `namespace/name`, the form of the annotation.
@@ -103,9 +161,9 @@ impl SecretRef {
 
 impl fmt::Display for SecretRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.is_valid() {
-            true => write!(f, "{}/{}", self.namespace, self.name),
-            false => self.name.fmt(f),
+        match self.namespace.is_empty() {
+            false => write!(f, "{}/{}", self.namespace, self.name),
+            true => self.name.fmt(f),
         }
     }
 }

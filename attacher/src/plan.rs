@@ -31,7 +31,7 @@ pub(crate) use proof::{
     Answers, Decision, Evidence, ListEvidence, NodeState, TargetEvidence, UnpublishResult, decide,
 };
 pub(crate) use target_usage::{OtherAttachment, TargetUsage, target_usage};
-pub(crate) use view::{Subject, View};
+pub(crate) use view::{Subject, SyncContext, View};
 
 use crate::model::{Attachment, Driver, NoCsiSource, Node, Source, SourceFault, Volume, VolumeSpec};
 
@@ -58,27 +58,24 @@ pub enum Operation {
 /// The reason that a plan is impossible. The texts are the Go sidecar's if it has the case, too, because users and alerts
 /// match on them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each has its text")]
 pub enum Refusal {
-    /// `spec.source` is invalid.
     #[error(transparent)]
     Source(#[from] SourceFault),
-    /// No such PersistentVolume.
     #[error("persistentvolume {0:?} not found")]
     VolumeNotFound(Arc<str>),
-    /// The PersistentVolume is being deleted.
+    #[error(
+        "PersistentVolume {0:?} was created after the VolumeAttachment, which may be attached to an earlier volume of that name and \
+         does not record its handle: write that to the annotation {annotation}, so that it can be detached",
+        annotation = crate::model::attachment::VOLUME_HANDLE_ANNOTATION
+    )]
+    VolumeRecreated(Arc<str>),
     #[error("PersistentVolume {0:?} is marked for deletion")]
     VolumeDeleting(Arc<str>),
-    /// The PersistentVolume has another volume handle than the attached volume.
     #[error(
         "the volume {attached:?} is attached, and the PersistentVolume, which was replaced, names volume {present:?} now"
     )]
-    VolumeReplaced {
-        /// The attached volume's handle.
-        attached: Arc<str>,
-        /// The handle of the PersistentVolume.
-        present: Arc<str>,
-    },
-    /// The volume has no CSI source.
+    VolumeReplaced { attached: Arc<str>, present: Arc<str> },
     #[error(transparent)]
     NoCsiSource(#[from] NoCsiSource),
     /// The volume is another driver's: its handle could name any volume of ours.
@@ -86,25 +83,15 @@ pub enum Refusal {
         "the volume belongs to CSI driver {volume_driver:?}, but the VolumeAttachment's attacher is {attacher:?}"
     )]
     ForeignVolume {
-        /// Driver in the volume's source.
         volume_driver: String,
-        /// Driver that we serve.
         attacher: Arc<str>,
     },
-    /// The access modes have no CSI equivalent.
     #[error(transparent)]
     Capability(#[from] Unsupported),
-    /// No such CSINode.
     #[error("csinode.storage.k8s.io {0:?} not found")]
     NodeNotFound(Arc<str>),
-    /// The driver is not registered on the node.
     #[error("CSINode {node} does not contain driver {driver}")]
-    DriverNotOnNode {
-        /// The node.
-        node: Arc<str>,
-        /// The driver.
-        driver: Arc<str>,
-    },
+    DriverNotOnNode { node: Arc<str>, driver: Arc<str> },
 }
 
 // === impl Operation ===
@@ -152,7 +139,7 @@ pub fn refusal(inputs: &AttachInputs, driver: &Driver) -> Option<Refusal> {
 /// and other finalizers keep the object.
 ///
 /// The volume is likely, but not certainly unpublished: the finalizer may have been removed by an edit.
-pub(crate) fn has_stale_status(attachment: &Attachment) -> bool {
+pub(crate) fn has_outdated_status(attachment: &Attachment) -> bool {
     attachment.deleting && !attachment.finalizer && attachment.has_attached_status()
 }
 
@@ -165,11 +152,9 @@ pub(crate) fn removes_pv_finalizer(volume: &Volume, attachments: usize) -> bool 
     volume.finalizer && (volume.deleting || volume.left_in_tree) && attachments == 0
 }
 
-/// Whether the VolumeAttachment lacks the handle that this PersistentVolume has. One that is younger than the VolumeAttachment was
-/// re-created, maybe for another volume.
+/// Whether the VolumeAttachment lacks the handle that this PersistentVolume has.
 pub(crate) fn lacks_handle_of(volume: &Volume, attachment: &Attachment) -> bool {
-    let is_older = attachment.deleting || volume.created <= attachment.requested_at;
-    lacks_handle(attachment) && volume.spec.csi.is_ok() && is_older
+    lacks_handle(attachment) && volume.spec.csi.is_ok() && !attachment.may_predate(volume)
 }
 
 /// Whether the volume may be published for the VolumeAttachment although its handle is not recorded: the Go sidecar records only
@@ -178,19 +163,20 @@ pub(crate) fn lacks_handle(attachment: &Attachment) -> bool {
     attachment.finalizer && attachment.recorded.handle.is_none() && attachment.volume_name().is_some()
 }
 
-/// The specification of the volume.
 fn spec(inputs: &AttachInputs) -> Result<&VolumeSpec, Refusal> {
     match &inputs.attachment.source {
         Source::Invalid(fault) => Err((*fault).into()),
         Source::Inline(spec) => Ok(spec),
         Source::Volume(name) => match &inputs.volume {
+            Some(volume) if inputs.attachment.may_predate(volume) => {
+                Err(Refusal::VolumeRecreated(name.clone()))
+            }
             Some(volume) => Ok(&volume.spec),
             None => Err(Refusal::VolumeNotFound(name.clone())),
         },
     }
 }
 
-/// The node's present id.
 fn node_id<'f>(inputs: &'f AttachInputs, driver: &Driver) -> Result<&'f Arc<str>, Refusal> {
     let name = &inputs.attachment.node;
     let node = inputs

@@ -28,7 +28,6 @@ pub(crate) use flow_control::FlowControl;
 use lane::{LaneQueue, Node};
 pub(crate) use metrics::{ATTACHMENT_QUEUE, QueueMetrics, VOLUME_QUEUE};
 
-/// A key of the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Key {
     /// The VolumeAttachment of this name.
@@ -47,8 +46,8 @@ pub(crate) enum Lane {
     Detach,
     /// Attaches and detaches that reconcile requests, while the volume may be in use.
     Repair,
-    /// PersistentVolume finalizers.
-    Volume,
+    /// PersistentVolumes: our finalizer, and their handles on VolumeAttachments that lack them.
+    PersistentVolume,
 }
 
 /// The concurrency of each lane.
@@ -98,7 +97,6 @@ pub(crate) struct Queue {
     pub(crate) now: Instant,
 }
 
-/// The state of one key.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) lane: Lane,
@@ -113,7 +111,6 @@ pub(crate) struct Entry {
 pub(crate) enum Stage {
     /// It waits for a free slot of its lane.
     Ready { sequence: i64, since: Instant },
-    /// It runs.
     Running {
         /// Whether it was enqueued meanwhile.
         dirty: bool,
@@ -129,7 +126,7 @@ pub(crate) enum Stage {
 // === impl Lane ===
 
 impl Lane {
-    pub(crate) const ALL: [Self; 4] = [Self::Attach, Self::Detach, Self::Repair, Self::Volume];
+    pub(crate) const ALL: [Self; 4] = [Self::Attach, Self::Detach, Self::Repair, Self::PersistentVolume];
     /// Those that call the driver.
     const CALLING: [Self; 3] = [Self::Attach, Self::Detach, Self::Repair];
 
@@ -139,7 +136,7 @@ impl Lane {
             Self::Attach => "attach",
             Self::Detach => "detach",
             Self::Repair => "repair",
-            Self::Volume => "release",
+            Self::PersistentVolume => "release",
         }
     }
 }
@@ -147,7 +144,6 @@ impl Lane {
 // === impl Queue ===
 
 impl Queue {
-    /// An empty queue.
     pub(crate) fn new(limits: Limits, backoff: Backoff, now: Instant) -> Self {
         let attachments = QueueMetrics::new(ATTACHMENT_QUEUE);
         let volumes = QueueMetrics::new(VOLUME_QUEUE);
@@ -155,7 +151,7 @@ impl Queue {
             Lane::Attach => LaneQueue::new(limits.attach, attachments.clone()),
             Lane::Detach => LaneQueue::new(limits.detach, attachments.clone()),
             Lane::Repair => LaneQueue::new(limits.repair(), attachments.clone()),
-            Lane::Volume => LaneQueue::new(limits.volume, volumes.clone()),
+            Lane::PersistentVolume => LaneQueue::new(limits.volume, volumes.clone()),
         };
         Self {
             entries: HashMap::new(),
@@ -169,7 +165,7 @@ impl Queue {
             node_permits: BTreeSet::new(),
             driver_permit: None,
             probing: None,
-            served: Lane::Volume,
+            served: Lane::PersistentVolume,
             now,
         }
     }
@@ -177,26 +173,19 @@ impl Queue {
     /// Enqueues `key`, whose calls are for `node`, ending its backoff. A running key is marked dirty, as [`Queue::finish`]
     /// returns.
     pub(crate) fn enqueue(&mut self, key: &Key, lane: Lane, node: Option<&Arc<str>>) {
-        let failures = match self.entries.get_mut(key) {
-            None => None,
-            Some(entry) => {
-                match &mut entry.stage {
-                    Stage::Running { dirty, .. } => {
-                        *dirty = true;
-                        return;
-                    }
-                    Stage::Ready { .. } if entry.lane == lane => return,
-                    Stage::Ready { sequence, .. } => {
-                        let in_flight = self.flow.in_flight(entry.node.as_ref());
-                        self.lanes[entry.lane as usize].remove(&entry.node, *sequence, in_flight);
-                    }
-                    Stage::Waiting { until } => {
-                        self.waiting.remove(until);
-                    }
-                }
-                entry.failures.take()
+        match self
+            .entries
+            .get_mut(key)
+            .map(|entry| (entry.lane, &mut entry.stage))
+        {
+            Some((_, Stage::Running { dirty, .. })) => {
+                *dirty = true;
+                return;
             }
-        };
+            Some((queued, Stage::Ready { .. })) if queued == lane => return,
+            Some((_, Stage::Ready { .. } | Stage::Waiting { .. })) | None => {}
+        }
+        let failures = self.remove(key).and_then(|entry| entry.failures);
         self.sequence += 1;
         self.insert_ready(key, lane, node.cloned(), self.sequence, failures);
         self.lanes[lane as usize].metrics.adds.inc();
@@ -247,30 +236,33 @@ impl Queue {
 
     /// Removes `key`, unless it is running.
     pub(crate) fn forget(&mut self, key: &Key) {
-        let Some(entry) = self.entries.get_mut(key) else {
-            return;
-        };
-        entry.failures = None;
+        if self.is_running(key) {
+            let entry = self.entries.get_mut(key);
+            entry.into_iter().for_each(|entry| entry.failures = None);
+        } else {
+            self.remove(key);
+        }
+    }
+
+    /// Removes a key that does not run.
+    fn remove(&mut self, key: &Key) -> Option<Entry> {
+        let entry = self.entries.remove(key)?;
         match entry.stage {
-            Stage::Running { .. } => return,
-            Stage::Waiting { until } => {
-                self.waiting.remove(&until);
-            }
+            Stage::Running { .. } => {}
+            Stage::Waiting { until } => drop(self.waiting.remove(&until)),
             Stage::Ready { sequence, .. } => {
                 let in_flight = self.flow.in_flight(entry.node.as_ref());
                 self.lanes[entry.lane as usize].remove(&entry.node, sequence, in_flight);
             }
         }
-        self.entries.remove(key);
+        Some(entry)
     }
 
-    /// Whether `key` is running.
     pub(crate) fn is_running(&self, key: &Key) -> bool {
         let entry = self.entries.get(key);
         entry.is_some_and(|entry| matches!(entry.stage, Stage::Running { .. }))
     }
 
-    /// The entry of `key`.
     pub(crate) fn entry(&self, key: &Key) -> Option<&Entry> {
         self.entries.get(key)
     }
@@ -296,12 +288,10 @@ impl Queue {
         &self.lanes[lane as usize].metrics
     }
 
-    /// Maximum number of running items of a lane.
     pub(crate) fn limit(&self, lane: Lane) -> usize {
         self.lanes[lane as usize].limit
     }
 
-    /// Number of running keys in all lanes.
     pub(crate) fn running(&self) -> usize {
         self.lanes.iter().map(|queue| queue.running).sum()
     }

@@ -6,11 +6,11 @@ use std::fmt::Debug;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use csi_attacher::report::chain;
 use kube::api::{ListParams, ObjectList};
 use kube::{Api, Client};
 use serde::de::DeserializeOwned;
 
-use crate::chain::chain;
 use crate::resource::is_object_name;
 use crate::snapshot::Lookup;
 

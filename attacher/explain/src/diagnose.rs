@@ -226,7 +226,7 @@ fn of_attachment(path: &VolumePath<'_>, va: &VolumeAttachment, holder: Option<&H
 }
 
 fn unused(text: &str) -> Finding {
-    Finding::new(Cause::Unused, State::Fine, Actor::Nothing, text)
+    Finding::fine(Cause::Unused, text)
 }
 
 fn notes(view: ClusterView<'_>, nothing: bool) -> Vec<String> {

@@ -3,11 +3,10 @@
 //!
 //! Read only. `collect` reads the related objects with the user's permissions into a `snapshot`, `diagnose` derives a
 //! `report` from it without I/O, and `printer` prints that. The plugin works with any version of the attacher and with
-//! the Go sidecar. Only `rules` uses the attacher's code (see there).
+//! the Go sidecar. Of the attacher's code it uses the rules (`rules`) and the texts of errors and Events.
 
 mod api;
 mod args;
-mod chain;
 mod client;
 mod collect;
 mod completion;
@@ -28,11 +27,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::CommandFactory;
+use csi_attacher::report::chain;
 use jiff::Timestamp;
 
 use self::api::{ApiReader, ReadError};
 use self::args::{Args, Command, ExplainArgs, Output};
-use self::chain::chain;
 use self::diagnose::diagnose;
 use self::error::Error;
 use self::report::{Report, State};

@@ -11,7 +11,7 @@ use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use crate::objects::{
     AttachmentExt, ClaimExt, EventExt, LeaseExt, NodeExt, ObjectExt, PodExt, VolumeExt, text,
 };
-use crate::report::State;
+use crate::report::{Actor, Cause, Finding, State};
 use crate::rules::{self, CsiSource, Refusal};
 use crate::snapshot::{Lookup, NamespacedName, Snapshot};
 use crate::time;
@@ -165,13 +165,9 @@ impl<'s> VolumePath<'s> {
         let volume_name = attachment.volume_name().map(str::to_owned);
         let claim = volume_name.as_deref().and_then(|name| claim_of(view, name));
         let mut path = Self {
-            view,
-            pod: None,
-            pod_volume: None,
-            claim,
-            volume_name,
             attachment: Some(attachment),
             node_name: Some(&attachment.spec.node_name),
+            ..Self::unused(view, claim, volume_name)
         };
         let mut pods = path.pods_on_node();
         pods.sort_by_key(|(pod, _)| (pod.phase() == "Running", pod.created_at()));
@@ -196,13 +192,11 @@ impl<'s> VolumePath<'s> {
                 && node_name == Some(va.spec.node_name.as_str())
         });
         Self {
-            view,
             pod: Some(pod),
             pod_volume: Some(pod_volume),
-            claim: Some(claim),
-            volume_name: volume_name.map(str::to_owned),
             attachment,
             node_name,
+            ..Self::unused(view, Some(claim), volume_name.map(str::to_owned))
         }
     }
 
@@ -221,6 +215,17 @@ impl<'s> VolumePath<'s> {
             attachment: None,
             node_name: None,
         }
+    }
+
+    /// The finding that a step has been due since then.
+    pub(crate) fn due(
+        &self,
+        since: Option<Timestamp>,
+        cause: Cause,
+        actor: Actor,
+        summary: impl Into<String>,
+    ) -> Finding {
+        Finding::new(cause, self.view.pending(since), actor, summary).since(since)
     }
 
     /// Pods on the node that use the volume and are not terminated.

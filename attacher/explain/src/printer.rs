@@ -145,17 +145,12 @@ mod tests {
     #[test]
     fn prints_steps_and_finding_without_control_characters() {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
-        let finding = Finding::new(
-            Cause::DetachFails,
-            State::Stuck,
-            Actor::Driver,
-            "The detach fails.",
-        )
-        .of("d.example")
-        .since(Some(at("2026-01-01T00:00:00Z")))
-        .because("bad \u{1b}[31mthing")
-        .advise_to_run("Look.", "kubectl get va")
-        .danger("It may be lost.");
+        let finding = Finding::stuck(Cause::DetachFails, Actor::Driver, "The detach fails.")
+            .of("d.example")
+            .since(Some(at("2026-01-01T00:00:00Z")))
+            .because("bad \u{1b}[31mthing")
+            .advise_to_run("Look.", "kubectl get va")
+            .danger("It may be lost.");
         let steps = ["created", "recorded", "attached"];
         let report = Report {
             subject: "volumeattachment/va".to_owned(),

@@ -245,6 +245,14 @@ impl Finding {
         }
     }
 
+    pub(crate) fn stuck(cause: Cause, actor: Actor, summary: impl Into<String>) -> Self {
+        Self::new(cause, State::Stuck, actor, summary)
+    }
+
+    pub(crate) fn fine(cause: Cause, summary: impl Into<String>) -> Self {
+        Self::new(cause, State::Fine, Actor::Nothing, summary)
+    }
+
     /// Names the actor, such as the node of a kubelet.
     pub(crate) fn of(mut self, name: impl std::fmt::Display) -> Self {
         self.who = match self.actor {

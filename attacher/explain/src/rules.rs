@@ -1,6 +1,6 @@
 //! The attacher's rules, applied to the objects of a snapshot: a volume's driver and handle (CSI migration included),
 //! and which VolumeAttachments the attacher refuses. It calls the attacher's code, so that explanations cannot differ
-//! from the attacher's behaviour; this module is the only one that depends on the `csi-attacher` crate.
+//! from the attacher's behaviour.
 
 use std::sync::Arc;
 
@@ -25,10 +25,7 @@ pub(crate) fn driver_of(volume: &PersistentVolume) -> Option<String> {
 
 /// Whether the volume may be attached to several nodes.
 pub(crate) fn is_multi_node(volume: &PersistentVolume) -> bool {
-    let modes = to_volume(volume, &driver("")).spec.access_modes;
-    modes
-        .iter()
-        .any(|mode| matches!(&**mode, "ReadWriteMany" | "ReadOnlyMany"))
+    to_volume(volume, &driver("")).spec.is_multi_node()
 }
 
 /// The CSI source of a volume that is specified on the VolumeAttachment itself.

@@ -2,12 +2,8 @@
 
 use std::time::Duration;
 
+pub(crate) use csi_attacher::report::time as rfc3339;
 use jiff::Timestamp;
-
-/// A time as Kubernetes writes it: RFC 3339, in seconds.
-pub(crate) fn rfc3339(at: Timestamp) -> String {
-    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
-}
 
 /// The age in its two greatest units.
 pub(crate) fn ago(age: Duration) -> String {

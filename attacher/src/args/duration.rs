@@ -14,7 +14,6 @@ const UNITS: &[(&str, f64)] = &[
     ("h", 3.6e12),
 ];
 
-/// A duration of zero or more.
 pub(crate) fn not_negative(value: &str) -> Result<Duration, String> {
     if let Some(positive) = value.strip_prefix('-')
         && parse(positive).is_some()
@@ -24,7 +23,6 @@ pub(crate) fn not_negative(value: &str) -> Result<Duration, String> {
     parse(value).ok_or_else(|| format!("{value:?} is not a duration such as 300ms, 15s or 1m30s"))
 }
 
-/// A duration of more than zero.
 pub(super) fn positive(value: &str) -> Result<Duration, String> {
     let duration = not_negative(value)?;
     if duration.is_zero() {
@@ -47,10 +45,7 @@ fn parse(value: &str) -> Option<Duration> {
         let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
         let (number, after) = rest.split_at(digits);
         let number: f64 = number.parse().ok()?;
-        let (unit, factor) = UNITS
-            .iter()
-            .filter(|(unit, _)| after.starts_with(unit))
-            .max_by_key(|(unit, _)| unit.len())?;
+        let (unit, factor) = UNITS.iter().find(|(unit, _)| after.starts_with(unit))?;
         nanoseconds += number * factor;
         rest = &after[unit.len()..];
     }

@@ -40,7 +40,6 @@ pub(crate) struct Election {
     labels: Vec<Labels>,
 }
 
-/// Labels of an object.
 pub(crate) type Labels = BTreeMap<String, String>;
 
 /// client-go's JitterFactor of the retry period.
@@ -56,10 +55,6 @@ impl Election {
     }
 
     /// Checks that the timings allow an attempt to renew before the lease expires.
-    ///
-    /// # Errors
-    ///
-    /// A message that names the flag to change.
     pub(crate) fn check(&self) -> Result<(), String> {
         if !self.enabled {
             return Ok(());

@@ -4,13 +4,6 @@ use std::str::FromStr;
 
 use super::go_style;
 
-/// The feature gates that the attacher uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Features {
-    /// MutableCSINodeAllocatableCount: errors in the status have the gRPC code.
-    pub(crate) error_codes: bool,
-}
-
 /// One `--feature-gates`: pairs of gate and setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Gates(Vec<(String, bool)>);
@@ -91,24 +84,13 @@ fn is_known(gate: &str) -> bool {
     known().any(|known| known == gate)
 }
 
-// === impl Features ===
-
-impl Features {
-    /// The combination of several `--feature-gates`: a later pair wins. ReleaseLeaderElectionOnExit has no effect, as the lease
-    /// is always released.
-    pub(crate) fn from_gates<'g>(gates: impl IntoIterator<Item = &'g Gates>) -> Self {
-        let pairs = gates.into_iter().flat_map(|gates| &gates.0);
-        let last = pairs.filter(|(gate, _)| gate == ERROR_CODES).last();
-        Self {
-            error_codes: last.is_none_or(|(_, on)| *on),
-        }
-    }
-}
-
-impl Default for Features {
-    fn default() -> Self {
-        Self::from_gates([])
-    }
+/// The setting of MutableCSINodeAllocatableCount, by several `--feature-gates`: a later pair wins. ReleaseLeaderElectionOnExit has no
+/// effect, as the lease is always released.
+pub(super) fn error_codes(gates: &[Gates]) -> bool {
+    let mut last_first = gates.iter().flat_map(|gates| &gates.0).rev();
+    last_first
+        .find(|(gate, _)| gate == ERROR_CODES)
+        .is_none_or(|(_, on)| *on)
 }
 
 #[cfg(test)]
@@ -119,7 +101,7 @@ mod tests {
     fn parses_feature_gates_like_the_go_sidecar() {
         let features = |values: &[&str]| {
             let gates: Result<Vec<Gates>, _> = values.iter().map(|value| value.parse()).collect();
-            gates.map(|gates| Features::from_gates(&gates).error_codes)
+            gates.map(|gates| error_codes(&gates))
         };
         for (values, error_codes) in [
             (&[][..], true),

@@ -49,16 +49,11 @@ pub(crate) const OTHER_PAGES: [&str; 4] = ["/healthz", "/healthz/leader-election
 // === impl Http ===
 
 impl Http {
-    /// Whether `--http-endpoint` serves TLS.
     pub(crate) fn has_tls(&self) -> bool {
         self.http_auth || self.http_tls_cert_file.is_some()
     }
 
     /// Checks that at most one address is given, and what its authentication and TLS need.
-    ///
-    /// # Errors
-    ///
-    /// A message that names the flags.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.endpoint.is_some() && self.metrics_address.is_some() {
             return Err(
@@ -84,7 +79,6 @@ impl Http {
         endpoint.or_else(|| Some(("--metrics-address", self.metrics_address.as_deref()?)))
     }
 
-    /// The files of certificate and key.
     pub(crate) fn certificate(&self) -> Option<[PathBuf; 2]> {
         let (certificate, key) = (
             self.http_tls_cert_file.as_ref()?,

@@ -2,7 +2,6 @@
 
 use std::num::NonZeroUsize;
 
-/// A number of workers.
 pub(super) fn at_least_one(value: &str) -> Result<NonZeroUsize, String> {
     parse(value)
         .and_then(NonZeroUsize::new)

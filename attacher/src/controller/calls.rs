@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use csi_proto::v1::{ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest};
 
-use super::executor::key;
+use super::state::key;
 use super::{Controller, SyncError};
 use crate::csi::{CallError, ControllerClient, Reach};
 use crate::kube_api::Cluster;
@@ -12,7 +12,6 @@ use crate::model::{Attachment, PublishTarget, SecretRef, Secrets};
 use crate::plan::{AttachPlan, Failure, Operation, Orphan, PublishEnd, Published, Subject, UnpublishResult};
 
 impl<K: Cluster, D: ControllerClient> Controller<K, D> {
-    /// The content of the Secret, if it was read.
     fn secrets(&self, subject: &Subject, secret: Option<&SecretRef>) -> Option<Secrets> {
         self.progress(subject, |progress| progress.sync.secret(secret?)?.clone())
     }
@@ -44,7 +43,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             Err(_) if may_be_published => PublishEnd::Unknown,
             Err(_) => PublishEnd::NoEffect,
         };
-        state.publish_ended(&plan.target, end);
+        state.publish_ended(&attachment.uid, end);
         if may_be_published {
             state.may_be_published(Orphan {
                 target: plan.target.clone(),
@@ -55,9 +54,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
         let context = result.map_err(|error| {
             // A pod uses an attached volume under the recorded node id, so it stays there although the node registers another one.
-            let present = state.present_node_id(attachment);
-            match present.filter(|present| attachment.attached && *present != plan.target.node_id) {
-                Some(present) => SyncError::other_node_id(&plan.target, &present, &error),
+            let present = state.index.node_id(&attachment.node);
+            match present.filter(|present| attachment.attached && **present != plan.target.node_id) {
+                Some(present) => SyncError::other_node_id(&plan.target, present, &error),
                 None => SyncError::call(&error),
             }
         })?;
@@ -69,12 +68,13 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         Ok(())
     }
 
-    /// Calls ControllerUnpublishVolume. An answer that another proof may outweigh is no error yet.
+    /// Calls ControllerUnpublishVolume with the first of the Secrets that was read. An answer that another proof may outweigh is
+    /// no error yet.
     pub(super) async fn unpublish(
         &self,
         subject: &Subject,
         target: &PublishTarget,
-        secret: Option<&SecretRef>,
+        [secret, recorded]: [Option<&SecretRef>; 2],
         migrated: bool,
     ) -> Result<(), SyncError> {
         let PublishTarget { volume_id, node_id } = target;
@@ -85,6 +85,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let session = self.csi.session().ok_or_else(not_connected)?;
         let secrets = self.secrets(subject, secret);
         let missing = secret.filter(|_| secrets.is_none());
+        let secrets = secrets.or_else(|| self.secrets(subject, recorded));
         let request = ControllerUnpublishVolumeRequest {
             volume_id: volume_id.to_string(),
             node_id: node_id.to_string(),

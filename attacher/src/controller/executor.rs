@@ -8,14 +8,15 @@ use futures::future::join_all;
 use tokio::time::sleep_until;
 
 use super::keyed_mutex::KeyedGuard;
-use super::state::SyncContext;
+use super::state::key;
 use super::{Controller, SyncError};
 use crate::csi::ControllerClient;
 use crate::kube_api::{AttachmentRequest, Cluster, Error};
 use crate::model::{Attachment, PublishTarget, SecretRef};
-use crate::plan::{Command, Failure, Next, Operation, Progress, Proof, Published, Record, Stop, Subject};
+use crate::plan::{
+    Command, Failure, Next, Operation, Progress, Proof, Published, Record, Subject, SyncContext,
+};
 use crate::report::chain;
-use crate::workqueue::Key;
 
 /// The locks of a sync, with their targets.
 type Locks = (Vec<PublishTarget>, Vec<KeyedGuard>);
@@ -47,7 +48,10 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                     self.report_detached(subject);
                     return Ok(());
                 }
-                Next::Stop(stop) => return Err(self.stopped(stop, subject)),
+                Next::Stop(stop) => {
+                    let last = self.progress(subject, |progress| progress.sync.failed.take());
+                    return Err(SyncError::stopped(&stop, &self.driver.finalizer, last.as_ref()));
+                }
                 Next::Lock(targets) => {
                     drop(locks);
                     locks = self.lock(subject, targets).await?;
@@ -157,14 +161,16 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 self.progress(subject, |progress| progress.sync.pv_finalizer = Some(uid));
             }
             Command::Record(record) => self.record(subject, attachment, record).await?,
+            Command::AnnounceUndo(target) => self.announce_undo(subject, attachment, target).await?,
             Command::Publish(plan) => self.publish(subject, attachment, plan).await?,
             Command::Unpublish {
                 target,
                 secret,
+                recorded_secret,
                 migrated,
             } => {
-                self.unpublish(subject, target, secret.as_ref(), *migrated)
-                    .await?;
+                let secrets = [secret, recorded_secret].map(Option::as_ref);
+                self.unpublish(subject, target, secrets, *migrated).await?;
             }
             Command::KeepOrphan(orphan) => {
                 let PublishTarget { volume_id, node_id } = &orphan.target;
@@ -203,12 +209,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         read.map_err(|error| SyncError::api("could not read VolumeAttachment", &error))
     }
 
-    /// The newest version of the VolumeAttachment.
     pub(super) fn newest(&self, known: &Arc<Attachment>) -> Arc<Attachment> {
-        let newest = self.state().index.attachments.get(&known.name).cloned();
-        newest
-            .filter(|newest| newest.uid == known.uid)
-            .unwrap_or_else(|| known.clone())
+        let newest = self.state().index.newest(known).cloned();
+        newest.unwrap_or_else(|| known.clone())
     }
 
     /// Waits until the driver is connected. Its capabilities may have changed.
@@ -222,8 +225,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         Ok(())
     }
 
-    /// Reads a Secret. A deleted one must not block a detach permanently, and a driver that needs it returns an error. A forbidden
-    /// one may be deleted, too: the deletion of its namespace also deletes the RoleBinding that allows us to read it.
+    /// Reads a Secret. A deleted one, or one that cannot be sent, must not block a detach permanently, and a driver that needs it
+    /// returns an error. A forbidden one may be deleted, too: the deletion of its namespace also deletes the RoleBinding that
+    /// allows us to read it.
     async fn get_secret(
         &self,
         subject: &Subject,
@@ -238,11 +242,16 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         };
         let content = match self.unless_draining(read).await? {
             Ok(content) => Some(content),
-            Err(error) if !is_required && (error.is_gone() || error.is_forbidden()) => {
-                tracing::warn!(%secret, error = chain(&error), "cannot read the Secret for the detach; calling the driver without it");
+            Err(error)
+                if !is_required && (error.is_gone() || error.is_forbidden() || error.is_unusable()) =>
+            {
+                tracing::warn!(%secret, error = chain(&error), "cannot use the Secret for the detach; calling the driver without it");
                 None
             }
-            Err(error) => return Err(SyncError::secret(secret, &error)),
+            Err(error) => {
+                let what = format!("failed to load secret {:?}", secret.to_string());
+                return Err(SyncError::api(&what, &error));
+            }
         };
         self.progress(subject, |progress| {
             progress.sync.secrets.push((secret.clone(), content))
@@ -372,25 +381,5 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             tracing::info!("detached");
             self.report_recovery(Operation::Detach, subject.attachment());
         }
-    }
-
-    fn stopped(&self, stop: Stop, subject: &Subject) -> SyncError {
-        let failed = self.progress(subject, |progress| progress.sync.failed.take());
-        match stop {
-            Stop::Refused(refusal) => SyncError::refused(&refusal),
-            Stop::NoPublishCalls => SyncError::no_publish_calls(&self.driver.finalizer),
-            Stop::Unproven(plan) => SyncError::unproven(&plan, &self.driver.finalizer, failed.as_ref()),
-            Stop::Failed => SyncError::outdated(),
-            Stop::MissingFinalizer(target) => SyncError::missing_finalizer(&target),
-            Stop::AmbiguousNodeId(target) => SyncError::ambiguous_node_id(&target),
-        }
-    }
-}
-
-/// The key whose sync sends the calls.
-pub(super) fn key(subject: &Subject) -> Key {
-    match subject {
-        Subject::Attachment(_, attachment) => Key::Attachment(attachment.name.clone()),
-        Subject::Orphan(orphan) => Key::Target(orphan.target.clone()),
     }
 }

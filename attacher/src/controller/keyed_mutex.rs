@@ -10,7 +10,6 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 #[derive(Debug)]
 pub(super) struct KeyedMutex<K>(Mutex<HashMap<K, Weak<AsyncMutex<()>>>>);
 
-/// Unlocks the key when it is dropped.
 pub(super) type KeyedGuard = OwnedMutexGuard<()>;
 
 // === impl KeyedMutex ===

@@ -36,7 +36,6 @@ pub struct Reconciler<D> {
     pub max_entries: i32,
 }
 
-/// The error of a failed round.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error("ListVolumes failed")]

@@ -2,42 +2,36 @@
 
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::ObjectReference;
 use tracing::{Span, field, info_span};
 
-use super::state::{Finding, Item, Warning};
+use super::state::{Finding, Item};
 use super::sync_error::{MESSAGE_BYTES, cut};
 use super::{Controller, SyncError};
 use crate::csi::{Code, ControllerClient};
 use crate::kube_api::events::Reason;
 use crate::kube_api::{AttachmentRequest, Cluster};
 use crate::model::{Attachment, Driver, Problem, PublishTarget};
-use crate::plan::Operation;
+use crate::plan::{Operation, Subject};
 use crate::report::{chain, time};
 use crate::trace;
 
-/// The span of a sync.
 pub(super) fn span(item: &Item, driver: &Driver) -> Span {
     let driver = &driver.name;
     match item {
-        Item::Attachment {
-            attachment: a,
-            operation: operation @ Operation::Attach,
-        } => info_span!(
+        Item::Subject(Subject::Attachment(operation @ Operation::Attach, a)) => info_span!(
             "attach", va = %a.name, pv = a.volume_name().map(|name| &**name), node = %a.node,
             // A republish is not part of the trace of the first attach, which ended long ago.
             otel.trace_id = (!a.attached).then(|| field::display(trace::Id { uid: &a.uid, operation: *operation })),
             otel.uid = %a.uid, otel.driver = %driver, otel.status_description = field::Empty
         ),
-        Item::Attachment {
-            attachment: a,
-            operation: operation @ Operation::Detach,
-        } => info_span!(
+        Item::Subject(Subject::Attachment(operation @ Operation::Detach, a)) => info_span!(
             "detach", va = %a.name, pv = a.volume_name().map(|name| &**name), node = %a.node,
             otel.trace_id = %trace::Id { uid: &a.uid, operation: *operation },
             otel.uid = %a.uid, otel.driver = %driver, otel.status_description = field::Empty
         ),
-        Item::Orphan(orphan) => info_span!(
+        Item::Subject(Subject::Orphan(orphan)) => info_span!(
             "unpublish", va = %orphan.attachment.name,
             pv = orphan.attachment.volume_name().map(|name| &**name), node = %orphan.attachment.node,
             otel.uid = %orphan.attachment.uid, otel.driver = %driver, otel.status_description = field::Empty
@@ -57,10 +51,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Reports a failed sync in an Event, the status and the log.
     pub(super) async fn report_failure(&self, item: &Item, error: &SyncError) {
         let SyncError { message, class, .. } = error;
-        if let Item::Attachment {
-            attachment,
-            operation,
-        } = item
+        if let Item::Subject(Subject::Attachment(operation, attachment)) = item
             && error.reported
         {
             let Attachment { name, node, .. } = &**attachment;
@@ -94,7 +85,33 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         }
     }
 
-    /// Builds a VolumeError with the current time.
+    /// Writes that an attach unpublishes this target of an earlier one.
+    pub(super) async fn announce_undo(
+        &self,
+        subject: &Subject,
+        attachment: &Attachment,
+        target: &PublishTarget,
+    ) -> Result<(), SyncError> {
+        let PublishTarget { volume_id, node_id } = target;
+        let message =
+            format!("unpublishing volume {volume_id:?} from node id {node_id:?} of an earlier attach");
+        let mut problem = self.problem(&message, None);
+        if attachment.attach_error.as_deref() == Some(&problem) {
+            // A write that changes nothing leaves the version as it is.
+            problem.time = time((self.clock)() + SignedDuration::from_secs(1));
+        }
+        let save = AttachmentRequest::SaveError(Operation::Attach, &problem);
+        let saved = self.request(attachment, save).await;
+        let saved =
+            saved.map_err(|error| SyncError::api("could not write the error to the status", &error))?;
+        let Some(saved) = saved else { return Ok(()) };
+        if saved.attach_error.is_none() {
+            return Err(SyncError::not_stored("the error in the status"));
+        }
+        self.progress(subject, |progress| progress.sync.is_undo_announced = true);
+        Ok(())
+    }
+
     pub(super) fn problem(&self, message: &str, code: Option<i32>) -> Problem {
         Problem {
             time: time((self.clock)()),
@@ -148,35 +165,34 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         histogram.observe(after.as_secs_f64());
     }
 
-    /// Logs a drift, and sends an Event if a pod may have lost its volume.
+    /// Logs what was found, and sends an Event. Of a drift, only one that a pod may notice has an Event.
     pub(super) fn announce_finding(&self, finding: &Finding) {
-        let Finding {
-            attachment,
-            target,
-            repair,
-            times,
-        } = finding;
-        let Attachment { name, node, .. } = &**attachment;
-        let what = match repair {
-            Operation::Attach => {
-                let message = format!(
-                    "the driver does not list the volume on node {node} any more (VolumeAttachment {name}); publishing it again"
+        match finding {
+            Finding::Drift {
+                attachment,
+                target,
+                repair,
+                times,
+            } => {
+                let Attachment { name, node, .. } = &**attachment;
+                let what = match repair {
+                    Operation::Attach => {
+                        let message = format!(
+                            "the driver does not list the volume on node {node} any more (VolumeAttachment {name}); publishing it again"
+                        );
+                        self.announce(attachment, Reason::AttachmentLost, None, message);
+                        "the driver does not list an attached volume on its node; publishing it again"
+                    }
+                    Operation::Detach => {
+                        "the driver lists a detached volume on its node; unpublishing it again"
+                    }
+                };
+                let pv = attachment.volume_name().map(|name| &**name);
+                tracing::warn!(
+                    va = %name, pv, %node, volume = %target.volume_id, node_id = %target.node_id, times, "{what}"
                 );
-                self.announce(attachment, Reason::AttachmentLost, None, message);
-                "the driver does not list an attached volume on its node; publishing it again"
             }
-            Operation::Detach => "the driver lists a detached volume on its node; unpublishing it again",
-        };
-        let pv = attachment.volume_name().map(|name| &**name);
-        tracing::warn!(
-            va = %name, pv, %node, volume = %target.volume_id, node_id = %target.node_id, times, "{what}"
-        );
-    }
-
-    /// Logs a situation that only people can end, and sends an Event.
-    pub(super) fn announce_warning(&self, warning: &Warning) {
-        match warning {
-            Warning::NodeIdNotUnique {
+            Finding::NodeIdNotUnique {
                 attachment,
                 node_id,
                 other,
@@ -192,7 +208,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 self.recorder
                     .report(&**attachment, Reason::NodeIdNotUnique, None, message);
             }
-            Warning::AttachedTwice { attachment, other } => {
+            Finding::AttachedTwice { attachment, other } => {
                 let Attachment { name, node, .. } = &**attachment;
                 let pv = attachment.volume_name().map(|name| &**name);
                 let message = format!(
@@ -206,7 +222,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 );
                 self.announce(attachment, Reason::AttachedTwice, None, message);
             }
-            Warning::PublishedWithoutAttachment {
+            Finding::PublishedWithoutAttachment {
                 volume,
                 target: PublishTarget { volume_id, node_id },
                 node,

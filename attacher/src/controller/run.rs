@@ -126,26 +126,19 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     }
 
     fn handle(&self, events: impl Iterator<Item = Event>) {
-        let (findings, warnings, now_synced) = {
+        let (findings, now_synced) = {
             let mut state = self.state();
             let synced = state.caches_synced.all();
             for event in events {
                 state.handle(event);
             }
-            (
-                state.take_findings(),
-                state.take_warnings(),
-                !synced && state.caches_synced.all(),
-            )
+            (state.take_findings(), !synced && state.caches_synced.all())
         };
         if now_synced {
             tracing::info!("caches synced, starting workers");
         }
         for finding in &findings {
             self.announce_finding(finding);
-        }
-        for warning in &warnings {
-            self.announce_warning(warning);
         }
     }
 

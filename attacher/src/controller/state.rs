@@ -10,14 +10,13 @@
 mod capacity;
 mod events;
 mod evidence;
-mod item;
+mod findings;
 mod orphans;
 mod progress;
 mod reconcile;
 mod repair;
 mod stats;
 mod volumes;
-mod warnings;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -28,17 +27,15 @@ pub(crate) use stats::QueueStats;
 use stats::{CachesSynced, LatencyMetrics};
 
 use super::SyncError;
-use crate::informer::{Change, Indexer, Informer};
+use crate::informer::{Change, Informer};
 use crate::model::{Attachment, Capabilities, Node, PublishTarget, Uid, Volume};
 use crate::plan::reconcile::ListVolumesResult;
-use crate::plan::{self, DetachEvidence, Operation, Orphan, Progress};
+use crate::plan::{self, DetachEvidence, Operation, Orphan, Progress, PublishEnd, Subject};
 use crate::workqueue::{Backoff, Class, Finished, Key, Lane, Limits, Queue};
-pub(crate) use item::Item;
-pub(crate) use progress::SyncContext;
+pub(crate) use findings::Finding;
 pub use reconcile::Round;
-pub(crate) use reconcile::{Finding, LastRound, Rounds};
+pub(crate) use reconcile::{LastRound, ReconcileMetrics, Rounds};
 use repair::SuspectState;
-pub(crate) use warnings::Warning;
 
 /// See the module.
 #[derive(Debug)]
@@ -51,8 +48,6 @@ pub struct ControllerState {
     orphan_progress: HashMap<PublishTarget, Progress>,
     attachment_states: HashMap<Uid, AttachmentState>,
     evidence: DetachEvidence,
-    /// VolumeAttachments by node whose sync failed with RESOURCE_EXHAUSTED.
-    resource_exhausted_by_node: Indexer,
     pub(crate) caches_synced: CachesSynced,
     pub(crate) latency: LatencyMetrics,
     random: fastrand::Rng,
@@ -60,8 +55,8 @@ pub struct ControllerState {
     pub(super) capabilities: Option<Capabilities>,
     connection: u64,
     pub(crate) rounds: Rounds,
-    /// Since the last [`ControllerState::take_warnings`].
-    warnings: Vec<Warning>,
+    /// Since the last [`ControllerState::take_findings`].
+    findings: Vec<Finding>,
     /// Whether syncs have started: until the caches are synced, a node that is not listed yet looks deleted.
     started: bool,
 }
@@ -81,6 +76,28 @@ pub(super) struct AttachmentState {
     /// Whether it was so before that. The driver's list may be older.
     newly_attached: bool,
     suspect: Option<SuspectState>,
+}
+
+/// One key of the queue, with the newest objects of its name. The caller returns it with the result of its sync to
+/// [`ControllerState::finish`].
+#[derive(Clone, Debug)]
+pub(crate) enum Item {
+    Subject(Subject),
+    /// Remove our finalizer from a PersistentVolume.
+    Volume(Arc<Volume>),
+    /// Record the handle of a PersistentVolume on VolumeAttachments that lack it.
+    Backfill {
+        volume: Arc<Volume>,
+        attachments: Vec<Arc<Attachment>>,
+    },
+}
+
+/// The key whose sync sends the calls.
+pub(super) fn key(subject: &Subject) -> Key {
+    match subject {
+        Subject::Attachment(_, attachment) => Key::Attachment(attachment.name.clone()),
+        Subject::Orphan(orphan) => Key::Target(orphan.target.clone()),
+    }
 }
 
 /// A change outside of the state.
@@ -115,14 +132,13 @@ impl ControllerState {
             orphan_progress: HashMap::new(),
             attachment_states: HashMap::new(),
             evidence: DetachEvidence::default(),
-            resource_exhausted_by_node: Indexer::default(),
             caches_synced: CachesSynced::default(),
             latency: LatencyMetrics::default(),
             random: fastrand::Rng::with_seed(seed),
             capabilities: None,
             connection: 0,
             rounds: Rounds::default(),
-            warnings: Vec::new(),
+            findings: Vec::new(),
             started: false,
         }
     }
@@ -157,7 +173,10 @@ impl ControllerState {
             let item = match &key {
                 Key::Attachment(name) => self.attachment_item(name, lane),
                 Key::Volume(name) => self.volume_item(name),
-                Key::Target(target) => self.orphans.get(target).cloned().map(Item::Orphan),
+                Key::Target(target) => {
+                    let orphan = self.orphans.get(target).cloned();
+                    orphan.map(|orphan| Item::Subject(Subject::Orphan(orphan)))
+                }
             };
             if item.is_some() {
                 return item;
@@ -173,18 +192,16 @@ impl ControllerState {
     pub(crate) fn finish(&mut self, item: &Item, result: Result<(), SyncError>, now: Instant) {
         self.queue.now = now;
         match item {
-            Item::Attachment {
-                attachment,
-                operation,
-            } => {
-                self.evidence.sync_ended(&attachment.uid, now);
+            Item::Subject(Subject::Attachment(operation, attachment)) => {
+                self.evidence
+                    .publish_ended(&attachment.uid, PublishEnd::Unknown, now);
                 self.attachment_finished(*operation, attachment, result);
                 // Most VolumeAttachments are idle, and their entry is removed to save memory.
                 if self.attachment_states.get(&attachment.uid) == Some(&AttachmentState::default()) {
                     self.attachment_states.remove(&attachment.uid);
                 }
             }
-            Item::Orphan(orphan) => self.orphan_finished(orphan, result),
+            Item::Subject(Subject::Orphan(orphan)) => self.orphan_finished(orphan, result),
             Item::Volume(volume) | Item::Backfill { volume, .. } => self.volume_finished(volume, result),
         }
     }
@@ -201,10 +218,7 @@ impl ControllerState {
             return None;
         }
         self.mark_changed(name);
-        Some(Item::Attachment {
-            attachment,
-            operation,
-        })
+        Some(Item::Subject(Subject::Attachment(operation, attachment)))
     }
 
     fn attachment_finished(
@@ -217,10 +231,9 @@ impl ControllerState {
         let mut finished = self.queue.finish(&key);
         self.mark_changed(&attachment.name);
         if done == Operation::Detach && result.is_ok() {
-            self.enqueue_waiting_for(attachment);
+            self.enqueue_waiting_for(attachment, None);
         }
-        let newest = self.index.attachments.get(&attachment.name).cloned();
-        let Some(newest) = newest.filter(|newest| newest.uid == attachment.uid) else {
+        let Some(newest) = self.index.newest(attachment).cloned() else {
             self.attachment_states.remove(&attachment.uid);
             return self.reevaluate(&key);
         };
@@ -239,7 +252,7 @@ impl ControllerState {
             return self.reevaluate(&key);
         };
         // After a success the watch will show the result; backoff keeps the sync from spinning until then.
-        let error = result.err().unwrap_or_else(SyncError::watch_is_late);
+        let mut error = result.err().unwrap_or_else(SyncError::watch_is_late);
         // The driver reconnected while this sync reported it as disconnected: no other event will end the wait.
         finished.dirty |= is_overtaken && error.class == Class::Disconnected;
         let edited = newest.recorded != attachment.recorded || newest.finalizer != attachment.finalizer;
@@ -248,13 +261,8 @@ impl ControllerState {
             self.state_of(&attachment.uid).suspended = Some(done);
             return;
         }
-        let mut error = error;
-        if error.code == Some(RESOURCE_EXHAUSTED) {
-            if done == Operation::Attach && !finished.contended {
-                self.wait_for_detach(&newest, &mut error);
-            }
-            self.resource_exhausted_by_node
-                .update(None, Some(&newest.node), &newest.name);
+        if error.code == Some(RESOURCE_EXHAUSTED) && done == Operation::Attach && !finished.contended {
+            self.wait_for_detach(&newest, &mut error);
         }
         let operation = (newest.uid.clone(), lane);
         self.queue
@@ -284,7 +292,6 @@ impl ControllerState {
         self.attachment_states.entry(uid.clone()).or_default()
     }
 
-    /// Changes the state of each VolumeAttachment.
     fn for_each_state(&mut self, change: impl Fn(&mut AttachmentState)) {
         self.attachment_states.retain(|_, known| {
             change(known);
@@ -310,7 +317,7 @@ impl ControllerState {
                     self.to_backfill.insert(name.clone());
                     None
                 }
-                item => item.map(|_| (Lane::Volume, None)),
+                item => item.map(|_| (Lane::PersistentVolume, None)),
             },
         };
         if let Some((lane, node)) = work {
@@ -353,7 +360,7 @@ impl ControllerState {
         // when the driver has calls again.
         let is_unpublished =
             self.publishes() || attachment.recorded.node_id.is_none() || known.progress.proof.is_some();
-        let corrects_status = is_unpublished && plan::has_stale_status(attachment);
+        let corrects_status = is_unpublished && plan::has_outdated_status(attachment);
         let operation = plan::operation(attachment, self.publishes())
             .or(known.repair.filter(|repair| repair.is_repair(attachment)))
             .or(corrects_status.then_some(Operation::Detach))?;
@@ -366,13 +373,11 @@ impl ControllerState {
         (!is_suspended).then_some((operation, lane))
     }
 
-    /// Whether the driver has calls to publish and unpublish.
     fn publishes(&self) -> bool {
         self.capabilities.is_none_or(|capabilities| capabilities.publish)
     }
 }
 
-/// The lanes of attaches.
 const ATTACHES: [Lane; 2] = [Lane::Attach, Lane::Repair];
 
 /// Locks the state. Syncs do so themselves, so it must not be locked while they are polled.

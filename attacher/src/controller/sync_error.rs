@@ -3,7 +3,7 @@
 use crate::csi::{CallError, Reach};
 use crate::kube_api::Error;
 use crate::model::{PublishTarget, SecretRef};
-use crate::plan::{DetachPlan, Failure, NodeState, Refusal};
+use crate::plan::{DetachPlan, Failure, NodeState, Stop};
 use crate::report::chain;
 use crate::workqueue::{Class, SyncError};
 
@@ -26,7 +26,6 @@ impl SyncError {
         }
     }
 
-    /// A request to the API server failed.
     pub(super) fn api(what: &str, error: &Error) -> Self {
         let class = match error {
             // Transient: it may succeed as soon as the API server recovers.
@@ -55,15 +54,6 @@ impl SyncError {
         }
     }
 
-    /// A Secret could not be read.
-    pub(super) fn secret(reference: &SecretRef, error: &Error) -> Self {
-        Self::api(
-            &format!("failed to load secret {:?}", reference.to_string()),
-            error,
-        )
-    }
-
-    /// A call to the driver failed.
     pub(super) fn call(error: &CallError) -> Self {
         Self {
             code: Some(error.code.number()),
@@ -72,14 +62,13 @@ impl SyncError {
         }
     }
 
-    /// A call to the driver without the Secret `missing` failed.
     pub(super) fn call_without(missing: Option<&SecretRef>, error: &CallError) -> Self {
         let failed = Self::call(error);
         match missing {
             None => failed,
             Some(secret) => Self {
                 message: format!(
-                    "{} (called without secret {:?}, which does not exist or may not be read)",
+                    "{} (called without secret {:?}, which cannot be read or is invalid)",
                     failed.message,
                     secret.to_string()
                 ),
@@ -96,30 +85,6 @@ impl SyncError {
     /// The sync panicked. It is retried: other inputs may not lead to the panic.
     pub(super) fn panicked() -> Self {
         Self::new(Class::Final, "internal error (panic); see the csi-attacher log")
-    }
-
-    /// Another VolumeAttachment uses the target and lacks our finalizer, so nothing ensures that it is unpublished.
-    pub(super) fn missing_finalizer(target: &PublishTarget) -> Self {
-        let PublishTarget { volume_id, node_id } = target;
-        Self::new(
-            Class::Uncertain,
-            format!(
-                "volume {volume_id:?} is attached to node id {node_id:?} by another VolumeAttachment, too, which lacks our \
-                 finalizer; waiting until it is restored"
-            ),
-        )
-    }
-
-    /// Another VolumeAttachment on the same node was published under another node id.
-    pub(super) fn ambiguous_node_id(target: &PublishTarget) -> Self {
-        let PublishTarget { volume_id, node_id } = target;
-        Self::new(
-            Class::Uncertain,
-            format!(
-                "another VolumeAttachment has volume {volume_id:?} on the same node under another node id than {node_id:?}, \
-                 and both may be the same machine: not unpublishing before that VolumeAttachment is deleted"
-            ),
-        )
     }
 
     /// The inputs changed during the sync. The next one plans from the new inputs.
@@ -152,8 +117,39 @@ impl SyncError {
         )
     }
 
+    /// The machine stopped the sync, after the failure `last` if there was any.
+    pub(super) fn stopped(stop: &Stop, finalizer: &str, last: Option<&Failure>) -> Self {
+        match stop {
+            Stop::Refused(refusal) => Self::new(Class::Refused, refusal.to_string()),
+            Stop::Failed => Self::outdated(),
+            Stop::Unproven(plan) => Self::unproven(plan, finalizer, last),
+            Stop::NoPublishCalls => Self::new(
+                Class::Unproven,
+                format!(
+                    "the CSI driver reports no publish calls (PUBLISH_UNPUBLISH_VOLUME) any more, and the volume may be published: \
+                     bring the calls back. {}",
+                    cures(finalizer, true),
+                ),
+            ),
+            Stop::MissingFinalizer(PublishTarget { volume_id, node_id }) => Self::new(
+                Class::Uncertain,
+                format!(
+                    "volume {volume_id:?} is attached to node id {node_id:?} by another VolumeAttachment, too, which lacks our \
+                     finalizer or the volume's handle; waiting until it has both or is deleted"
+                ),
+            ),
+            Stop::AmbiguousNodeId(PublishTarget { volume_id, node_id }) => Self::new(
+                Class::Uncertain,
+                format!(
+                    "another VolumeAttachment has volume {volume_id:?} on the same node under another node id than {node_id:?}, \
+                     and both may be the same machine: not unpublishing before that VolumeAttachment is deleted"
+                ),
+            ),
+        }
+    }
+
     /// The driver does not know a node id under which the volume may be published, and nothing else proves that it is not.
-    pub(super) fn unproven(plan: &DetachPlan, finalizer: &str, last: Option<&Failure>) -> Self {
+    fn unproven(plan: &DetachPlan, finalizer: &str, last: Option<&Failure>) -> Self {
         let PublishTarget { volume_id, node_id } = &plan.target;
         let node = match &plan.node {
             NodeState::SameId => "which the node registers".to_owned(),
@@ -177,18 +173,6 @@ impl SyncError {
         }
     }
 
-    /// The driver had publish calls, and reports none.
-    pub(super) fn no_publish_calls(finalizer: &str) -> Self {
-        Self::new(
-            Class::Unproven,
-            format!(
-                "the CSI driver reports no publish calls (PUBLISH_UNPUBLISH_VOLUME) any more, and the volume may be published: \
-                 bring the calls back. {}",
-                cures(finalizer, true),
-            ),
-        )
-    }
-
     /// The publish of an attached volume failed, and its node registered again.
     pub(super) fn other_node_id(target: &PublishTarget, present: &str, error: &CallError) -> Self {
         let PublishTarget { volume_id, node_id } = target;
@@ -209,11 +193,6 @@ impl SyncError {
             Class::Final,
             "waiting for the watch to show the result of the last sync",
         )
-    }
-
-    /// The plan refused the object in its present state.
-    pub(super) fn refused(refusal: &Refusal) -> Self {
-        Self::new(Class::Refused, refusal.to_string())
     }
 }
 

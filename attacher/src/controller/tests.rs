@@ -12,6 +12,7 @@ mod written;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use csi_proto::secret::SecretMap;
 use csi_proto::v1;
 use serde_json::json;
 use tokio::sync::Notify;
@@ -24,7 +25,7 @@ use crate::kube_api::patch;
 use crate::model::attachment::{NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION};
 use crate::model::{Capabilities, Metadata, Node, Problem, Recorded, SecretRef, Secrets, Version};
 use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
-use crate::plan::{Operation, Record};
+use crate::plan::{Operation, Record, Subject};
 
 const FINALIZER: &str = "external-attacher/test";
 const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);
@@ -37,6 +38,10 @@ struct State {
     /// Requests and calls, in order.
     seen: Vec<&'static str>,
     unpublished: Vec<PublishTarget>,
+    /// Secrets that do not exist.
+    no_secrets: Vec<&'static str>,
+    /// Of the last unpublish.
+    sent_secrets: SecretMap,
     /// Requests and calls that get no response before [`World::respond`].
     silent: Vec<&'static str>,
     /// Failures of requests; others succeed.
@@ -286,9 +291,14 @@ impl Cluster for World {
         Ok(self.state().node_exists)
     }
 
-    async fn secret(&self, _: &SecretRef) -> Result<Secrets, Error> {
+    async fn secret(&self, secret: &SecretRef) -> Result<Secrets, Error> {
         self.take("get secret").await?;
-        Ok(Secrets::default())
+        let name = secret.to_string();
+        if self.state().no_secrets.contains(&&*name) {
+            return Err(Error::NotFound("no such secret".into()));
+        }
+        // So that the call shows which one it has.
+        Ok(Secrets([(name, String::new())].into()))
     }
 }
 
@@ -322,6 +332,7 @@ impl ControllerClient for World {
         };
         let refused = self.refuses("unpublish", &target);
         let mut state = self.state();
+        state.sent_secrets = request.secrets;
         state.unpublished.push(target);
         refused
     }
@@ -512,8 +523,8 @@ fn mk_deleting() -> Attachment {
 
 fn name_of(item: &Item) -> String {
     match item {
-        Item::Attachment { attachment, .. } => attachment.name.to_string(),
+        Item::Subject(Subject::Attachment(_, attachment)) => attachment.name.to_string(),
         Item::Volume(volume) | Item::Backfill { volume, .. } => volume.name.to_string(),
-        Item::Orphan(orphan) => orphan.target.volume_id.to_string(),
+        Item::Subject(Subject::Orphan(orphan)) => orphan.target.volume_id.to_string(),
     }
 }

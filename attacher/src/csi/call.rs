@@ -23,8 +23,8 @@ pub struct Caller {
     connection: watch::Receiver<ConnectionState>,
     timeout: Duration,
     leadership: Leadership,
-    /// Maximum characters of a response that are logged.
-    max_logged: usize,
+    /// Maximum characters of a response that are logged (`--max-grpc-log-length`); 0 or less: no limit.
+    pub(crate) max_logged: i64,
 }
 
 // === impl Caller ===
@@ -41,17 +41,7 @@ impl Caller {
             connection,
             timeout,
             leadership,
-            max_logged: usize::MAX,
-        }
-    }
-
-    /// Sets the maximum characters of a response in the log (`--max-grpc-log-length`); 0 or less: no limit.
-    #[must_use]
-    pub(crate) fn logging_at_most(self, characters: i64) -> Self {
-        let most = usize::try_from(characters).ok().filter(|most| *most > 0);
-        Self {
-            max_logged: most.unwrap_or(usize::MAX),
-            ..self
+            max_logged: -1,
         }
     }
 
@@ -127,7 +117,12 @@ impl ControllerClient for Caller {
             method = PUBLISH,
             publish_context = names(answer.publish_context.keys())
                 .chars()
-                .take(self.max_logged)
+                .take(
+                    usize::try_from(self.max_logged)
+                        .ok()
+                        .filter(|most| *most > 0)
+                        .unwrap_or(usize::MAX)
+                )
                 .collect::<String>(),
             "GRPC response"
         );

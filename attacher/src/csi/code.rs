@@ -29,7 +29,7 @@ pub struct CallError {
 pub enum Reach {
     /// The driver responded, or the deadline was exceeded.
     Answered,
-    /// The stream was reset, so the driver may have executed the call.
+    /// The stream was reset, or the response was broken, so the driver may have executed the call.
     Reset,
     /// The connection was lost during the call.
     Interrupted,
@@ -138,7 +138,6 @@ impl CallError {
         }
     }
 
-    /// The driver is not connected.
     pub(crate) fn not_connected(message: impl Into<String>) -> Self {
         let code = Code(tonic::Code::Unavailable);
         Self {
@@ -180,7 +179,7 @@ impl CallError {
         let is_final = matches!(self.code.0, Unknown | Internal);
         match self.reach {
             Reach::Answered | Reach::Reset if is_final || !self.code.is_final() => {
-                Outcome::Refused(self.code.0.into())
+                Outcome::Failed(self.code.0.into())
             }
             Reach::Answered | Reach::Reset | Reach::Interrupted | Reach::NotConnected | Reach::NotSent => {
                 Outcome::Unrelated
@@ -247,9 +246,25 @@ impl From<Status> for CallError {
         Self {
             code: Code(status.code()),
             message: status.message().to_owned(),
-            reach: Reach::Answered,
+            reach: match is_broken_response(&status) {
+                true => Reach::Reset,
+                false => Reach::Answered,
+            },
         }
     }
+}
+
+/// Whether tonic made the status of a response that ends too early or cannot be read, so that the driver's own status is unknown.
+/// It has no source then, and its code is final. hyper hides `RST_STREAM` with `NO_ERROR`: the response just ends.
+fn is_broken_response(status: &Status) -> bool {
+    const TONIC: [&str; 5] = [
+        "protocol error: ",
+        "grpc-status header missing, mapped from HTTP status code ",
+        "Missing response message.",
+        "Unexpected EOF decoding stream.",
+        "failed to decode Protobuf message",
+    ];
+    TONIC.iter().any(|text| status.message().starts_with(text))
 }
 
 /// grpc-go's message for a response that is too large. The driver may have executed the call, so tonic's OUT_OF_RANGE, which

@@ -127,7 +127,6 @@ impl Calls {
         result
     }
 
-    /// Labels the following calls with this driver.
     pub(crate) fn serve(&self, name: &Arc<str>) {
         self.lock().driver = Some(name.clone());
     }
@@ -156,7 +155,6 @@ impl Calls {
         self.lock().connection.clone()
     }
 
-    /// Adds the metrics to `scrape`.
     pub(crate) fn collect(&self, scrape: &Scrape) {
         let counts = self.lock();
         scrape.add(counts.seconds.clone());

@@ -15,8 +15,7 @@ use csi_proto::v1::controller_service_capability::{self, rpc};
 use csi_proto::v1::identity_client::IdentityClient;
 use csi_proto::v1::plugin_capability::{self, service};
 use csi_proto::v1::{
-    ControllerGetCapabilitiesRequest, ControllerGetCapabilitiesResponse, GetPluginCapabilitiesRequest,
-    GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse, ProbeRequest, ProbeResponse,
+    ControllerGetCapabilitiesRequest, GetPluginCapabilitiesRequest, GetPluginInfoRequest, ProbeRequest,
 };
 use http::{Request, Response};
 use hyper_util::rt::TokioIo;
@@ -73,25 +72,22 @@ pub struct Session {
 
 /// The session could not be opened.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each has its text")]
 pub enum OpenError {
-    /// No process listens at the socket.
     #[error("no connection to the CSI driver at {0}")]
     Connect(PathBuf, #[source] io::Error),
-    /// The process that listens does not speak HTTP/2.
     #[error("the CSI driver's socket does not speak gRPC")]
     Handshake(#[source] tonic::transport::Error),
-    /// The driver is not ready yet.
     #[error("the CSI driver is not ready yet (Probe answered ready=false)")]
     NotReady,
-    /// The call of this method failed.
     #[error("{0} failed")]
     Call(&'static str, #[source] CallError),
-    /// The driver has no name.
     #[error("the CSI driver's name is empty (GetPluginInfo)")]
     NoName,
 }
 
 const PROBE: &str = "/csi.v1.Identity/Probe";
+const INFO: &str = "/csi.v1.Identity/GetPluginInfo";
 /// Maximum size of a response. ListVolumes of a large array exceeds tonic's 4 MiB.
 const MAX_RESPONSE: usize = 64 << 20;
 /// Maximum size of a response's headers, the error message included. With a smaller one the call is reset and code and
@@ -153,31 +149,30 @@ impl Session {
         let others = driver_channel(connect(driver, &loss).await?);
         // Probes both: a server may accept only one connection.
         let mut publisher = IdentityClient::new(publishes.clone());
-        call(calls, PROBE, timeout, ProbeRequest {}, readiness, |request| {
+        call(calls, PROBE, timeout, ProbeRequest {}, |request| {
             publisher.probe(request)
         })
         .await?;
         let mut identity = IdentityClient::new(others.clone());
-        let ready = call(calls, PROBE, timeout, ProbeRequest {}, readiness, |request| {
+        let probe = call(calls, PROBE, timeout, ProbeRequest {}, |request| {
             identity.probe(request)
-        })
-        .await?
-        .ready;
+        });
         // An absent field means ready (CSI specification, Probe).
-        if ready == Some(false) {
+        let ready = probe.await?.ready.unwrap_or(true);
+        tracing::trace!(
+            method = PROBE,
+            response = format!("ready={ready}"),
+            "GRPC response"
+        );
+        if !ready {
             return Err(OpenError::NotReady);
         }
-        let info = call(
-            calls,
-            "/csi.v1.Identity/GetPluginInfo",
-            timeout,
-            GetPluginInfoRequest {},
-            |info: &GetPluginInfoResponse| {
-                format!("name={} vendor_version={}", info.name, info.vendor_version)
-            },
-            |request| identity.get_plugin_info(request),
-        )
+        let info = call(calls, INFO, timeout, GetPluginInfoRequest {}, |request| {
+            identity.get_plugin_info(request)
+        })
         .await?;
+        let response = format!("name={} vendor_version={}", info.name, info.vendor_version);
+        tracing::trace!(method = INFO, response, "GRPC response");
         if info.name.is_empty() {
             return Err(OpenError::NoName);
         }
@@ -250,50 +245,47 @@ async fn capabilities(
     channel: &DriverChannel,
     timeout: Duration,
 ) -> Result<Capabilities, OpenError> {
+    const OF_PLUGIN: &str = "/csi.v1.Identity/GetPluginCapabilities";
+    const OF_CONTROLLER: &str = "/csi.v1.Controller/ControllerGetCapabilities";
     let answer = call(
         calls,
-        "/csi.v1.Identity/GetPluginCapabilities",
+        OF_PLUGIN,
         timeout,
         GetPluginCapabilitiesRequest {},
-        |answer: &GetPluginCapabilitiesResponse| {
-            listed(answer.capabilities.iter().filter_map(|capability| {
-                Some(match capability.r#type.as_ref()? {
-                    plugin_capability::Type::Service(service) => service.r#type().as_str_name(),
-                    plugin_capability::Type::VolumeExpansion(expansion) => expansion.r#type().as_str_name(),
-                })
-            }))
-        },
         |request| identity.get_plugin_capabilities(request),
     )
     .await?;
-    let has_controller = answer.capabilities.iter().any(|capability| {
-        matches!(&capability.r#type, Some(plugin_capability::Type::Service(service))
-            if service.r#type() == service::Type::ControllerService)
+    let names = answer.capabilities.iter().filter_map(|capability| {
+        Some(match capability.r#type.as_ref()? {
+            plugin_capability::Type::Service(service) => service.r#type().as_str_name(),
+            plugin_capability::Type::VolumeExpansion(expansion) => expansion.r#type().as_str_name(),
+        })
     });
-    if !has_controller {
+    let names: Vec<_> = names.collect();
+    tracing::trace!(method = OF_PLUGIN, response = names.join(", "), "GRPC response");
+    if !names.contains(&service::Type::ControllerService.as_str_name()) {
         return Ok(Capabilities::default());
     }
     let mut controller = ControllerClient::new(channel.clone());
     let answer = call(
         calls,
-        "/csi.v1.Controller/ControllerGetCapabilities",
+        OF_CONTROLLER,
         timeout,
         ControllerGetCapabilitiesRequest {},
-        |answer: &ControllerGetCapabilitiesResponse| {
-            listed(answer.capabilities.iter().filter_map(|capability| {
-                let controller_service_capability::Type::Rpc(rpc) = capability.r#type.as_ref()?;
-                Some(rpc.r#type().as_str_name())
-            }))
-        },
         |request| controller.controller_get_capabilities(request),
     )
     .await?;
-    let has = |wanted: rpc::Type| {
-        answer.capabilities.iter().any(|capability| {
-            matches!(&capability.r#type, Some(controller_service_capability::Type::Rpc(rpc))
-                if rpc.r#type() == wanted)
-        })
-    };
+    let names = answer.capabilities.iter().filter_map(|capability| {
+        let controller_service_capability::Type::Rpc(rpc) = capability.r#type.as_ref()?;
+        Some(rpc.r#type().as_str_name())
+    });
+    let names: Vec<_> = names.collect();
+    tracing::trace!(
+        method = OF_CONTROLLER,
+        response = names.join(", "),
+        "GRPC response"
+    );
+    let has = |wanted: rpc::Type| names.contains(&wanted.as_str_name());
     Ok(Capabilities {
         publish: has(rpc::Type::PublishUnpublishVolume),
         publish_readonly: has(rpc::Type::PublishReadonly),
@@ -302,13 +294,12 @@ async fn capabilities(
     })
 }
 
-/// Sends a call, and logs its response in the form of `describe`.
+/// Sends a call. The caller logs its response.
 async fn call<Q, A, F>(
     calls: &Calls,
     method: &'static str,
     timeout: Duration,
     message: Q,
-    describe: impl Fn(&A) -> String,
     call: impl FnOnce(tonic::Request<Q>) -> F,
 ) -> Result<A, OpenError>
 where
@@ -317,21 +308,10 @@ where
     tracing::trace!(method, "GRPC call");
     let request = tonic::Request::new(message);
     let result = calls.send(method, request, timeout, false, call).await;
-    match &result {
-        Ok(response) => tracing::trace!(method, response = describe(response), "GRPC response"),
-        Err(error) => tracing::trace!(method, %error, "GRPC error"),
-    }
-    let method = method.rsplit('/').next().unwrap_or(method);
-    result.map_err(|source| OpenError::Call(method, source))
-}
-
-fn readiness(answer: &ProbeResponse) -> String {
-    // An absent field means ready.
-    format!("ready={}", answer.ready.unwrap_or(true))
-}
-
-fn listed<'n>(names: impl Iterator<Item = &'n str>) -> String {
-    names.collect::<Vec<_>>().join(", ")
+    result.map_err(|error| {
+        tracing::trace!(method, %error, "GRPC error");
+        OpenError::Call(method.rsplit('/').next().unwrap_or(method), error)
+    })
 }
 
 fn driver_channel(channel: Channel) -> DriverChannel {

@@ -68,12 +68,12 @@ fn leadership(scrape: &Scrape, election: &Leadership) {
 
 fn work_queues(scrape: &Scrape, state: &ControllerState, stats: &BTreeMap<Lane, QueueStats>) {
     state.queue.metrics(Lane::Attach).collect(scrape);
-    state.queue.metrics(Lane::Volume).collect(scrape);
+    state.queue.metrics(Lane::PersistentVolume).collect(scrape);
     scrape.add(state.latency.attached.clone());
     scrape.add(state.latency.detached.clone());
     let queues = [
         (ATTACHMENT_QUEUE, &[Lane::Attach, Lane::Detach, Lane::Repair][..]),
-        (VOLUME_QUEUE, &[Lane::Volume]),
+        (VOLUME_QUEUE, &[Lane::PersistentVolume]),
     ];
     let gauges = |name, help, value: fn(&QueueStats) -> f64, fold: fn(f64, f64) -> f64| {
         let samples = queues.map(|(queue, lanes)| {
@@ -171,16 +171,13 @@ fn flow_control(scrape: &Scrape, flow: &FlowControl) {
 }
 
 fn caches(scrape: &Scrape, state: &ControllerState) {
-    let index = &state.index;
     scrape.gauges(
         "csi_attacher_objects",
         "Number of objects in the caches",
         ["resource"],
-        [
-            (["volumeattachments"], index.attachments.len() as f64),
-            (["persistentvolumes"], index.volumes.len() as f64),
-            (["csinodes"], index.nodes.len() as f64),
-        ],
+        state
+            .caches()
+            .map(|(resource, _, objects)| ([resource], objects as f64)),
     );
     scrape.gauge(
         "csi_attacher_lists_complete",
@@ -212,13 +209,13 @@ fn reconcile(scrape: &Scrape, rounds: &Rounds) {
         reconcile.lost as f64,
     );
     scrape.counter(
-        "csi_attacher_leftover_attachments_total",
+        "csi_attacher_dangling_attachments_total",
         "Total number of volumes found published on a node after the attacher had removed its finalizer",
-        reconcile.leftover as f64,
+        reconcile.dangling as f64,
     );
     scrape.counter(
         "csi_attacher_repaired_attachments_total",
-        "Total number of lost attachments that were published again and of leftover ones that were unpublished",
+        "Total number of lost attachments that were published again and of dangling ones that were unpublished",
         reconcile.repaired as f64,
     );
     scrape.counter(

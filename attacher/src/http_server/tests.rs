@@ -135,7 +135,7 @@ pub(super) fn refuse_detach_beside(state: &mut ControllerState, attaching: &str)
     assert_eq!(state.queue.call_begins(&detach), None);
     state
         .queue
-        .call_ended(&detach, Outcome::Refused(tonic::Code::Aborted.into()));
+        .call_ended(&detach, Outcome::Failed(tonic::Code::Aborted.into()));
 }
 
 pub(super) fn get(view: &Arc<View>, path: &str) -> (u16, String) {

@@ -43,14 +43,12 @@ struct Pair {
 
 /// There is no usable certificate.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each has its text")]
 pub enum TlsError {
-    /// A file cannot be read as PEM.
     #[error("cannot read {0:?}")]
     File(PathBuf, #[source] pem::Error),
-    /// The key does not belong to the certificate, or has an unknown type.
     #[error("the key cannot be used with the certificate")]
     Pair(#[from] rustls::Error),
-    /// No self-signed certificate can be made.
     #[error("cannot make a self-signed certificate")]
     SelfSigned(#[from] rcgen::Error),
 }
@@ -61,10 +59,6 @@ type Chain = Vec<CertificateDer<'static>>;
 
 impl Tls {
     /// Reads certificate and key, or without files makes a pair for this process.
-    ///
-    /// # Errors
-    ///
-    /// When the pair is not usable.
     pub fn new(files: Option<[PathBuf; 2]>) -> Result<Self, TlsError> {
         let pair = files.as_ref().map_or_else(self_signed, read)?;
         Ok(Self {

@@ -66,7 +66,6 @@ pub(crate) fn nodes(
     })
 }
 
-/// The watch of one kind.
 struct Watch<K> {
     api: Api<K>,
     events: BoxStream<'static, watcher::Result<Event<K>>>,

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use super::{Change, StoreDelta};
 use crate::model::{Attachment, Node, Uid, Version, Volume};
 
-/// An object of the store.
 pub(crate) trait Object {
-    /// Its name, UID and version.
     fn identity(&self) -> (&Arc<str>, &Uid, Version);
 }
 

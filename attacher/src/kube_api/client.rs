@@ -65,7 +65,6 @@ struct Settings {
     headers: ExtraHeadersLayer,
     credentials: Credentials,
     namespace: String,
-    /// Makes a connection.
     transport: Box<dyn Fn() -> Http + Send + Sync>,
 }
 
@@ -78,7 +77,6 @@ pub(crate) struct ApiService {
     pub(crate) http: BoxCloneSyncService<Request<Body>, Response<ResponseBody>, BoxError>,
 }
 
-/// The connections of one client.
 struct Connections {
     server: Arc<str>,
     rate: Option<RateLimit>,
@@ -99,20 +97,16 @@ enum Unanswered {
 
 /// The client configuration is unusable.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each has its text")]
 pub enum ConnectError {
-    /// Certificate, key or certificate authority are unusable.
     #[error("the TLS settings of the Kubernetes client configuration are not usable")]
     Tls(#[source] kube::Error),
-    /// Invalid `tls-server-name`.
     #[error("tls-server-name {0:?} is not a name")]
     ServerName(String, #[source] InvalidDnsNameError),
-    /// The credentials are unusable.
     #[error("the credentials of the Kubernetes client configuration are not usable")]
     Credentials(#[from] CredentialsError),
-    /// The impersonated user is not a valid header.
     #[error("the user whom the Kubernetes client configuration impersonates is not usable")]
     Impersonation(#[source] kube::Error),
-    /// A proxy is configured.
     #[error(
         "the Kubernetes client configuration names a proxy ({0}), which is not supported: connect directly"
     )]
@@ -157,10 +151,6 @@ impl Access {
     }
 
     /// An API server in this process, such as that of a simulation.
-    ///
-    /// # Errors
-    ///
-    /// None with these settings.
     pub fn in_process<S, B>(service: S) -> Result<Self, ConnectError>
     where
         S: Service<Request<Fenced<Body>>, Response = Response<B>> + Clone + Send + Sync + 'static,
@@ -262,14 +252,14 @@ impl Connections {
     }
 }
 
-/// The response with its whole body, unless it is a watch's, or with a Status if it is a refusal.
+/// The response with its whole body, unless it is a watch's, or with a Status if it rejects the request.
 async fn complete(
     server: &Arc<str>,
     is_watch: bool,
     answer: Response<ResponseBody>,
 ) -> Result<Response<ResponseBody>, Unanswered> {
-    let refused = answer.status().is_client_error() || answer.status().is_server_error();
-    if is_watch && !refused {
+    let is_rejected = answer.status().is_client_error() || answer.status().is_server_error();
+    if is_watch && !is_rejected {
         return Ok(answer);
     }
     let (head, body) = answer.into_parts();
@@ -278,8 +268,8 @@ async fn complete(
         .await
         .map_err(|error| Unanswered::CutOff(server.clone(), error))?
         .to_bytes();
-    if refused {
-        let status = serde_json::to_vec(&status::of_refusal(&head, &body));
+    if is_rejected {
+        let status = serde_json::to_vec(&status::of_rejection(&head, &body));
         body = status.expect("a Status must be JSON").into();
     }
     let body = Full::new(body).map_err(Into::into).boxed_unsync();

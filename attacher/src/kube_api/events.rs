@@ -44,30 +44,20 @@ const NOTE_BYTES: usize = 1024;
 
 /// An Event's `reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "each is named for its Event")]
 pub enum Reason {
-    /// An attach failed and will be retried.
     AttachFailed,
-    /// A detach failed and will be retried.
     DetachFailed,
-    /// An attach succeeded after it had failed.
     AttachRecovered,
-    /// A detach succeeded after it had failed.
     DetachRecovered,
-    /// The driver no longer lists an attachment.
     AttachmentLost,
-    /// A lost attachment was published again.
     AttachmentRestored,
-    /// Several CSINodes have the same node id.
     NodeIdNotUnique,
-    /// Two VolumeAttachments of a single-node volume say attached, and neither has a record.
     AttachedTwice,
-    /// The driver lists the volume on a node without any VolumeAttachment.
     PublishedWithoutAttachment,
-    /// This replica became leader or stopped leading.
     LeaderElection,
 }
 
-/// A queued Event.
 #[derive(Clone, Debug)]
 struct Notice {
     regarding: ObjectReference,
@@ -94,10 +84,9 @@ pub struct Publisher {
     dropped: Arc<AtomicU64>,
     correlator: EventCorrelator,
     rate: RateLimit,
-    refused: HashMap<Option<String>, Instant>,
+    forbidden: HashMap<Option<String>, Instant>,
 }
 
-/// The object of an Event about an attachment.
 impl From<&Attachment> for ObjectReference {
     fn from(attachment: &Attachment) -> Self {
         reference(
@@ -109,7 +98,6 @@ impl From<&Attachment> for ObjectReference {
     }
 }
 
-/// The object of an Event about a volume.
 impl From<&Volume> for ObjectReference {
     fn from(volume: &Volume) -> Self {
         reference("v1", "PersistentVolume", &volume.name, &volume.uid.0)
@@ -220,7 +208,7 @@ impl Recorder {
             dropped: dropped.clone(),
             correlator: EventCorrelator::default(),
             rate: RateLimit::new(RATE),
-            refused: HashMap::new(),
+            forbidden: HashMap::new(),
         };
         (Self { notices_tx, dropped }, publisher)
     }
@@ -279,7 +267,8 @@ impl Publisher {
         self.rate.acquire(Priority::Low).await;
         // After the wait: another replica may have become the leader during it.
         let about_leadership = notice.reason == Reason::LeaderElection;
-        if !(about_leadership || leadership.check().is_ok()) || self.is_refused(&notice.regarding.namespace) {
+        if !(about_leadership || leadership.check().is_ok()) || self.is_forbidden(&notice.regarding.namespace)
+        {
             return;
         }
         let mut result = self.send(&notice).await;
@@ -295,7 +284,7 @@ impl Publisher {
             Err(kube::Error::Api(status)) if status.code == 403 => {
                 let namespace = notice.regarding.namespace.clone();
                 let until = Instant::now() + FORBIDDEN_FOR;
-                if self.refused.insert(namespace, until).is_none() {
+                if self.forbidden.insert(namespace, until).is_none() {
                     tracing::warn!(
                         error = status.message,
                         "Events cannot be written; grant create and patch on events.events.k8s.io to have them"
@@ -321,8 +310,8 @@ impl Publisher {
     }
 
     /// Whether this namespace has recently answered 403.
-    fn is_refused(&self, namespace: &Option<String>) -> bool {
-        self.refused
+    fn is_forbidden(&self, namespace: &Option<String>) -> bool {
+        self.forbidden
             .get(namespace)
             .is_some_and(|until| Instant::now() < *until)
     }

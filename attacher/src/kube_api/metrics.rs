@@ -24,7 +24,6 @@ struct Counts {
     limited: Histogram,
     /// Requests without a response yet. A watch counts until its first byte.
     in_flight: usize,
-    /// Failing watches by resource.
     watches: BTreeMap<Cow<'static, str>, OngoingFailure>,
 }
 
@@ -42,7 +41,6 @@ pub(super) struct Running {
 pub(super) enum Outcome {
     /// It timed out, or the attacher cancelled it.
     Canceled,
-    /// The connection failed.
     Failed,
     Answered(StatusCode),
 }
@@ -101,7 +99,6 @@ impl Default for Counts {
 // === impl Requests ===
 
 impl Requests {
-    /// Counts a retry.
     pub(super) fn again(&self) {
         self.lock().retries.inc();
     }
@@ -126,7 +123,6 @@ impl Requests {
         self.lock().watches.clone()
     }
 
-    /// Adds the metrics to `scrape`.
     pub(crate) fn collect(&self, scrape: &Scrape) {
         let counts = self.lock();
         scrape.add(counts.responses.clone());

@@ -10,37 +10,21 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::model::attachment::{NODE_ID_ANNOTATION, PUBLISH_SECRET_ANNOTATION, VOLUME_HANDLE_ANNOTATION};
 use crate::model::{Attachment, Problem, Uid, Version, Volume};
 use crate::plan::{Operation, Record};
 
 /// Adds our finalizer and the record of the coming publish call, to one version: another target may be recorded when the API server
 /// executes it late.
 pub fn record(attachment: &Attachment, record: &Record, finalizer: &str) -> Value {
-    let recorded = &attachment.recorded;
-    let wanted = &record.annotations;
-    let mut annotations = Map::new();
-    let mut set = |key: &str, before: Option<&str>, after: Option<&str>| {
-        if record.is_unconditional || before != after {
-            annotations.insert(key.to_owned(), after.into());
-        }
-    };
-    set(
-        NODE_ID_ANNOTATION,
-        recorded.node_id.as_deref(),
-        wanted.node_id.as_deref(),
+    let (before, after) = (
+        attachment.recorded.annotations(),
+        record.annotations.annotations(),
     );
-    set(
-        VOLUME_HANDLE_ANNOTATION,
-        recorded.handle.as_deref(),
-        wanted.handle.as_deref(),
-    );
-    let (before, after) = (recorded.secret.as_ref(), wanted.secret.as_ref());
-    set(
-        PUBLISH_SECRET_ANNOTATION,
-        before.map(ToString::to_string).as_deref(),
-        after.map(ToString::to_string).as_deref(),
-    );
+    let changed = after.into_iter().zip(before);
+    let annotations: Map<_, _> = changed
+        .filter(|(after, before)| record.is_unconditional || before != after)
+        .map(|((key, value), _)| (key.to_owned(), value.into()))
+        .collect();
     let mut metadata = of_one_version(&attachment.uid, attachment.version);
     if record.is_unconditional || !attachment.finalizer {
         metadata["finalizers"] = json!([finalizer]);
@@ -51,12 +35,10 @@ pub fn record(attachment: &Attachment, record: &Record, finalizer: &str) -> Valu
     json!({ "metadata": metadata })
 }
 
-/// Adds our finalizer to the object with this UID.
 pub(super) fn add_finalizer(uid: &Uid, finalizer: &str) -> Value {
     json!({ "metadata": { "uid": uid.0, "finalizers": [finalizer] } })
 }
 
-/// Removes our finalizer from the object with this UID.
 pub(super) fn remove_finalizer(uid: &Uid, finalizer: &str) -> Value {
     json!({ "metadata": { "uid": uid.0, "$deleteFromPrimitiveList/finalizers": [finalizer] } })
 }
@@ -99,7 +81,6 @@ pub(super) fn attached(attachment: &Attachment, context: &BTreeMap<String, Strin
     json!({ "metadata": of_one_version(&attachment.uid, attachment.version), "status": status })
 }
 
-/// `status` of a detached volume.
 pub(super) fn detached(attachment: &Attachment) -> Value {
     json!({
         "metadata": { "uid": attachment.uid.0 },

@@ -24,7 +24,6 @@ const READS: usize = 64;
 
 const OPEN: &str = "the semaphore must never be closed";
 
-/// Admits requests to the API server.
 #[derive(Debug)]
 pub(super) struct RequestLimiter {
     rate: Option<RateLimit>,
@@ -55,7 +54,6 @@ pub(super) struct RequestPermit<'a> {
     _low_priority: Option<SemaphorePermit<'a>>,
 }
 
-/// The rate of a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rate {
     /// Tokens per second.
@@ -186,7 +184,6 @@ impl TokenBucket {
         is_there
     }
 
-    /// The time until the next token.
     fn until_next(&mut self, now: Instant) -> Duration {
         self.refill(now);
         let missing = (1.0 - self.tokens).max(0.0);

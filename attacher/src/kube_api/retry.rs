@@ -36,7 +36,6 @@ const MAX_WAIT: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OfOneVersion;
 
-/// A failed attempt.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) error: Error,
@@ -100,7 +99,6 @@ pub(super) async fn send<T: DeserializeOwned>(
     trace::request(&name, answer, Error::status).await
 }
 
-/// Sends a request once.
 pub(super) async fn attempt<T: DeserializeOwned>(
     service: &ApiService,
     limiter: &RequestLimiter,
@@ -143,7 +141,7 @@ pub(super) async fn attempt<T: DeserializeOwned>(
     if status.is_client_error() || status.is_server_error() {
         let status = serde_json::from_slice(&body);
         let status = status.expect("the client must have made a Status of the body");
-        return Err(Failure::refused(&status, &path));
+        return Err(Failure::rejected(&status, &path));
     }
     serde_json::from_slice(&body).map_err(|error| {
         // It may have been cut off. serde's message may quote it, and it may be a Secret.
@@ -165,10 +163,10 @@ impl Failure {
         }
     }
 
-    /// The API server, or a proxy before it, refused the request to `path`.
-    fn refused(status: &Status, path: &str) -> Self {
+    /// The API server, or a proxy before it, rejected the request to `path`.
+    fn rejected(status: &Status, path: &str) -> Self {
         let message = || status.message.as_str().into();
-        let refused = || Error::Rejected {
+        let rejected = || Error::Rejected {
             status: status.code,
             message: message(),
             retry_after: None,
@@ -188,16 +186,16 @@ impl Failure {
             code if FINAL.contains(&code) && status.reason == super::status::NO_STATUS => {
                 return Self::unanswered(format!("{code} without a Status: {}", status.message));
             }
-            code if FINAL.contains(&code) => (refused(), None),
+            code if FINAL.contains(&code) => (rejected(), None),
             // Neither credentials nor permissions come back at once.
-            401 | 403 => (refused(), None),
+            401 | 403 => (rejected(), None),
             code @ (409 | 429 | 500..=599) => {
                 let seconds = details.map_or(0, |details| details.retry_after_seconds);
                 let least = u32::from(code == TOO_MANY_REQUESTS);
                 let wait = Duration::from_secs(seconds.max(least).into());
-                (refused(), Some(wait.min(MAX_RETRY_AFTER)))
+                (rejected(), Some(wait.min(MAX_RETRY_AFTER)))
             }
-            _ => (refused(), Some(Duration::ZERO)),
+            _ => (rejected(), Some(Duration::ZERO)),
         };
         Self { error, retry_after }
     }

@@ -1,4 +1,4 @@
-//! The Status of a request that the API server refused.
+//! The Status of a request that the API server rejected.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use serde_json::Value;
 /// Maximum Retry-After, as a longer one may come from a broken proxy.
 pub(crate) const MAX_RETRY_AFTER: Duration = Duration::from_secs(5 * 60);
 
-/// The reason of a refusal without a Status, in kube's words: it may come from a proxy.
+/// The reason of a rejection without a Status, in kube's words: it may come from a proxy.
 pub(super) const NO_STATUS: &str = "Failed to parse error data";
 
-/// The Status in the body of a refusal, or one that quotes a body of another form. Its `retryAfterSeconds` includes the header
+/// The Status in the body of a rejection, or one that quotes a body of another form. Its `retryAfterSeconds` includes the header
 /// Retry-After, which kube's client drops: an overloaded API server answers in plain text with the header only.
-pub(super) fn of_refusal(head: &response::Parts, body: &[u8]) -> Status {
+pub(super) fn of_rejection(head: &response::Parts, body: &[u8]) -> Status {
     let is_status = |value: &Value| value["kind"] == "Status";
     let status = serde_json::from_slice(body).ok().filter(is_status);
     let status = status.and_then(|status| serde_json::from_value(status).ok());
@@ -83,7 +83,7 @@ mod tests {
                 response = response.header(RETRY_AFTER, header);
             }
             let (head, ()) = response.body(()).unwrap().into_parts();
-            let status = of_refusal(&head, body.as_bytes());
+            let status = of_rejection(&head, body.as_bytes());
             assert_eq!(status.code, 429);
             assert!(["m", "too many requests"].contains(&&*status.message));
             let asked_for = status.details.map_or(0, |details| details.retry_after_seconds);

@@ -117,10 +117,6 @@ impl ElectionState {
     }
 
     /// Handles the response to a [`Request::Get`] that was sent at `sent`. `random` is from 0 to 1, here and below.
-    ///
-    /// # Errors
-    ///
-    /// When it shows that leadership was lost.
     pub(super) fn on_get(
         &mut self,
         answer: Result<Option<Lease>, LeaseError>,
@@ -247,7 +243,6 @@ impl ElectionState {
         self.term.as_ref().map(|term| term.renewed)
     }
 
-    /// Whether we are about to claim the lease.
     pub(super) fn is_claiming(&self) -> bool {
         self.term.is_none() && matches!(self.next_request, NextRequest::Write)
     }

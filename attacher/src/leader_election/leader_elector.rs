@@ -36,7 +36,6 @@ pub enum Change {
     StoppedLeading,
 }
 
-/// Called when this replica starts or stops leading.
 type Callback = dyn Fn(Change, &Lease) + Send;
 
 /// The timeout of a leader's release.

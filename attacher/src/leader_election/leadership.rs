@@ -40,7 +40,6 @@ pub struct ElectionStatus {
     pub slow_renewals: u64,
     /// Name of the lease, for messages.
     pub lease: String,
-    /// The lease duration.
     #[serde(skip)]
     pub(super) lease_duration: Duration,
 }
@@ -91,10 +90,6 @@ impl Leadership {
     }
 
     /// Waits until we lead. With an election, others may have led before, and the caches may be older than their writes.
-    ///
-    /// # Cancellation
-    ///
-    /// Safe.
     pub async fn begun(&self) {
         let Some(status) = &self.0 else { return };
         let mut status = status.clone();
@@ -106,10 +101,6 @@ impl Leadership {
     }
 
     /// Waits until leadership expires or is lost; never completes without an election.
-    ///
-    /// # Cancellation
-    ///
-    /// Safe.
     pub async fn ended(&self) {
         let Some(status) = &self.0 else {
             return std::future::pending().await;
@@ -181,7 +172,6 @@ impl ElectionStatus {
         self.holder.as_deref().is_some_and(|holder| !holder.is_empty()) && !self.claim_failed
     }
 
-    /// Whether we lead at this time.
     pub(crate) fn leads_at(&self, now: Instant) -> bool {
         self.valid_until.is_some_and(|until| now < until)
     }

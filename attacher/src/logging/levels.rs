@@ -15,7 +15,6 @@ use crate::trace;
 /// The crate to which `--vmodule` applies.
 const OURS: &str = "csi_attacher";
 
-/// Filters events by `-v` and `--vmodule`.
 #[derive(Clone, Debug)]
 pub(super) struct Levels {
     verbosity: u8,
@@ -32,7 +31,6 @@ impl Levels {
         }
     }
 
-    /// Whether this callsite is logged.
     fn wants(&self, callsite: &Metadata<'_>) -> bool {
         let at = verbosity(callsite.target(), callsite.level());
         if callsite.is_span() {

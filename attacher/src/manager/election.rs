@@ -75,12 +75,13 @@ pub(super) async fn end(
     }
     // After a panic with the state locked, its content is unreliable.
     let drained = state.lock().ok().filter(|state| state.is_drained());
-    if let Some(orphans) = drained.map(|mut state| state.take_orphans()) {
-        for orphan in orphans {
-            let PublishTarget { volume_id, node_id } = &orphan.target;
+    if let Some(state) = drained {
+        // This process may continue them in its next term.
+        for (PublishTarget { volume_id, node_id }, orphan) in &state.orphans {
             let va = &orphan.attachment.name;
             tracing::warn!(%volume_id, %node_id, %va, "the volume may stay published; no other process knows that");
         }
+        drop(state);
         stop.cancel();
         return tasks.join(Task::Election).await;
     }
@@ -98,12 +99,12 @@ mod tests {
 
     use super::super::abandon;
     use super::*;
-    use crate::controller::state::Event;
     use crate::controller::state::tests::mk_state;
+    use crate::controller::state::{Event, Item, lock};
     use crate::informer::Change;
     use crate::manager::tests::lose_lease;
-    use crate::plan::Orphan;
     use crate::plan::tests::{mk_attachment, mk_node, mk_volume};
+    use crate::plan::{Orphan, Subject};
 
     /// A state with an attach that has not begun.
     fn mk_enqueued() -> ControllerState {
@@ -112,6 +113,18 @@ mod tests {
         state.handle(Event::Nodes(Change::Applied(mk_node("node", Some("id")))));
         state.handle(Event::Attachments(Change::Applied(mk_attachment("va"))));
         state
+    }
+
+    fn mk_orphan() -> Orphan {
+        Orphan {
+            target: PublishTarget {
+                volume_id: "handle".into(),
+                node_id: "id".into(),
+            },
+            secret: None,
+            migrated: false,
+            attachment: Arc::new(mk_attachment("gone")),
+        }
     }
 
     #[tokio::test]
@@ -125,22 +138,39 @@ mod tests {
         );
     }
 
+    /// Only this process knows them, and its next term continues them.
+    #[tokio::test]
+    async fn orphans_outlive_a_term_without_a_driver() {
+        let (mut tasks, stop, state) = (
+            Tasks::default(),
+            CancellationToken::new(),
+            Mutex::new(mk_state(1)),
+        );
+        lock(&state).add_orphan(mk_orphan());
+        let stopped = stop.clone();
+        tasks.spawn(Task::Election, async move {
+            stopped.cancelled().await;
+            Ok(())
+        });
+        assert!(abandon(&mut tasks, &stop, &state).await.is_ok());
+        let kept = lock(&state).orphans();
+        assert_eq!(kept, [Arc::new(mk_orphan())]);
+        let mut next_term = mk_state(2);
+        next_term.resume_orphan(&kept[0]);
+        #[expect(clippy::disallowed_methods, reason = "an Instant has no other beginning")]
+        let item = next_term.start(std::time::Instant::now());
+        assert!(
+            matches!(item, Some(Item::Subject(Subject::Orphan(_)))),
+            "{item:?}"
+        );
+    }
+
     #[tokio::test]
     async fn releases_the_lease_unless_a_sync_was_cut_off() {
         for cut_off in [false, true] {
             let mut state = mk_enqueued();
             // Its next process cannot know it, however long this one waits.
-            let attachment = Arc::new(mk_attachment("gone"));
-            let target = PublishTarget {
-                volume_id: "handle".into(),
-                node_id: "id".into(),
-            };
-            state.resume_orphan(&Orphan {
-                target,
-                secret: None,
-                migrated: false,
-                attachment,
-            });
+            state.resume_orphan(&mk_orphan());
             if cut_off {
                 #[expect(clippy::disallowed_methods, reason = "an Instant has no other beginning")]
                 let now = std::time::Instant::now();
@@ -154,7 +184,13 @@ mod tests {
                 releases.store(true, Ordering::Relaxed);
                 Ok(())
             });
-            assert!(end(&mut tasks, &stop, &Mutex::new(state)).await.is_ok());
+            let state = Mutex::new(state);
+            assert!(end(&mut tasks, &stop, &state).await.is_ok());
+            assert_eq!(
+                lock(&state).orphans().len(),
+                1,
+                "kept for the next term of this process"
+            );
             assert!(!tasks.contains(Task::Election), "no task renews it");
             assert_eq!(released.load(Ordering::Relaxed), !cut_off);
         }

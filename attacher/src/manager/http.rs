@@ -15,10 +15,6 @@ use crate::http_server::{Auth, Tls, View, health_router, router, server};
 use crate::kube_api::Clients;
 
 /// Starts serving until `stop`, if a flag has an address, and returns the view that is served.
-///
-/// # Errors
-///
-/// When the address or the certificate is unusable.
 pub(super) async fn spawn(
     tasks: &mut Tasks,
     args: &Args,

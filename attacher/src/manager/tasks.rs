@@ -29,7 +29,6 @@ impl Tasks {
         self.running.contains_key(&task) || self.ended.iter().any(|(ended, _)| *ended == task)
     }
 
-    /// The next task that ends.
     pub(super) async fn join_next(&mut self) -> Option<(Task, Result<(), Error>)> {
         match self.ended.pop_front() {
             Some(ended) => Some(ended),
@@ -69,14 +68,13 @@ impl Tasks {
         self.ended.remove(position)?.1.err()
     }
 
-    /// Aborts all running tasks.
     pub(super) async fn shutdown(&mut self) {
         self.running.shutdown().await;
     }
 
     async fn next_running(&mut self) -> Option<(Task, Result<(), Error>)> {
         let (task, result) = self.running.join_next().await?;
-        Some((task, result.unwrap_or(Err(Error::Task(task)))))
+        Some((task, result.unwrap_or(Err(Error::Task(task.name())))))
     }
 }
 

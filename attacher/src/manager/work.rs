@@ -18,38 +18,30 @@ use crate::kube_api::ApiServer;
 use crate::kube_api::events::Recorder;
 use crate::leader_election::Leadership;
 use crate::model::Driver;
-use crate::plan::Orphan;
 use crate::workqueue::{Backoff, Limits};
-
-/// What the last term left. Only this process knows them.
-pub(super) type Orphans = Mutex<Vec<Arc<Orphan>>>;
 
 /// The capacity of the channel between watches and controller.
 const EVENTS: usize = 1024;
 
 impl Service {
-    /// Starts watches, reconciler and controller. The controller's task ends after `shutdown`, when its syncs have ended.
-    /// The returned state contains the syncs that were interrupted.
+    /// Starts watches, reconciler and controller. The controller's task ends after `shutdown`, when its syncs have ended; the state
+    /// then contains those that were interrupted.
     pub(super) fn spawn_work(
         &self,
         tasks: &mut Tasks,
         driver: Driver,
         leadership: &Leadership,
         recorder: Recorder,
+        state: &Arc<Mutex<ControllerState>>,
         shutdown: CancellationToken,
-    ) -> Arc<Mutex<ControllerState>> {
+    ) {
         let (args, connection) = (&self.args, &self.connection);
-        let mut state = new_state(args);
-        for orphan in self.orphans.lock().expect("no task panics with it").drain(..) {
-            state.resume_orphan(&orphan);
-        }
-        let state = Arc::new(Mutex::new(state));
         self.view.work_begins(state.clone());
         let (events_tx, events) = mpsc::channel(EVENTS);
         let shared = Arc::new(driver.clone());
-        self.spawn_watches(tasks, &shared, leadership, &state, &events_tx);
-        let csi = Caller::new(connection.clone(), args.timeout, leadership.clone())
-            .logging_at_most(args.max_grpc_log_length);
+        self.spawn_watches(tasks, &shared, leadership, state, &events_tx);
+        let mut csi = Caller::new(connection.clone(), args.timeout, leadership.clone());
+        csi.max_logged = args.max_grpc_log_length;
         let reconciler = Reconciler {
             state: state.clone(),
             csi: csi.clone(),
@@ -66,10 +58,10 @@ impl Service {
             Ok(())
         });
         let cluster = ApiServer::new(&self.clients, leadership.clone(), shared);
-        let controller = Controller::new(cluster, csi, driver, state.clone(), self.pod.clock)
-            .with_recorder(recorder)
-            .with_error_codes(args.features.error_codes)
-            .with_assume_unpublished_after(args.assume_unpublished_after);
+        let mut controller = Controller::new(cluster, csi, driver, state.clone(), self.pod.clock);
+        controller.recorder = recorder;
+        controller.error_codes = args.error_codes();
+        controller.assume_unpublished_after = args.assume_unpublished_after;
         let options = RunOptions {
             events,
             connection: connection.clone(),
@@ -81,13 +73,6 @@ impl Service {
             controller.run(options, shutdown).await;
             Ok(())
         });
-        state
-    }
-
-    /// The term ends without its driver.
-    pub(super) fn work_ends(&self, state: &Mutex<ControllerState>) {
-        *self.orphans.lock().expect("no task panics with it") = lock(state).take_orphans();
-        self.view.work_ends();
     }
 
     fn spawn_watches(
@@ -127,7 +112,7 @@ pub(super) fn limits(args: &Args) -> Limits {
     }
 }
 
-fn new_state(args: &Args) -> ControllerState {
+pub(super) fn new_state(args: &Args) -> ControllerState {
     let backoff = Backoff {
         start: args.retry_interval_start,
         max: args.retry_interval_max,

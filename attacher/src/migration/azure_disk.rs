@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::AzureDiskVolumeSource;
 
-use super::{Fault, Plugin};
+use super::Fault;
 use crate::model::CsiSource;
 
 const MANAGED: &str = "Managed";
@@ -24,11 +24,10 @@ pub(super) fn translate(source: &AzureDiskVolumeSource) -> Result<CsiSource, Fau
         attributes.extend(value.as_ref().map(|value| (name.to_owned(), value.clone())));
     }
     Ok(CsiSource {
-        driver: Plugin::AzureDisk.driver().to_owned(),
         handle: source.disk_uri.as_str().into(),
         read_only: source.read_only.unwrap_or_default(),
         fs_type: source.fs_type.clone().unwrap_or_default(),
         attributes,
-        publish_secret: None,
+        ..CsiSource::default()
     })
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::AzureFilePersistentVolumeSource;
 use kube::{Resource as _, ResourceExt as _};
 
-use super::{Fault, Plugin};
+use super::Fault;
 use crate::model::CsiSource;
 use crate::model::wire::VolumeObject;
 
@@ -32,7 +32,6 @@ pub(super) fn translate(
         volume.meta().name.as_deref().unwrap_or_default(),
     );
     Ok(CsiSource {
-        driver: Plugin::AzureFile.driver().to_owned(),
         handle: handle.into(),
         read_only: source.read_only.unwrap_or_default(),
         attributes: BTreeMap::from([("sharename".to_owned(), source.share_name.clone())]),

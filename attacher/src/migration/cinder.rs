@@ -2,12 +2,10 @@
 
 use k8s_openapi::api::core::v1::CinderPersistentVolumeSource;
 
-use super::Plugin;
 use crate::model::CsiSource;
 
 pub(super) fn translate(source: &CinderPersistentVolumeSource) -> CsiSource {
     CsiSource {
-        driver: Plugin::Cinder.driver().to_owned(),
         handle: source.volume_id.as_str().into(),
         read_only: source.read_only.unwrap_or_default(),
         fs_type: source.fs_type.clone().unwrap_or_default(),

@@ -5,14 +5,13 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::AWSElasticBlockStoreVolumeSource;
 use percent_encoding::percent_decode_str;
 
-use super::{Fault, Plugin};
+use super::Fault;
 use crate::model::CsiSource;
 
 const SCHEME: &str = "aws://";
 
 pub(super) fn translate(source: &AWSElasticBlockStoreVolumeSource) -> Result<CsiSource, Fault> {
     Ok(CsiSource {
-        driver: Plugin::Ebs.driver().to_owned(),
         handle: volume_id(&source.volume_id)?.into(),
         read_only: source.read_only.unwrap_or_default(),
         fs_type: source.fs_type.clone().unwrap_or_default(),
@@ -20,7 +19,7 @@ pub(super) fn translate(source: &AWSElasticBlockStoreVolumeSource) -> Result<Csi
             "partition".to_owned(),
             source.partition.unwrap_or_default().to_string(),
         )]),
-        publish_secret: None,
+        ..CsiSource::default()
     })
 }
 

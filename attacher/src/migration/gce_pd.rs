@@ -2,14 +2,14 @@
 //! project is unknown until the disk has a node ([`repaired`]).
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::GCEPersistentDiskVolumeSource;
 use kube::ResourceExt as _;
 
-use super::{Fault, Plugin};
+use super::Fault;
 use crate::model::CsiSource;
+use crate::model::handle::{Irreparable, UNSPECIFIED, completed, region, regional, zonal};
 use crate::model::wire::VolumeObject;
 
 /// The labels with the zones of a disk. The older label takes precedence.
@@ -20,56 +20,6 @@ const ZONE_LABELS: [&str; 2] = [
 
 /// Separates the zones of a regional disk.
 const ZONE_SEPARATOR: &str = "__";
-
-/// Placeholder for the parts that only the node id contains.
-const UNSPECIFIED: &str = "UNSPECIFIED";
-
-/// Parts of `projects/<project>/zones/<zone>/disks/<name>`, of its regional sister, and of a node's id.
-const PARTS: usize = 6;
-const PROJECT: usize = 1;
-const SCOPE: usize = 2;
-const PLACE: usize = 3;
-const NAME: usize = 5;
-
-/// Zones without a common region.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum UnknownRegion {
-    /// A zone is not `locale-region-zone`.
-    #[error("zone in unexpected format, expected: {{locale}}-{{region}}-{{zone}}, got: {0}")]
-    Malformed(String),
-    /// The zones are in different regions.
-    #[error("multiple or no regions gotten from zones, got: {}", AsMap(.0))]
-    Several(BTreeSet<String>),
-}
-
-/// The error of an incomplete handle that cannot be completed, with csi-translation-lib's texts.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Irreparable {
-    /// Not a disk's handle.
-    #[error("volume handle has wrong number of elements; got {0}, wanted {PARTS} or more")]
-    Handle(usize),
-    /// The handle is neither zonal nor regional.
-    #[error("expected volume handle to have zones or regions regionality value, got: {0}")]
-    Scope(String),
-    /// Not an instance's id.
-    #[error("node handle has wrong number of elements; got {0}, wanted {PARTS} or more")]
-    NodeId(usize),
-    /// The instance's zone has no region.
-    #[error("failed to get region from zone {0}: {1}")]
-    Region(String, UnknownRegion),
-}
-
-/// A set in Go's format of a map.
-struct AsMap<'s>(&'s BTreeSet<String>);
-
-// === impl AsMap ===
-
-impl fmt::Display for AsMap<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let entries: Vec<_> = self.0.iter().map(|entry| format!("{entry}:{{}}")).collect();
-        write!(f, "map[{}]", entries.join(" "))
-    }
-}
 
 pub(super) fn translate(
     volume: &VolumeObject,
@@ -90,12 +40,11 @@ pub(super) fn translate(
         partition => partition.to_string(),
     };
     Ok(CsiSource {
-        driver: Plugin::GcePd.driver().to_owned(),
         handle: handle.into(),
         read_only: source.read_only.unwrap_or_default(),
         fs_type: source.fs_type.clone().unwrap_or_default(),
         attributes: BTreeMap::from([("partition".to_owned(), partition)]),
-        publish_secret: None,
+        ..CsiSource::default()
     })
 }
 
@@ -110,55 +59,11 @@ pub(super) fn access_modes(names: &[String]) -> Vec<String> {
     }
 }
 
-/// Completes `handle` from the id of the node that the disk is published to.
+/// Completes `handle` from the id of the node that the disk is published to. As in csi-translation-lib, one with a project is
+/// complete.
 pub(super) fn repaired<'h>(handle: &'h str, node_id: &str) -> Result<Cow<'h, str>, Irreparable> {
-    let disk: Vec<&str> = handle.split('/').collect();
-    if disk.len() < PARTS {
-        return Err(Irreparable::Handle(disk.len()));
-    }
-    if disk[PROJECT] != UNSPECIFIED {
-        return Ok(handle.into());
-    }
-    let node: Vec<&str> = node_id.split('/').collect();
-    if node.len() < PARTS {
-        return Err(Irreparable::NodeId(node.len()));
-    }
-    let (project, zone) = (node[PROJECT], node[PLACE]);
-    let open = disk[PLACE] == UNSPECIFIED;
-    match disk[SCOPE] {
-        "zones" => {
-            let zone = if open { zone } else { disk[PLACE] };
-            Ok(zonal(project, zone, disk[NAME]).into())
-        }
-        "regions" if open => match region(&[zone]) {
-            Ok(region) => Ok(regional(project, &region, disk[NAME]).into()),
-            Err(problem) => Err(Irreparable::Region(zone.to_owned(), problem)),
-        },
-        "regions" => Ok(regional(project, disk[PLACE], disk[NAME]).into()),
-        other => Err(Irreparable::Scope(other.to_owned())),
-    }
-}
-
-fn zonal(project: &str, zone: &str, disk: &str) -> String {
-    format!("projects/{project}/zones/{zone}/disks/{disk}")
-}
-
-fn regional(project: &str, region: &str, disk: &str) -> String {
-    format!("projects/{project}/regions/{region}/disks/{disk}")
-}
-
-/// The common region of the zones: `europe-west1-b` is in `europe-west1`.
-fn region(zones: &[&str]) -> Result<String, UnknownRegion> {
-    let region_of = |zone: &&str| match *zone.split('-').collect::<Vec<_>>() {
-        [locale, region, _] => Ok(format!("{locale}-{region}")),
-        _ => Err(UnknownRegion::Malformed((*zone).to_owned())),
-    };
-    let mut regions = zones.iter().map(region_of).collect::<Result<BTreeSet<_>, _>>()?;
-    match (regions.pop_first(), regions.is_empty()) {
-        (Some(region), true) => Ok(region),
-        (first, _) => {
-            regions.extend(first);
-            Err(UnknownRegion::Several(regions))
-        }
+    match handle.split('/').collect::<Vec<_>>()[..] {
+        [_, project, _, _, _, _, ..] if project != UNSPECIFIED => Ok(handle.into()),
+        _ => completed(handle, node_id),
     }
 }

@@ -4,7 +4,6 @@
 use k8s_openapi::api::core::v1::PortworxVolumeSource;
 use kube::ResourceExt as _;
 
-use super::Plugin;
 use crate::model::wire::VolumeObject;
 use crate::model::{CsiSource, SecretRef};
 
@@ -16,7 +15,6 @@ pub(super) fn translate(volume: &VolumeObject, source: &PortworxVolumeSource) ->
     let name = annotation(SECRET_NAME_ANNOTATION);
     let namespace = annotation(SECRET_NAMESPACE_ANNOTATION);
     CsiSource {
-        driver: Plugin::Portworx.driver().to_owned(),
         handle: source.volume_id.as_str().into(),
         fs_type: source.fs_type.clone().unwrap_or_default(),
         publish_secret: name.zip(namespace).map(|(name, namespace)| SecretRef {

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::VsphereVirtualDiskVolumeSource;
 
-use super::Plugin;
 use crate::model::CsiSource;
 
 const POLICY_ATTRIBUTE: &str = "storagepolicyname";
@@ -15,7 +14,6 @@ pub(super) fn translate(source: &VsphereVirtualDiskVolumeSource) -> CsiSource {
         .as_ref()
         .filter(|policy| !policy.is_empty());
     CsiSource {
-        driver: Plugin::Vsphere.driver().to_owned(),
         handle: source.volume_path.as_str().into(),
         fs_type: source.fs_type.clone().unwrap_or_default(),
         attributes: policy

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use kube::{Resource as _, ResourceExt as _};
 
 use super::wire::{self, AttachmentObject, ErrorObject, SourceObject};
-use super::{Driver, SecretRef, Uid, Version, VolumeSpec};
+use super::{Driver, SecretRef, Uid, Version, Volume, VolumeSpec};
 
 /// The node id of the publish call. The Go sidecar writes it too.
 pub const NODE_ID_ANNOTATION: &str = "csi.alpha.kubernetes.io/node-id";
@@ -28,6 +28,8 @@ pub struct Attachment {
     pub version: Version,
     /// Whether `metadata.deletionTimestamp` is set: a detach is wanted.
     pub deleting: bool,
+    /// `metadata.creationTimestamp`.
+    pub created: Option<Timestamp>,
     /// `metadata.deletionTimestamp`, or else `metadata.creationTimestamp`.
     pub requested_at: Option<Timestamp>,
     /// Whether it has our finalizer: a publish may have been sent.
@@ -63,14 +65,12 @@ pub enum Source {
 
 /// The error of an invalid `spec.source`, with the Go sidecar's texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each has its text")]
 pub enum SourceFault {
-    /// Two sources.
     #[error("both InlineCSIVolumeSource and PersistentVolumeName specified in VA source")]
     Both,
-    /// No source.
     #[error("neither InlineCSIVolumeSource nor PersistentVolumeName specified in VA source")]
     Neither,
-    /// `inlineVolumeSpec` without CSI source.
     #[error("inline volume spec contains nil CSI source")]
     InlineWithoutCsi,
 }
@@ -128,8 +128,9 @@ impl Attachment {
         };
         let deleted = object.meta().deletion_timestamp.as_ref();
         let deleting = deleted.is_some();
-        let since = deleted.or(object.meta().creation_timestamp.as_ref());
-        let requested_at = since.map(|time| time.0);
+        let created = object.meta().creation_timestamp.as_ref();
+        let requested_at = deleted.or(created).map(|time| time.0);
+        let created = created.map(|time| time.0);
         let (name, uid, version) = wire::identity(object.metadata);
         let status = object.status;
         Some(Self {
@@ -137,6 +138,7 @@ impl Attachment {
             uid,
             version,
             deleting,
+            created,
             requested_at,
             finalizer,
             foreign_finalizers,
@@ -165,6 +167,16 @@ impl Attachment {
         self.attached && self.attach_error.is_none() && self.metadata == Metadata::of(context)
     }
 
+    /// Whether this may be attached to an earlier volume than the PersistentVolume that has the name now: the Go sidecar records no handle,
+    /// and the PersistentVolume is younger, so it was re-created, maybe for another volume. Both times are the API server's, in seconds, so
+    /// equal ones say nothing.
+    pub(crate) fn may_predate(&self, volume: &Volume) -> bool {
+        let may_be_published = self.finalizer || self.attached || self.recorded.node_id.is_some();
+        let created = volume.created.zip(self.created);
+        let is_younger = created.is_some_and(|(volume, attachment)| volume > attachment);
+        may_be_published && self.recorded.handle.is_none() && is_younger
+    }
+
     /// The PersistentVolume's name, unless the source is inline.
     pub fn volume_name(&self) -> Option<&Arc<str>> {
         match &self.source {
@@ -177,6 +189,20 @@ impl Attachment {
 // === impl Recorded ===
 
 impl Recorded {
+    pub(crate) fn annotations(&self) -> [(&'static str, Option<String>); 3] {
+        [
+            (NODE_ID_ANNOTATION, self.node_id.as_deref().map(str::to_owned)),
+            (
+                VOLUME_HANDLE_ANNOTATION,
+                self.handle.as_deref().map(str::to_owned),
+            ),
+            (
+                PUBLISH_SECRET_ANNOTATION,
+                self.secret.as_ref().map(ToString::to_string),
+            ),
+        ]
+    }
+
     /// Whether both are of the same volume and node.
     pub(crate) fn has_same_target(&self, other: &Self) -> bool {
         (&self.node_id, &self.handle) == (&other.node_id, &other.handle)
@@ -309,6 +335,7 @@ mod tests {
                 uid: "u".into(),
                 version: Version(7),
                 deleting: true,
+                created: "2026-01-01T00:00:00Z".parse().ok(),
                 requested_at: "2026-01-01T00:00:01Z".parse().ok(),
                 finalizer: true,
                 foreign_finalizers: true,

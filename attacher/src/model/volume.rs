@@ -47,14 +47,12 @@ pub struct VolumeSpec {
 
 /// The reason that a volume has no CSI source, with the Go sidecar's texts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each has its text")]
 pub enum NoCsiSource {
-    /// Neither a CSI volume nor one that is migrated to CSI.
     #[error("pv spec contained non-csi source that was not migrated")]
     NotMigrated,
-    /// An in-tree volume that cannot be translated.
     #[error("failed to translate in tree pv to CSI: {reason}")]
     Untranslatable {
-        /// Name of the CSI driver.
         driver: &'static str,
         /// csi-translation-lib's error.
         reason: String,
@@ -109,6 +107,12 @@ impl VolumeSpec {
             block: object.volume_mode.as_deref() == Some("Block"),
             mount_options: object.mount_options.unwrap_or_default(),
         }
+    }
+
+    /// Whether several nodes may have the volume.
+    pub fn is_multi_node(&self) -> bool {
+        let is_multi = |mode: &String| matches!(&**mode, "ReadWriteMany" | "ReadOnlyMany");
+        self.access_modes.iter().any(is_multi)
     }
 
     /// The CSI source, if the volume has one.

@@ -26,7 +26,6 @@ pub struct AttachmentObject {
     pub(super) status: StatusObject,
 }
 
-/// A VolumeAttachment's spec.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct SpecObject {
@@ -54,7 +53,6 @@ pub(super) struct StatusObject {
     pub(super) detach_error: Option<ErrorObject>,
 }
 
-/// A VolumeError.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct ErrorObject {

@@ -6,13 +6,12 @@ use std::sync::Arc;
 use csi_proto::v1::VolumeCapability;
 
 use super::capability::capability;
-use super::{AttachInputs, DetachPlan, NodeState, Refusal, node_id, spec};
+use super::{AttachInputs, DetachPlan, NodeState, Refusal, detach, node_id, spec};
 use crate::model::{Attachment, CsiSource, Driver, PublishTarget, Recorded, SecretRef, Uid};
 
 /// Everything that an attach sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AttachPlan {
-    /// The volume and the node id to publish to.
     pub(crate) target: PublishTarget,
     /// Detach of an earlier attach's target, to execute before the publish, if that target differs from `target`.
     pub(crate) former: Option<DetachPlan>,
@@ -22,7 +21,6 @@ pub(crate) struct AttachPlan {
     pub(crate) read_only: bool,
     /// CSI `volume_context`.
     pub(crate) volume_context: BTreeMap<String, String>,
-    /// The Secret to send.
     pub(crate) secret: Option<SecretRef>,
     /// Whether the volume is an in-tree one that is migrated to CSI.
     pub(crate) migrated: bool,
@@ -105,19 +103,6 @@ pub(crate) fn attach(inputs: &AttachInputs, driver: &Driver) -> Result<AttachPla
     }
     let capability = capability(spec, csi, driver)?;
     let present = node_id(inputs, driver)?;
-    // The PersistentVolume was replaced by one of its name. Its access modes, attributes and Secret belong to another volume.
-    if let Some(attached) = attachment
-        .recorded
-        .handle
-        .as_ref()
-        .filter(|_| attachment.attached)
-        && *attached != csi.handle
-    {
-        return Err(Refusal::VolumeReplaced {
-            attached: attached.clone(),
-            present: csi.handle.clone(),
-        });
-    }
     let secret = csi.publish_secret.clone();
     // An attached volume is republished where its pod uses it.
     let attached_to = attachment
@@ -129,6 +114,16 @@ pub(crate) fn attach(inputs: &AttachInputs, driver: &Driver) -> Result<AttachPla
         volume_id: csi.handle.clone(),
         node_id: attached_to.unwrap_or(present).clone(),
     };
+    // The PersistentVolume was replaced by one of its name. Its access modes, attributes and Secret belong to another volume.
+    if let Some(attached) = &attachment.recorded.handle
+        && attachment.attached
+        && target.with_volume(attached) != target
+    {
+        return Err(Refusal::VolumeReplaced {
+            attached: attached.clone(),
+            present: csi.handle.clone(),
+        });
+    }
 
     // An inline volume's specification is part of the attachment itself, so it cannot be lost.
     let annotations = Recorded {
@@ -170,18 +165,20 @@ fn former(
 ) -> Option<DetachPlan> {
     let recorded = &inputs.attachment.recorded;
     let node_id = recorded.node_id.clone()?;
-    let (handle, secret) = match &recorded.handle {
-        Some(handle) if *handle != wanted.volume_id => (handle.clone(), recorded.secret.clone()),
-        Some(_) | None => (wanted.volume_id.clone(), csi.publish_secret.clone()),
+    let (handle, csi) = match &recorded.handle {
+        Some(handle) if *handle != wanted.volume_id => (handle, None),
+        Some(_) | None => (&wanted.volume_id, Some(csi)),
     };
+    let (secret, recorded_secret) = detach::secrets(csi, recorded);
     let target = PublishTarget {
-        volume_id: handle,
+        volume_id: handle.clone(),
         node_id,
     };
     (target != *wanted).then(|| DetachPlan {
         node: NodeState::of(inputs.node.as_deref(), &target.node_id),
         target,
         secret,
+        recorded_secret,
         migrated,
     })
 }

@@ -8,16 +8,14 @@ use crate::model::{CsiSource, Driver, VolumeSpec};
 
 /// Access modes that have no CSI equivalent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each has its text")]
 pub enum Unsupported {
-    /// ReadWriteOncePod beside another mode.
     #[error(
         "Kubernetes does not support use of ReadWriteOncePod with other access modes on the same PersistentVolume"
     )]
     OncePodWithOthers,
-    /// ReadOnlyMany beside ReadWriteOnce.
     #[error("CSI does not support ReadOnlyMany and ReadWriteOnce on the same PersistentVolume")]
     ReadOnlyManyAndReadWriteOnce,
-    /// No known mode.
     #[error("unsupported AccessMode combination: []")]
     Nothing,
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::{AttachPlan, DetachPlan, Orphan, Proof, Published, PvFinalizer, Record, Refusal};
 use crate::model::{PublishTarget, SecretRef};
 
-/// What follows.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Next {
     /// Nothing is left to do.
@@ -35,10 +34,14 @@ pub(crate) enum Command {
     },
     AddPvFinalizer(PvFinalizer),
     Record(Record),
+    /// Write an attachError, before an attach unpublishes this target of an earlier one: a status write of that one that the API server
+    /// executes late is refused then, and a crash leaves an error, which repeats the attach.
+    AnnounceUndo(PublishTarget),
     Publish(Box<AttachPlan>),
     Unpublish {
         target: PublishTarget,
         secret: Option<SecretRef>,
+        recorded_secret: Option<SecretRef>,
         migrated: bool,
     },
     /// Unpublish the target until a proof, whatever becomes of its VolumeAttachment.
@@ -56,7 +59,6 @@ pub(crate) enum Command {
 /// Why a sync ends before its work is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// The objects are invalid.
     Refused(Refusal),
     /// The driver had publish calls, and reports none.
     NoPublishCalls,
@@ -64,7 +66,7 @@ pub(crate) enum Stop {
     Unproven(DetachPlan),
     /// The last call failed.
     Failed,
-    /// Another VolumeAttachment uses the target and lacks our finalizer.
+    /// Another VolumeAttachment uses the target and lacks our finalizer or the handle of its volume.
     MissingFinalizer(PublishTarget),
     /// Another VolumeAttachment on the same node was published under another node id.
     AmbiguousNodeId(PublishTarget),
@@ -73,7 +75,6 @@ pub(crate) enum Stop {
 // === impl Command ===
 
 impl Command {
-    /// Whether it calls the driver.
     pub(crate) fn is_call(&self) -> bool {
         matches!(self, Self::Publish(_) | Self::Unpublish { .. })
     }
@@ -86,6 +87,7 @@ impl Command {
             Self::Connect | Self::GetAttachment | Self::GetOther(_) => true,
             Self::GetVolume(_) | Self::GetNode(_) => true,
             Self::GetSecret { .. } | Self::AddPvFinalizer(_) | Self::Record(_) => true,
+            Self::AnnounceUndo(_) => true,
             Self::Publish(_) | Self::Unpublish { .. } => true,
         }
     }

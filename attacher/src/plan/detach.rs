@@ -3,17 +3,18 @@
 use std::sync::Arc;
 
 use super::{AttachInputs, NodeState, Refusal, node_id, spec};
-use crate::model::{Driver, PublishTarget, SecretRef};
+use crate::model::{CsiSource, Driver, PublishTarget, Recorded, SecretRef};
 
-/// Everything a detach needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DetachPlan {
     /// The target to unpublish first.
     pub(crate) target: PublishTarget,
     /// The node's CSINode, compared with the node id in `target`.
     pub(crate) node: NodeState,
-    /// The Secret to send.
+    /// The Secret to send: that of the volume, else the recorded one.
     pub(crate) secret: Option<SecretRef>,
+    /// The recorded one, if it is another: it is sent if the first cannot be read. Then only OK is a proof, as without one.
+    pub(crate) recorded_secret: Option<SecretRef>,
     /// Whether the volume is known to be an in-tree one that is migrated to CSI.
     pub(crate) migrated: bool,
 }
@@ -21,6 +22,12 @@ pub(crate) struct DetachPlan {
 // === impl DetachPlan ===
 
 impl DetachPlan {
+    /// Whether the node id is the target's or the node's present one.
+    pub(super) fn covers(&self, node_id: &str) -> bool {
+        let is_present = matches!(&self.node, NodeState::OtherId(present) if **present == *node_id);
+        *self.target.node_id == *node_id || is_present
+    }
+
     /// The target by the node's present id, where that differs.
     pub(crate) fn present_target(&self) -> Option<PublishTarget> {
         let NodeState::OtherId(node_id) = &self.node else {
@@ -30,6 +37,11 @@ impl DetachPlan {
             node_id: node_id.clone(),
             ..self.target.clone()
         })
+    }
+
+    /// The Secrets to read, up to the first that exists and may be read.
+    pub(super) fn secrets(&self) -> impl Iterator<Item = &SecretRef> {
+        self.secret.iter().chain(&self.recorded_secret)
     }
 }
 
@@ -53,21 +65,36 @@ pub(crate) fn detach(inputs: &AttachInputs, driver: &Driver) -> Result<DetachPla
         (None, Ok(csi)) => csi.handle.clone(),
         (None, Err(refusal)) => return Err(refusal.clone()),
     };
-    let secret = match known {
-        Ok(csi) if csi.handle == handle => csi.publish_secret.clone(),
-        Ok(_) | Err(_) => recorded.secret.clone(),
-    };
     let node_id: &Arc<str> = match &recorded.node_id {
         Some(recorded) => recorded,
         None => node_id(inputs, driver)?,
     };
+    let target = PublishTarget {
+        volume_id: handle,
+        node_id: node_id.clone(),
+    };
+    let csi = known.ok().filter(|csi| target.with_volume(&csi.handle) == target);
+    let (secret, recorded_secret) = secrets(csi, recorded);
     Ok(DetachPlan {
         node: NodeState::of(inputs.node.as_deref(), node_id),
-        target: PublishTarget {
-            volume_id: handle,
-            node_id: node_id.clone(),
-        },
+        target,
         secret,
+        recorded_secret,
         migrated,
     })
+}
+
+/// The Secret to send to unpublish a volume with this source, if that is known, and the one to send if it cannot be read.
+pub(super) fn secrets(
+    csi: Option<&CsiSource>,
+    recorded: &Recorded,
+) -> (Option<SecretRef>, Option<SecretRef>) {
+    let recorded = recorded.secret.clone();
+    match csi.and_then(|csi| csi.publish_secret.clone()) {
+        Some(secret) => {
+            let other = recorded.filter(|recorded| *recorded != secret);
+            (Some(secret), other)
+        }
+        None => (recorded, None),
+    }
 }

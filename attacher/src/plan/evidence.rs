@@ -1,5 +1,6 @@
-//! What the driver's answers and lists say about targets. It ends with the connection to the driver, the VolumeAttachment, a change
-//! of the CSINode, or a publish to the target, so a restarted process starts without any.
+//! What the driver's answers and lists say about targets, by the VolumeAttachment or orphan that waits for a proof. It ends with the
+//! connection to the driver, the VolumeAttachment, a change of the CSINode, or a publish to the target, so a restarted process starts
+//! without any.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
@@ -20,14 +21,17 @@ pub(crate) enum PublishEnd {
     NoEffect,
 }
 
+/// By target, and by what waits for the proof.
+type ByTarget<T> = HashMap<PublishTarget, BTreeMap<Uid, T>>;
+
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DetachEvidence {
-    /// By the VolumeAttachment or orphan whose unpublishes they answer: each counts its own ones.
-    answers: HashMap<PublishTarget, BTreeMap<Uid, Answers>>,
-    lists: HashMap<PublishTarget, ListEvidence>,
-    /// Targets of running publish calls, with their VolumeAttachments.
-    publishing: HashMap<PublishTarget, Uid>,
+    /// Each VolumeAttachment or orphan counts its own unpublishes.
+    answers: ByTarget<Answers>,
+    lists: ByTarget<ListEvidence>,
+    /// Targets of running publish calls, by VolumeAttachment.
+    publishing: HashMap<Uid, PublishTarget>,
     /// When publish calls ended whose results are unknown.
     unknown_ends: HashMap<PublishTarget, Instant>,
     /// When this process first saw VolumeAttachments whose publish call an earlier process may have left running.
@@ -41,12 +45,11 @@ pub(crate) struct DetachEvidence {
 impl DetachEvidence {
     /// The evidence about a target, whose last unpublish for the VolumeAttachment had this result.
     pub(crate) fn about(&self, uid: &Uid, target: &PublishTarget, result: UnpublishResult) -> TargetEvidence {
-        let answers = self.answers.get(target).and_then(|of_target| of_target.get(uid));
-        let answers = answers.filter(|answers| answers.is_of(result));
+        let answers = of(&self.answers, target, uid).filter(|answers| answers.is_of(result));
         TargetEvidence {
             result,
             answers: answers.cloned(),
-            lists: self.lists.get(target).copied().unwrap_or_default(),
+            lists: of(&self.lists, target, uid).copied().unwrap_or_default(),
         }
     }
 
@@ -56,12 +59,16 @@ impl DetachEvidence {
         self.lists.clear();
     }
 
-    /// Forgets the answers for a VolumeAttachment or orphan that is gone, or whose node registered again.
+    /// Forgets the answers and lists for a VolumeAttachment or orphan that is gone, or whose node registered again.
     pub(crate) fn forget(&mut self, uid: &Uid) {
-        self.answers.retain(|_, of_target| {
-            of_target.remove(uid);
-            !of_target.is_empty()
-        });
+        fn forget<T>(evidence: &mut ByTarget<T>, uid: &Uid) {
+            evidence.retain(|_, of_target| {
+                of_target.remove(uid);
+                !of_target.is_empty()
+            });
+        }
+        forget(&mut self.answers, uid);
+        forget(&mut self.lists, uid);
     }
 
     fn forget_target(&mut self, target: &PublishTarget) {
@@ -69,20 +76,24 @@ impl DetachEvidence {
         self.lists.remove(target);
     }
 
-    /// A publish call for the target begins.
     pub(crate) fn publish_begins(&mut self, uid: &Uid, target: &PublishTarget) {
         self.forget_target(target);
-        self.publishing.insert(target.clone(), uid.clone());
+        self.publishing.insert(uid.clone(), target.clone());
     }
 
-    /// The publish call has ended.
-    pub(crate) fn publish_ended(&mut self, target: &PublishTarget, end: PublishEnd, now: Instant) {
-        self.forget_target(target);
-        self.publishing.remove(target);
+    /// The publish call of the VolumeAttachment ended, if one was running. After a panic of its sync, that is unknown.
+    pub(crate) fn publish_ended(&mut self, uid: &Uid, end: PublishEnd, now: Instant) {
+        if let Some(target) = self.publishing.remove(uid) {
+            self.published(target, end, now);
+        }
+    }
+
+    pub(crate) fn published(&mut self, target: PublishTarget, end: PublishEnd, now: Instant) {
+        self.forget_target(&target);
         self.published_in_round.insert(target.clone());
         match end {
-            PublishEnd::Succeeded => drop(self.unknown_ends.remove(target)),
-            PublishEnd::Unknown => self.ended_unknown(target.clone(), now),
+            PublishEnd::Succeeded => drop(self.unknown_ends.remove(&target)),
+            PublishEnd::Unknown => self.ended_unknown(target, now),
             PublishEnd::NoEffect => {}
         }
     }
@@ -93,14 +104,6 @@ impl DetachEvidence {
             .retain(|_, before| ended.saturating_duration_since(*before) < 2 * PUBLISH_MAY_RUN);
         let latest = self.unknown_ends.entry(target).or_insert(ended);
         *latest = ended.max(*latest);
-    }
-
-    /// The sync of the VolumeAttachment has ended. After a panic its publish call has not.
-    pub(crate) fn sync_ended(&mut self, uid: &Uid, now: Instant) {
-        let publishing = self.publishing.extract_if(|_, of| of == uid);
-        for (target, _) in publishing.collect::<Vec<_>>() {
-            self.publish_ended(&target, PublishEnd::Unknown, now);
-        }
     }
 
     /// An earlier process may have sent a publish call for the VolumeAttachment.
@@ -152,25 +155,24 @@ impl DetachEvidence {
     /// The answers, in order.
     #[cfg(test)]
     pub(crate) fn digest(&self) -> impl std::fmt::Debug + use<'_> {
-        use std::collections::BTreeSet;
         let answers: BTreeMap<_, _> = self.answers.iter().collect();
-        let publishing: BTreeSet<_> = self.publishing.keys().collect();
+        let publishing: BTreeMap<_, _> = self.publishing.iter().collect();
         (answers, publishing)
     }
 
     pub(crate) fn round_begins(&mut self) {
-        self.published_in_round = self.publishing.keys().cloned().collect();
+        self.published_in_round = self.publishing.values().cloned().collect();
     }
 
     /// A list is incomplete, so nothing is known of that time.
     pub(crate) fn list_failed(&mut self) {
-        for lists in self.lists.values_mut() {
+        for lists in self.lists.values_mut().flat_map(BTreeMap::values_mut) {
             lists.unlisted = None;
         }
     }
 
     /// Forgets the lists up to the complete one that follows.
-    pub(crate) fn take_lists(&mut self) -> HashMap<PublishTarget, ListEvidence> {
+    pub(crate) fn take_lists(&mut self) -> ByTarget<ListEvidence> {
         std::mem::take(&mut self.lists)
     }
 
@@ -178,8 +180,9 @@ impl DetachEvidence {
     /// makes them a proof.
     pub(crate) fn listed(
         &mut self,
+        uid: Uid,
         target: PublishTarget,
-        before: ListEvidence,
+        before: &ByTarget<ListEvidence>,
         state: ListedState,
         entries: u64,
         began: Instant,
@@ -195,8 +198,13 @@ impl DetachEvidence {
                 state
             }
         };
+        let before = of(before, &target, &uid).copied().unwrap_or_default();
         let lists = before.with(state, entries, began);
-        self.lists.insert(target, lists);
+        self.lists.entry(target).or_default().insert(uid, lists);
         lists.is_proof() && !before.is_proof()
     }
+}
+
+fn of<'e, T>(evidence: &'e ByTarget<T>, target: &PublishTarget, uid: &Uid) -> Option<&'e T> {
+    evidence.get(target)?.get(uid)
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{
-    AttachInputs, AttachPlan, Command, Decision, DetachPlan, Evidence, Next, NodeState, Operation, Orphan,
-    Progress, Proof, PvFinalizer, Record, Refusal, Stop, Subject, TargetEvidence, TargetUsage,
-    UnpublishResult, View, attach, decide, detach, target_usage,
+    AttachInputs, AttachPlan, Command, Decision, DetachPlan, Evidence, Next, Operation, Orphan, Progress,
+    Proof, PvFinalizer, Record, Refusal, Stop, Subject, TargetEvidence, TargetUsage, UnpublishResult, View,
+    attach, decide, detach, target_usage,
 };
 use crate::model::{Attachment, Capabilities, Driver, PublishTarget, SecretRef};
 
@@ -44,19 +44,9 @@ impl Machine<'_> {
     fn attach(&self, inputs: &AttachInputs, before: &Attachment) -> Step<Next> {
         let attachment = &inputs.attachment;
         // The detach is an item of its own, and the response to an earlier status write may have been lost.
-        let is_undone = !self.progress.sync.unpublished.is_empty();
-        if attachment.deleting || attachment.attached && !before.attached && !is_undone {
+        if attachment.deleting || attachment.attached && !before.attached {
             return Ok(Next::Done);
         }
-        // The API server may execute the status write of an earlier sync after this one has unpublished that target.
-        let undone;
-        let inputs = if attachment.attached && is_undone {
-            undone = not_attached(inputs);
-            &undone
-        } else {
-            inputs
-        };
-        let attachment = &inputs.attachment;
         if let Some(published) = &self.progress.published {
             self.lock([&published.target])?;
             return Ok(act(Command::MarkAttached(Some(published.clone()))));
@@ -67,7 +57,7 @@ impl Machine<'_> {
         }
         let driver = Driver {
             capabilities,
-            ..self.view.driver.clone()
+            ..self.view.context.driver.clone()
         };
         let plan = match attach(inputs, &driver) {
             Ok(plan) => plan,
@@ -125,9 +115,7 @@ impl Machine<'_> {
         if target.volume_id != plan.target.volume_id {
             return self.prove(attachment, former, true).map(|_| ());
         }
-        if let Some(secret) = &former.secret {
-            self.secret(secret, false)?;
-        }
+        self.detach_secret(former)?;
         // The present target, which is published next, may name the same machine.
         self.lock([target, &plan.target])?;
         let is_unknown = matches!(
@@ -169,7 +157,7 @@ impl Machine<'_> {
             return Ok(act(Command::GetVolume(name.clone())));
         }
         let may_be_published = attachment.finalizer || attachment.recorded.node_id.is_some();
-        let plan = match detach(inputs, self.view.driver) {
+        let plan = match detach(inputs, self.view.context.driver) {
             // `attached: true` without our finalizer: the volume may be published.
             Err(refusal) if may_be_published || capabilities.publish && attachment.attached => {
                 return Ok(Next::Stop(Stop::Refused(refusal)));
@@ -193,12 +181,7 @@ impl Machine<'_> {
         if !self.progress.sync.is_attachment_read {
             return Ok(act(Command::GetAttachment));
         }
-        let plan = DetachPlan {
-            target: orphan.target.clone(),
-            node: NodeState::of(inputs.node.as_deref(), &orphan.target.node_id),
-            secret: orphan.secret.clone(),
-            migrated: orphan.migrated,
-        };
+        let plan = orphan.plan(inputs.node.as_deref());
         self.prove(&inputs.attachment, &plan, capabilities.publish)?;
         Ok(act(Command::EndOrphan))
     }
@@ -213,8 +196,8 @@ impl Machine<'_> {
             recorded: TargetEvidence::of(UnpublishResult::NoPublishCalls),
             present: None,
             is_node_confirmed_gone: self.progress.sync.node_exists == Some(false),
-            assume_after: view.assume_after,
-            session_age: view.session.map_or(Duration::ZERO, |opened| {
+            assume_after: view.context.assume_after,
+            session_age: view.context.session.map_or(Duration::ZERO, |opened| {
                 self.now.saturating_duration_since(opened)
             }),
         };
@@ -225,9 +208,7 @@ impl Machine<'_> {
             };
             return Ok(proof);
         }
-        if let Some(secret) = &plan.secret {
-            self.secret(secret, false)?;
-        }
+        self.detach_secret(plan)?;
         let present = plan.present_target();
         // Both at once: a publish under the present id may be of the same machine as the recorded one.
         self.lock(std::iter::once(&plan.target).chain(&present))?;
@@ -257,6 +238,7 @@ impl Machine<'_> {
         target: &PublishTarget,
         is_present: bool,
     ) -> Step<TargetEvidence> {
+        let is_undo = self.view.subject.operation() == Some(Operation::Attach);
         let unpublished = &self.progress.sync.unpublished;
         let answer = unpublished.iter().rfind(|(asked, _)| asked == target);
         let result = match target_usage(attachment, target, is_present, &self.view.others) {
@@ -279,10 +261,15 @@ impl Machine<'_> {
             TargetUsage::Wait(stop) => return Err(Next::Stop(stop)),
             TargetUsage::No => match answer {
                 Some((_, result)) => *result,
+                // The status write of the earlier attach may be late.
+                None if is_undo && !self.progress.sync.is_undo_announced => {
+                    return Err(act(Command::AnnounceUndo(target.clone())));
+                }
                 None => {
                     return Err(act(Command::Unpublish {
                         target: target.clone(),
                         secret: plan.secret.clone(),
+                        recorded_secret: plan.recorded_secret.clone(),
                         migrated: plan.migrated,
                     }));
                 }
@@ -308,24 +295,28 @@ impl Machine<'_> {
         }
     }
 
+    /// Reads the Secrets of a detach, up to the first that can be read.
+    fn detach_secret(&self, plan: &DetachPlan) -> Step<()> {
+        for secret in plan.secrets() {
+            self.secret(secret, false)?;
+            if self.progress.sync.secret(secret).is_some_and(Option::is_some) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     fn lock<'t>(&self, targets: impl IntoIterator<Item = &'t PublishTarget>) -> Step<()> {
         let mut targets: Vec<_> = targets.into_iter().cloned().collect();
-        if targets.iter().all(|target| self.view.locked.contains(target)) {
+        if targets
+            .iter()
+            .all(|target| self.view.context.locked.contains(target))
+        {
             return Ok(());
         }
         targets.sort_unstable();
         targets.dedup();
         Err(Next::Lock(targets))
-    }
-}
-
-fn not_attached(inputs: &AttachInputs) -> AttachInputs {
-    AttachInputs {
-        attachment: Arc::new(Attachment {
-            attached: false,
-            ..(*inputs.attachment).clone()
-        }),
-        ..inputs.clone()
     }
 }
 

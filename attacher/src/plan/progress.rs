@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Command, Proof, UnpublishResult, View};
-use crate::model::{Attachment, Capabilities, PublishTarget, Recorded, SecretRef, Secrets, Uid, Volume};
+use super::{Command, DetachPlan, NodeState, Proof, UnpublishResult, View};
+use crate::model::{
+    Attachment, Capabilities, Node, PublishTarget, Recorded, SecretRef, Secrets, Uid, Volume,
+};
 
 /// What this process knows about one VolumeAttachment or one orphan beyond the objects. A crash is `Progress::default()`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -48,6 +50,8 @@ pub(crate) struct SyncProgress {
     pub(crate) record: Option<Recorded>,
     /// The PersistentVolume that got our finalizer.
     pub(crate) pv_finalizer: Option<Uid>,
+    /// Whether an attachError is written in the version that the unpublish of an earlier attach's target rests on.
+    pub(crate) is_undo_announced: bool,
     /// The driver's answers to unpublishes.
     pub(crate) unpublished: Vec<(PublishTarget, UnpublishResult)>,
     /// The last of them that does not end the sync, as another proof may outweigh it.
@@ -88,6 +92,17 @@ pub(crate) struct Orphan {
 // === impl Orphan ===
 
 impl Orphan {
+    /// The detach of its target from the node in its present state.
+    pub(crate) fn plan(&self, node: Option<&Node>) -> DetachPlan {
+        DetachPlan {
+            target: self.target.clone(),
+            node: NodeState::of(node, &self.target.node_id),
+            secret: self.secret.clone(),
+            recorded_secret: None,
+            migrated: self.migrated,
+        }
+    }
+
     /// Identifies it beside VolumeAttachments, also beside the one that published it, which may use the volume again.
     pub(crate) fn uid(&self) -> Uid {
         let PublishTarget { volume_id, node_id } = &self.target;
@@ -106,7 +121,7 @@ impl Progress {
         // Without a connection the next call fails, and says so.
         self.sync
             .driver
-            .take_if(|(session, _)| view.session.is_some() && *session != view.session);
+            .take_if(|(session, _)| view.context.session.is_some() && *session != view.context.session);
     }
 
     /// The session that must last until the command's write is sent.
@@ -117,7 +132,7 @@ impl Progress {
             Command::Connect | Command::GetAttachment | Command::GetOther(_) => false,
             Command::GetVolume(_) | Command::GetNode(_) => false,
             Command::GetSecret { .. } | Command::AddPvFinalizer(_) | Command::Record(_) => false,
-            Command::Publish(_) | Command::Unpublish { .. } => false,
+            Command::AnnounceUndo(_) | Command::Publish(_) | Command::Unpublish { .. } => false,
             Command::KeepOrphan(_) | Command::EndOrphan | Command::KeepProof(_) => false,
         };
         let driver = self.sync.driver.filter(|_| rests_on_session);

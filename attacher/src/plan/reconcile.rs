@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::{AttachInputs, spec};
+use super::{AttachInputs, DetachPlan, NodeState, Subject, detach, spec};
 use crate::migration::{self, Irreparable};
 use crate::model::{Attachment, Driver, PublishTarget};
 
@@ -33,8 +33,8 @@ pub struct ListVolumesResult {
 #[derive(Clone, Debug)]
 pub(crate) struct WatchedTarget {
     pub(crate) target: PublishTarget,
-    /// The VolumeAttachment that waits for the evidence; `None`: an orphan.
-    pub(crate) attachment: Option<Arc<str>>,
+    /// What waits for the evidence.
+    pub(crate) waiting: Subject,
     /// Its state in the list so far.
     pub(crate) listed_state: ListedState,
     /// The node ids under which the list shows the volume.
@@ -46,19 +46,11 @@ pub(crate) struct WatchedTarget {
 pub(crate) struct Candidate {
     /// As of the beginning of the round.
     pub(crate) attachment: Arc<Attachment>,
-    /// The target under which its volume must be listed.
-    pub(crate) expected: ExpectedTarget,
+    /// The target under which its volume must be listed. A driver that changed the form of its ids lists the volume under the
+    /// node's present one.
+    pub(crate) expected: DetachPlan,
     /// Its state in the list so far.
     pub(crate) listed_state: ListedState,
-}
-
-/// The target under which a VolumeAttachment's volume must be listed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ExpectedTarget {
-    /// The recorded target; without a record, the one of a publish now.
-    pub(crate) target: PublishTarget,
-    /// The node's present id, if it differs. A driver that changed the form of its ids lists the volume under it.
-    pub(crate) other_node_id: Option<Arc<str>>,
 }
 
 /// The state of one VolumeAttachment's volume in a list.
@@ -94,7 +86,7 @@ pub(crate) enum Drift {
 
 impl ListVolumesResult {
     /// Adds a candidate, whose volume the driver lists under `handle`.
-    pub(crate) fn add(&mut self, attachment: Arc<Attachment>, expected: ExpectedTarget, handle: Arc<str>) {
+    pub(crate) fn add(&mut self, attachment: Arc<Attachment>, expected: DetachPlan, handle: Arc<str>) {
         let number = self.candidates.len();
         self.by_handle.entry(handle).or_default().push(number);
         self.candidates.push(Candidate {
@@ -105,18 +97,17 @@ impl ListVolumesResult {
     }
 
     /// Adds a target of a detach, whose volume the driver lists under `handle`.
-    pub(crate) fn watch(&mut self, target: PublishTarget, attachment: Option<Arc<str>>, handle: Arc<str>) {
+    pub(crate) fn watch(&mut self, target: PublishTarget, waiting: Subject, handle: Arc<str>) {
         let number = self.watched.len();
         self.watched_by_handle.entry(handle).or_default().push(number);
         self.watched.push(WatchedTarget {
             target,
-            attachment,
+            waiting,
             listed_state: ListedState::Absent,
             listed_at: BTreeSet::new(),
         });
     }
 
-    /// Adds a PersistentVolume of the driver.
     pub(crate) fn add_volume(&mut self, name: &Arc<str>, handle: &Arc<str>) {
         self.volumes.insert(handle.clone(), name.clone());
     }
@@ -167,14 +158,6 @@ impl ListVolumesResult {
     }
 }
 
-// === impl ExpectedTarget ===
-
-impl ExpectedTarget {
-    fn covers(&self, node_id: &str) -> bool {
-        *self.target.node_id == *node_id || self.other_node_id.as_deref() == Some(node_id)
-    }
-}
-
 // === impl ListedState ===
 
 impl ListedState {
@@ -203,33 +186,12 @@ impl ListedState {
     }
 }
 
-/// The target under which the volume of `inputs.attachment` must be listed. As in a detach, the record takes precedence.
-/// `None` if unknown.
-pub(crate) fn expected_target(inputs: &AttachInputs, driver: &Driver) -> Option<ExpectedTarget> {
-    let attachment = &*inputs.attachment;
-    let ours = spec(inputs)
-        .ok()
-        .and_then(|spec| spec.csi())
-        .filter(|csi| *csi.driver == *driver.name);
-    let handle = match (&attachment.recorded.handle, ours) {
-        (Some(handle), _) => handle.clone(),
-        (None, csi) => csi?.handle.clone(),
-    };
-    let present = inputs.node.as_ref().and_then(|node| node.id.clone());
-    let (node_id, other_node_id) = match (attachment.recorded.node_id.clone(), present) {
-        (Some(recorded), present) => {
-            let other = present.filter(|id| *id != recorded);
-            (recorded, other)
-        }
-        (None, present) => (present?, None),
-    };
-    Some(ExpectedTarget {
-        target: PublishTarget {
-            volume_id: handle,
-            node_id,
-        },
-        other_node_id,
-    })
+/// The target under which the volume of `inputs.attachment` must be listed: that of a detach, unless its handle may be another
+/// driver's. `None` if unknown.
+pub(crate) fn expected_target(inputs: &AttachInputs, driver: &Driver) -> Option<DetachPlan> {
+    let csi = spec(inputs).ok().and_then(|spec| spec.csi());
+    let is_ours = inputs.attachment.recorded.handle.is_some() || *csi?.driver == *driver.name;
+    detach(inputs, driver).ok().filter(|_| is_ours)
 }
 
 /// The handle under which the driver lists the volume of `target`; `None` if the handle of a migrated volume is incomplete
@@ -261,8 +223,9 @@ pub(crate) fn drift(candidate: &Candidate, suspected: bool, newly_attached: bool
     match (attachment.deleting, attachment.attached) {
         (false, true) if published => Drift::InSync,
         (false, true) => {
-            let weak =
-                newly_attached || *listed_state == ListedState::Absent || expected.other_node_id.is_some();
+            let weak = newly_attached
+                || *listed_state == ListedState::Absent
+                || matches!(expected.node, NodeState::OtherId(_));
             if weak && !suspected {
                 Drift::Suspected
             } else {

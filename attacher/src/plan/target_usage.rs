@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::Stop;
+use crate::model::handle::may_be_same_volume;
 use crate::model::{Attachment, PublishTarget};
 
 /// Another VolumeAttachment of the volume.
@@ -40,9 +41,15 @@ pub(crate) fn target_usage(
     is_present: bool,
     others: &[OtherAttachment<'_>],
 ) -> TargetUsage {
+    let is_certain = |other: &OtherAttachment<'_>| {
+        other
+            .handle
+            .is_some_and(|handle| target.with_volume(handle) == *target)
+    };
+    let is_its_volume = |handle: &Arc<str>| may_be_same_volume(handle, &target.volume_id, &target.node_id);
     let others = || {
         let others = others.iter().filter(|o| o.attachment.uid != attachment.uid);
-        others.filter(|o| o.handle.is_none_or(|handle| *handle == target.volume_id))
+        others.filter(|other| other.handle.is_none_or(is_its_volume))
     };
     let is_on_node = |other: &OtherAttachment<'_>| other.attachment.node == attachment.node;
     let may_be_attached_on_node =
@@ -59,8 +66,8 @@ pub(crate) fn target_usage(
             false => records_it && !other.is_record_uncertain,
         };
         match is_used {
-            true if known.finalizer || is_present => TargetUsage::Yes,
-            // Nothing ensures its detach until its attach restores the finalizer.
+            true if is_certain(other) && (known.finalizer || is_present) => TargetUsage::Yes,
+            // Nothing ensures its detach until its attach restores the finalizer, or while its volume may be another one.
             true => TargetUsage::Wait(Stop::MissingFinalizer(target.clone())),
             // It was published under another node id, which may name the same machine: an unpublish could take the volume away
             // from its pod; without one the volume may stay published.

@@ -30,6 +30,7 @@ pub(crate) fn mk_attachment(name: &str) -> Attachment {
         uid: format!("uid-{name}").as_str().into(),
         version: Version(1),
         deleting: false,
+        created: None,
         requested_at: None,
         finalizer: false,
         foreign_finalizers: false,
@@ -196,7 +197,7 @@ fn status_is_stale_if_attached_without_our_finalizer() {
             ..mk_attachment("va")
         };
         assert_eq!(
-            has_stale_status(&attachment),
+            has_outdated_status(&attachment),
             expected,
             "{deleting} {finalizer} {attached}"
         );
@@ -245,4 +246,46 @@ fn plans_a_migrated_volume_as_translated() {
     let native = mk_inputs(|attachment, _, _| attachment.finalizer = true);
     assert!(!attach(&native, &mk_driver()).unwrap().migrated);
     assert!(!detach(&native, &mk_driver()).unwrap().migrated);
+}
+
+/// Its PersistentVolume was re-created. Both times are in seconds.
+#[test]
+fn an_attachment_that_may_be_published_without_handle_has_no_younger_volume() {
+    type Change = fn(&mut Attachment);
+    let finalizer: Change = |attachment| attachment.finalizer = true;
+    let cases: [(Change, bool); 5] = [
+        // It was never published.
+        (|_| (), true),
+        (finalizer, false),
+        (|attachment| attachment.attached = true, false),
+        (
+            |attachment| attachment.recorded.node_id = Some("id-1".into()),
+            false,
+        ),
+        (
+            |attachment| {
+                attachment.finalizer = true;
+                attachment.recorded.handle = Some("handle".into());
+            },
+            true,
+        ),
+    ];
+    for (number, (change, is_its_own)) in cases.into_iter().enumerate() {
+        for (age, expected) in [(-1, true), (0, true), (1, is_its_own)] {
+            let inputs = mk_inputs(|attachment, volume, _| {
+                change(attachment);
+                attachment.created = jiff::Timestamp::from_second(5).ok();
+                volume.created = jiff::Timestamp::from_second(5 + age).ok();
+            });
+            let driver = mk_driver();
+            let case = format!("{number} {age}");
+            assert_eq!(attach(&inputs, &driver).is_ok(), expected, "{case}");
+            assert_eq!(detach(&inputs, &driver).is_ok(), expected, "{case}");
+            let listed = reconcile::expected_target(&inputs, &driver);
+            assert_eq!(listed.is_some(), expected, "{case}");
+            let (volume, attachment) = (inputs.volume.as_deref().unwrap(), &*inputs.attachment);
+            let backfills = lacks_handle(attachment) && expected;
+            assert_eq!(lacks_handle_of(volume, attachment), backfills, "{case}");
+        }
+    }
 }

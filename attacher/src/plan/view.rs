@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{AttachInputs, DetachEvidence, Operation, Orphan, OtherAttachment, Proof, Published, attach};
-use crate::model::{Attachment, Driver, PublishTarget};
+use crate::model::{Attachment, Driver, PublishTarget, Uid};
 
 /// All that a decision rests on, beside [`Progress`].
 #[derive(Debug)]
 pub(crate) struct View<'v> {
-    pub(crate) driver: &'v Driver,
+    pub(crate) context: SyncContext<'v>,
     pub(crate) subject: &'v Subject,
     /// The newest objects; without the VolumeAttachment, `None`. Those of an orphan have the VolumeAttachment that published it.
     pub(crate) inputs: Option<AttachInputs>,
@@ -20,14 +20,20 @@ pub(crate) struct View<'v> {
     pub(crate) others: Vec<OtherAttachment<'v>>,
     pub(crate) orphans: &'v BTreeMap<PublishTarget, Arc<Orphan>>,
     pub(crate) evidence: &'v DetachEvidence,
-    /// When the session with the driver was opened.
-    pub(crate) session: Option<Instant>,
     /// Number of the connection to the driver.
     pub(crate) connection: u64,
+}
+
+/// What the controller knows beside its state.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SyncContext<'c> {
+    pub(crate) driver: &'c Driver,
+    /// When the session with the driver was opened.
+    pub(crate) session: Option<Instant>,
     /// `--assume-unpublished-after`.
     pub(crate) assume_after: Duration,
     /// The targets whose locks the sync holds.
-    pub(crate) locked: &'v [PublishTarget],
+    pub(crate) locked: &'c [PublishTarget],
 }
 
 /// What a sync is about.
@@ -48,7 +54,7 @@ impl View<'_> {
             return true;
         };
         // The target does not depend on the driver's capabilities.
-        match attach(inputs, self.driver) {
+        match attach(inputs, self.context.driver) {
             Ok(now) => now.target == published.target && now.record.is_none() && now.former.is_none(),
             Err(_) => {
                 let Attachment { recorded, .. } = &*inputs.attachment;
@@ -57,7 +63,7 @@ impl View<'_> {
                     && recorded
                         .handle
                         .as_ref()
-                        .is_none_or(|handle| *handle == published.target.volume_id)
+                        .is_none_or(|handle| published.target.with_volume(handle) == published.target)
             }
         }
     }
@@ -81,7 +87,14 @@ impl Subject {
         }
     }
 
-    /// The operation that a VolumeAttachment needs.
+    /// Identifies it beside all other VolumeAttachments and orphans.
+    pub(crate) fn uid(&self) -> Uid {
+        match self {
+            Self::Attachment(_, attachment) => attachment.uid.clone(),
+            Self::Orphan(orphan) => orphan.uid(),
+        }
+    }
+
     pub(crate) fn operation(&self) -> Option<Operation> {
         match self {
             Self::Attachment(operation, _) => Some(*operation),

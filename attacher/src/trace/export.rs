@@ -48,11 +48,10 @@ pub struct Endpoint {
 
 /// Invalid settings.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each has its text")]
 pub enum ExportError {
-    /// The file of root certificates cannot be read.
     #[error("cannot read the certificate file of the OTLP collector {0:?}")]
     Certificate(PathBuf, #[source] io::Error),
-    /// The exporter rejects the address or the certificates.
     #[error("cannot send traces to the OTLP collector")]
     Build(#[from] ExporterBuildError),
 }

@@ -53,11 +53,7 @@ impl Queue {
     }
 
     fn end_backoff(&mut self, key: &Key) {
-        if let Some(failures) = self
-            .entries
-            .get_mut(key)
-            .and_then(|entry| entry.failures.as_mut())
-        {
+        if let Some(failures) = self.failures_mut(key) {
             failures.wakes = 0;
         }
         self.enqueue_if_pending(key, &Lane::ALL);
@@ -108,7 +104,7 @@ impl Queue {
             .iter()
             .map(|lane| self.lanes[*lane as usize].running);
         let calls_are_full = self.max_driver_calls > 0 && calls.sum::<usize>() >= self.max_driver_calls;
-        if queue.running >= queue.limit || lane != Lane::Volume && calls_are_full {
+        if queue.running >= queue.limit || lane != Lane::PersistentVolume && calls_are_full {
             return None;
         }
         let (sequence, node) = loop {
@@ -202,11 +198,11 @@ impl Queue {
         let Some((node, sequence)) = self.running_for(key) else {
             return;
         };
-        let failures = self.entries.get(key).and_then(|entry| entry.failures.as_ref());
         // An earlier call of the key, which the driver still executes, is the reason, and not those of others.
-        let is_pending =
-            outcome == Outcome::Refused(ABORTED) && failures.is_some_and(|failures| failures.executes);
+        let is_pending = outcome == Outcome::Failed(ABORTED)
+            && self.failures(key).is_some_and(|failures| failures.executes);
         let outcome = if is_pending { Outcome::Unrelated } else { outcome };
+        let failures = self.entries.get(key).and_then(|entry| entry.failures.as_ref());
         let ended = self.flow.end(&node, sequence, outcome, failures, self.now);
         if let Some(entry) = self.entries.get_mut(key)
             && let Stage::Running { contended, .. } = &mut entry.stage
@@ -224,9 +220,7 @@ impl Queue {
 
     /// Whether the driver's limit explains a first refusal of the running `key`.
     pub(crate) fn is_refused_by_driver(&self, key: &Key) -> bool {
-        let entry = self.entries.get(key);
-        let failures = entry.and_then(|entry| entry.failures.as_ref());
-        failures.is_none_or(|failures| failures.turns == 0)
+        self.failures(key).is_none_or(|failures| failures.turns == 0)
             && self
                 .running_for(key)
                 .is_some_and(|(_, sequence)| self.flow.driver_explains(sequence))

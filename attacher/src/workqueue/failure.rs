@@ -9,7 +9,6 @@ use super::lane::Node;
 use super::{Class, Entry, Key, Lane, Queue, Stage};
 use crate::model::Uid;
 
-/// The result of [`Queue::finish`].
 #[derive(Debug, Default)]
 #[must_use]
 pub(crate) struct Finished {
@@ -22,12 +21,11 @@ pub(crate) struct Finished {
     pub(crate) contended: bool,
 }
 
-/// The result of a call to the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Success,
     /// It failed with this gRPC code, which other calls may have caused.
-    Refused(i32),
+    Failed(i32),
     /// It was not sent, or failed for a reason of its own.
     Unrelated,
 }
@@ -39,7 +37,6 @@ pub(crate) struct SyncError {
     pub(crate) message: String,
     /// The gRPC code, if the driver returned one.
     pub(crate) code: Option<i32>,
-    /// The class of the backoff.
     pub(crate) class: Class,
     /// Minimum delay before the next sync, if the API server sent Retry-After.
     pub(crate) retry_after: Option<Duration>,
@@ -57,7 +54,6 @@ pub(crate) struct Failures {
     /// The last error, with the beginning of its message.
     pub(crate) last: SyncError,
     pub(crate) times: u32,
-    /// When the first of them occurred.
     pub(crate) since: Instant,
     /// Refusals in a row because of other calls.
     pub(super) turns: u32,
@@ -157,9 +153,15 @@ impl Queue {
 
     /// Whether `key` waits out a backoff for a failure that says nothing about its object.
     pub(super) fn waits_for_driver(&self, key: &Key) -> bool {
-        let entry = self.entries.get(key);
-        let failures = entry.and_then(|entry| entry.failures.as_ref());
-        failures.is_some_and(Failures::waits_for_driver)
+        self.failures(key).is_some_and(Failures::waits_for_driver)
+    }
+
+    pub(crate) fn failures(&self, key: &Key) -> Option<&Failures> {
+        self.entries.get(key)?.failures.as_ref()
+    }
+
+    pub(super) fn failures_mut(&mut self, key: &Key) -> Option<&mut Failures> {
+        self.entries.get_mut(key)?.failures.as_mut()
     }
 
     /// Ends the backoff of failures that may be over, as the driver answers again: for `node`, or for all. Oldest first. A
@@ -179,11 +181,7 @@ impl Queue {
         concerned.sort_unstable();
         for (_, key) in concerned {
             self.enqueue_if_pending(&key, &Lane::ALL);
-            if let Some(failures) = self
-                .entries
-                .get_mut(&key)
-                .and_then(|entry| entry.failures.as_mut())
-            {
+            if let Some(failures) = self.failures_mut(&key) {
                 failures.wakes += 1;
             }
         }
@@ -191,7 +189,7 @@ impl Queue {
 
     /// The gRPC code of the last failure of `key` on this object, unless it succeeded since.
     pub(crate) fn failed_with(&self, key: &Key, uid: &Uid) -> Option<i32> {
-        let failures = self.entries.get(key)?.failures.as_ref()?;
+        let failures = self.failures(key)?;
         failures.last.code.filter(|_| failures.uid == *uid)
     }
 

@@ -108,13 +108,11 @@ impl FlowControl {
         }
     }
 
-    /// The number of calls in flight for `node`.
     pub(super) fn in_flight(&self, node: Option<&Arc<str>>) -> usize {
         let node = node.and_then(|node| self.nodes.get(node));
         node.map_or(0, |node| node.limiter.in_flight())
     }
 
-    /// Whether a call for `node` may begin.
     pub(super) fn permit(&mut self, node: &str, now: Instant) -> Result<(), Blocked> {
         if !self.adaptive {
             return Ok(());
@@ -142,7 +140,6 @@ impl FlowControl {
         node.max(self.driver.call_at(id, now))
     }
 
-    /// Whether limits and outages are learned.
     pub(super) fn is_adaptive(&self) -> bool {
         self.adaptive
     }
@@ -163,7 +160,6 @@ impl FlowControl {
         self.outage().is_some_and(|failing| !failing.hung)
     }
 
-    /// Since when the driver has been down.
     pub(crate) fn down_since(&self) -> Option<Instant> {
         Some(self.outage()?.since)
     }
@@ -174,14 +170,12 @@ impl FlowControl {
         Some((limiter.window()?, limiter.interval()))
     }
 
-    /// The learned limits of all nodes.
     pub(crate) fn node_limits(&self) -> impl Iterator<Item = (&str, usize)> {
         self.nodes
             .iter()
             .filter_map(|(name, node)| Some((&**name, node.limiter.window()?)))
     }
 
-    /// The learned limit of all calls in flight.
     pub(crate) fn driver_limit(&self) -> Option<usize> {
         self.driver.window()
     }
@@ -262,7 +256,7 @@ impl FlowControl {
                     Ended::Other
                 }
             }
-            Outcome::Refused(code) => self.refused(node, id, code, failures, now),
+            Outcome::Failed(code) => self.refused(node, id, code, failures, now),
         }
     }
 
@@ -369,7 +363,6 @@ impl FlowControl {
         }
     }
 
-    /// The connection is new.
     pub(super) fn reconnected(&mut self) {
         self.failing = None;
         if self.driver.was_used() {

@@ -73,7 +73,6 @@ impl LaneQueue {
         }
     }
 
-    /// The next node.
     pub(super) fn first(&self) -> Option<(i64, Node)> {
         let (_, sequence, node) = self.order.first()?;
         Some((*sequence, node.clone()))

@@ -25,6 +25,9 @@ pub(super) struct Limiter {
     /// The last refusal, or growth.
     changed: Option<Instant>,
     interval: Interval,
+    /// The longest time without calls from the end of the last one on, whatever the interval: twice the longest after which a call
+    /// was refused.
+    rest: Duration,
     /// Whether only the interval permits the next call.
     outlasts_call: bool,
     /// The latest admission, begin and end of successful calls.
@@ -75,6 +78,7 @@ impl Limiter {
             is_start: false,
             changed: None,
             interval: Interval::default(),
+            rest: JUST_ENDED,
             outlasts_call: false,
             last_admitted: None,
             last_began: None,
@@ -110,7 +114,6 @@ impl Limiter {
         !self.calls.is_empty() || self.last_end.is_some()
     }
 
-    /// Whether nothing happened for this long.
     pub(super) fn is_idle_for(&self, idle: Duration, now: Instant) -> bool {
         self.calls.is_empty() && self.last_end.is_none_or(|end| end + idle < now)
     }
@@ -130,7 +133,8 @@ impl Limiter {
         let newest = self.calls.values().max_by_key(|call| call.admitted);
         let unknown = newest.map(|call| call.began + patience);
         let admitted = newest.map(|call| call.admitted).max(self.last_admitted);
-        let paced = admitted.map(|admitted| admitted + self.interval.current);
+        let is_idle = self.calls.is_empty();
+        let paced = admitted.map(|admitted| self.paced(admitted, is_idle));
         let at = match self.window {
             _ if self.outlasts_call => paced,
             window if window.is_none_or(|window| self.calls.len() < window) => None,
@@ -154,10 +158,23 @@ impl Limiter {
             return None;
         }
         let in_flight = self.sent().count();
-        if self.outlasts_call || window == 1 && in_flight > 0 {
-            return Some(self.last_call()? + self.interval.current);
-        }
-        (in_flight >= window).then(|| now + self.interval.current)
+        let at = if self.outlasts_call || window == 1 && in_flight > 0 {
+            self.paced(self.last_call()?, in_flight == 0)
+        } else if in_flight >= window {
+            now + self.interval.current
+        } else {
+            return None;
+        };
+        // The calls in flight may end before that.
+        Some(at.min(now + self.rest))
+    }
+
+    /// When the interval permits a call after the begin of the last one. After a long call it alone would keep the node idle for the
+    /// call's length.
+    fn paced(&self, last: Instant, is_idle: bool) -> Instant {
+        let at = last + self.interval.current;
+        let end = self.last_end.filter(|_| is_idle);
+        end.map_or(at, |end| at.min(end + self.rest))
     }
 
     fn sent(&self) -> impl Iterator<Item = (&CallId, &Call)> {
@@ -269,7 +286,7 @@ impl Limiter {
         let overlapped = self.last_end >= Some(call.began);
         let before = self.window();
         if before.is_none() {
-            self.interval = Interval::default();
+            (self.interval, self.rest) = (Interval::default(), JUST_ENDED);
         }
         self.is_start = false;
         let window = match (others, before) {
@@ -284,6 +301,10 @@ impl Limiter {
         self.outlasts_call |= others == 0;
         if let Some(gap) = call.gap.filter(|_| is_first && (call.is_paced || others == 0)) {
             self.interval.refused(gap);
+            if let Some(end) = self.last_end.filter(|_| others == 0) {
+                let idle = call.began.saturating_duration_since(end).min(self.longest_lock);
+                self.rest = self.rest.max(2 * idle);
+            }
         }
     }
 
@@ -303,7 +324,7 @@ impl Limiter {
 
     pub(super) fn unlearn(&mut self) {
         (self.window, self.is_start, self.outlasts_call) = (None, false, false);
-        self.interval = Interval::default();
+        (self.interval, self.rest) = (Interval::default(), JUST_ENDED);
     }
 
     // === the reasons of a refusal ===

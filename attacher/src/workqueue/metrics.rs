@@ -63,7 +63,6 @@ impl QueueMetrics {
         }
     }
 
-    /// Adds the metrics to `scrape`.
     pub(crate) fn collect(&self, scrape: &Scrape) {
         scrape.add(self.adds.clone());
         scrape.add(self.retries.clone());

@@ -302,10 +302,13 @@ fn max_driver_calls_bounds_all_lanes_together() {
         queue.enqueue(&key(&format!("a{name}")), Lane::Attach, None);
         queue.enqueue(&key(&format!("d{name}")), Lane::Detach, None);
     }
-    queue.enqueue(&key("v"), Lane::Volume, None);
+    queue.enqueue(&key("v"), Lane::PersistentVolume, None);
     let started = drain(&mut queue);
     assert_eq!(started.len(), 4, "{started:?}");
-    assert!(started.contains(&(key("v"), Lane::Volume)), "it calls no driver");
+    assert!(
+        started.contains(&(key("v"), Lane::PersistentVolume)),
+        "it calls no driver"
+    );
     assert!(!queue.finish(&started[0].0).dirty);
     assert_eq!(drain(&mut queue).len(), 1);
 }
@@ -328,7 +331,7 @@ const UNAVAILABLE: i32 = 14;
 
 /// Ends the call and the sync of `name`, which was refused with `code`.
 fn refuse(queue: &mut Queue, name: &str, code: i32, retry_after: Option<Duration>) {
-    queue.call_ended(&key(name), Outcome::Refused(code));
+    queue.call_ended(&key(name), Outcome::Failed(code));
     let finished = queue.finish(&key(name));
     let (operation, error) = failed(Lane::Attach, Class::Uncertain);
     let error = SyncError {
@@ -380,4 +383,69 @@ fn a_success_of_an_idle_node_ends_the_backoff_of_a_key_that_failed_long_ago() {
     assert_eq!(queue.call_begins(&key("b")), None);
     queue.call_ended(&key("b"), Outcome::Success);
     assert_eq!(queue.start(), Some((key("a"), Lane::Attach)));
+}
+
+/// A call of 30 s ends, and the next one is refused once, for whatever reason.
+#[test]
+fn a_refusal_after_a_long_call_does_not_idle_the_node_for_the_calls_length() {
+    let mut queue = queue(10, 10);
+    let node: Arc<str> = "node".into();
+    let mut now = epoch();
+    // Returns how long the call waited.
+    let mut call = |name: &str, took: Duration, outcome: Outcome| {
+        now += SECOND / 10;
+        queue.advance(now);
+        queue.enqueue(&key(name), Lane::Detach, Some(&node));
+        let enqueued = now;
+        while queue.start().is_none() {
+            now = queue.next_advance().expect("it may begin some time");
+            queue.advance(now);
+        }
+        while let Some(at) = queue.call_begins(&key(name)) {
+            now = at;
+            queue.now = at;
+        }
+        let waited = now - enqueued;
+        now += took;
+        queue.now = now;
+        queue.call_ended(&key(name), outcome);
+        let Finished { .. } = queue.finish(&key(name));
+        waited
+    };
+    let aborted = Outcome::Failed(10);
+    assert_eq!(call("long", 30 * SECOND, Outcome::Success), Duration::ZERO);
+    assert_eq!(call("refused", SECOND / 2, aborted), Duration::ZERO);
+    for name in ["next", "later", "last"] {
+        let waited = call(name, SECOND / 100, Outcome::Success);
+        assert!(waited <= SECOND, "{name}: {waited:?}");
+    }
+}
+
+/// As above, but it is still in flight: the node is free as soon as it ends.
+#[test]
+fn a_sync_that_waits_for_its_call_does_so_until_the_long_one_before_ends() {
+    let mut queue = queue(10, 10);
+    let node: Arc<str> = "node".into();
+    let began = epoch();
+    let start = |queue: &mut Queue, name: &str, at: Duration| {
+        queue.enqueue(&key(name), Lane::Detach, Some(&node));
+        queue.advance(began + at);
+        assert_eq!(queue.start(), Some((key(name), Lane::Detach)));
+    };
+    start(&mut queue, "long", Duration::ZERO);
+    assert_eq!(queue.call_begins(&key("long")), None);
+    start(&mut queue, "slow", 29 * SECOND);
+    for at in [30 * SECOND, 31 * SECOND] {
+        start(&mut queue, "refused", at);
+        assert_eq!(queue.call_begins(&key("refused")), None);
+        queue.call_ended(&key("refused"), Outcome::Failed(10));
+        let Finished { .. } = queue.finish(&key("refused"));
+    }
+    let again = queue
+        .call_begins(&key("slow"))
+        .expect("the long one is in flight");
+    queue.now = began + 32 * SECOND;
+    queue.call_ended(&key("long"), Outcome::Success);
+    assert!(again <= began + 32 * SECOND, "{:?}", again - began);
+    assert_eq!(queue.call_begins(&key("slow")), None);
 }

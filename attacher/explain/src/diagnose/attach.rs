@@ -7,7 +7,7 @@ use super::multi_attach::{self, Holder};
 use super::{attacher, grpc_code, node, refusal};
 use crate::objects::{AttachmentExt, ObjectExt};
 use crate::path::{Leader, VolumePath};
-use crate::report::{Actor, Cause, Finding, State};
+use crate::report::{Actor, Cause, Finding};
 
 /// The VolumeAttachment is not attached and not being deleted.
 pub(super) fn not_attached(
@@ -62,14 +62,14 @@ fn failed(
             "Node {} has its maximum of volumes of driver {driver}.",
             va.spec.node_name
         );
-        Finding::new(Cause::AttachLimit, State::Stuck, Actor::Administrator, summary)
+        Finding::stuck(Cause::AttachLimit, Actor::Administrator, summary)
     } else {
         let actor = if code.is_some() {
             Actor::Driver
         } else {
             Actor::Attacher
         };
-        Finding::new(Cause::AttachFails, State::Stuck, actor, "The attach fails.")
+        Finding::stuck(Cause::AttachFails, actor, "The attach fails.")
     };
     let is_limit = finding.cause == Cause::AttachLimit;
     let limit = is_limit
@@ -84,14 +84,14 @@ fn failed(
 fn attaching(path: &VolumePath<'_>, va: &VolumeAttachment) -> Finding {
     let driver = &va.spec.attacher;
     let since = recorded_at(va).or(va.created_at());
-    let finding = Finding::new(
-        Cause::Attaching,
-        path.view.pending(since),
-        Actor::Driver,
-        "The attacher has recorded the attach and called the driver, which has not answered yet.",
-    )
-    .of(driver)
-    .since(since);
+    let finding = path
+        .due(
+            since,
+            Cause::Attaching,
+            Actor::Driver,
+            "The attacher has recorded the attach and called the driver, which has not answered yet.",
+        )
+        .of(driver);
     attacher::with_lease(path.view, driver, finding)
 }
 

@@ -76,16 +76,8 @@ pub(super) fn waits_for_turn(
         .as_deref()?
         .rsplit_once("; waits for its turn on ")?;
     let summary = format!("It waits for its turn on {turn}.");
-    let finding = Finding::new(
-        Cause::WaitsForTurn,
-        path.view.pending(since),
-        Actor::Driver,
-        summary,
-    );
-    let finding = finding
-        .of(&va.spec.attacher)
-        .since(since)
-        .because(attachment::describe(error));
+    let finding = path.due(since, Cause::WaitsForTurn, Actor::Driver, summary);
+    let finding = finding.of(&va.spec.attacher).because(attachment::describe(error));
     Some(finding.because("The driver refuses calls for a node while others run. The attacher has learned how many it takes, and serves them in order of age.")
         .advise("Wait. If the calls before take too long, look at the driver's log."))
 }

@@ -44,9 +44,8 @@ pub(super) fn problem(path: &VolumePath<'_>, holder: Option<&Holder<'_>>) -> Opt
 
 fn missing(claim: &NamespacedName) -> Finding {
     let NamespacedName { namespace, name } = claim;
-    Finding::new(
+    Finding::stuck(
         Cause::ClaimMissing,
-        State::Stuck,
         Actor::Administrator,
         format!("There is no PersistentVolumeClaim {name} in namespace {namespace}, which the pod names."),
     )
@@ -58,9 +57,8 @@ fn missing(claim: &NamespacedName) -> Finding {
 
 fn lost(claim: &PersistentVolumeClaim, cause: Cause) -> Finding {
     let volume = claim.volume_name().unwrap_or_default();
-    Finding::new(
+    Finding::stuck(
         cause,
-        State::Stuck,
         Actor::Administrator,
         format!("PersistentVolume {volume}, to which the claim {} is bound, does not exist.", full_name(claim)),
     )
@@ -168,13 +166,12 @@ fn bound(
     if claim.phase() == "Pending" {
         let since = claim.created_at();
         return Some(
-            Finding::new(
+            path.due(
+                since,
                 Cause::ClaimPending,
-                path.view.pending(since),
                 Actor::VolumeController,
                 format!("Claim {name} and PersistentVolume {pv} name one another, but are not bound yet."),
             )
-            .since(since)
             .advise_to_run(
                 "If this lasts, compare size, access modes and class of both.",
                 format!("kubectl -n {} describe pvc {}", name.namespace, name.name),
@@ -187,13 +184,12 @@ fn bound(
     let since = Some(claim.deleted_at()?);
     let finalizers = claim.finalizers();
     Some(
-        Finding::new(
+        path.due(
+            since,
             Cause::VolumeTerminating,
-            path.view.pending(since),
             Actor::VolumeController,
             format!("The claim {name} is being deleted."),
         )
-        .since(since)
         .because(
             if finalizers.iter().any(|finalizer| finalizer == CLAIM_PROTECTION) {
                 "It stays as long as a pod uses it (finalizer kubernetes.io/pvc-protection).".to_owned()
@@ -205,9 +201,8 @@ fn bound(
 }
 
 fn bound_elsewhere(pv: &str, claim: &NamespacedName, other: &NamespacedName) -> Finding {
-    Finding::new(
+    Finding::stuck(
         Cause::VolumeBoundElsewhere,
-        State::Stuck,
         Actor::Administrator,
         format!("The claim asks for PersistentVolume {pv}, which is bound to another claim: {other}."),
     )
@@ -233,10 +228,8 @@ fn unclaimed(
     let pv = volume.name();
     match volume.phase() {
         "Released" => Some(
-            Finding::new(
+            Finding::fine(
                 Cause::VolumeReleased,
-                State::Fine,
-                Actor::Nothing,
                 format!("PersistentVolume {pv} is released: its claim is deleted, and its data is kept."),
             )
             .since(volume.phase_since())
@@ -244,9 +237,8 @@ fn unclaimed(
             .advise("It does not bind to a new claim as long as its claimRef names the old one."),
         ),
         "Failed" => Some(
-            Finding::new(
+            Finding::stuck(
                 Cause::VolumeFailed,
-                State::Stuck,
                 Actor::Provisioner,
                 format!("PersistentVolume {pv} could not be reclaimed."),
             )

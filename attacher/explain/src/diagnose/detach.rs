@@ -15,13 +15,12 @@ pub(super) fn deleting(path: &VolumePath<'_>, va: &VolumeAttachment) -> Finding 
     let finding = if has_finalizer(path, va) {
         detaching(path, va, since)
     } else if va.finalizers().is_empty() {
-        Finding::new(
+        path.due(
+            since,
             Cause::Terminating,
-            path.view.pending(since),
             Actor::Nothing,
             "The VolumeAttachment is deleted and has no finalizer any more.",
         )
-        .since(since)
     } else {
         foreign_finalizer(path, va, since)
     };
@@ -62,7 +61,7 @@ fn detaching(path: &VolumePath<'_>, va: &VolumeAttachment, since: Option<Timesta
     } else {
         Actor::Attacher
     };
-    let finding = Finding::new(Cause::DetachFails, State::Stuck, actor, "The detach fails.")
+    let finding = Finding::stuck(Cause::DetachFails, actor, "The detach fails.")
         .of(driver)
         .since(since)
         .because(describe(error));
@@ -127,13 +126,12 @@ fn with_last_resort(path: &VolumePath<'_>, va: &VolumeAttachment, finding: Findi
 fn foreign_finalizer(path: &VolumePath<'_>, va: &VolumeAttachment, since: Option<Timestamp>) -> Finding {
     let finalizers = va.finalizers().join(", ");
     let name = va.name();
-    Finding::new(
+    path.due(
+        since,
         Cause::ForeignFinalizer,
-        path.view.pending(since),
         Actor::Administrator,
         format!("The VolumeAttachment is deleted and kept by a finalizer that is not this attacher's: {finalizers}."),
     )
-    .since(since)
     .because("The attacher has done its part. The component that added the finalizer must remove it.")
     .advise_to_run(
         "See what it is and which manager wrote it.",
@@ -173,13 +171,12 @@ pub(super) fn not_requested(path: &VolumePath<'_>, va: &VolumeAttachment) -> Fin
         .because("The node's status.volumesInUse still lists it; the volume is not detached before that ends.")
         .advise("If this lasts, look at the kubelet's log on the node for failing unmounts (NodeUnpublishVolume, NodeUnstageVolume).");
     };
-    let finding = Finding::new(
+    let finding = path.due(
+        since,
         Cause::StillMounted,
-        path.view.pending(since),
         Actor::AttachDetachController,
         format!("Node {node} is not ready, so the volume is not unmounted there."),
     )
-    .since(since)
     .because(format!("kubelet reported it in use before the node became unreachable: {message}"))
     .because("As no pod needs it there any more, the attach/detach controller force-detaches it six minutes after the detach was due.");
     node::with_out_of_service(path, finding)

@@ -8,7 +8,7 @@ use super::pod::Mount;
 use super::{attachment, node, pod};
 use crate::objects::ObjectExt;
 use crate::path::VolumePath;
-use crate::report::{Actor, Cause, Finding, State};
+use crate::report::{Actor, Cause, Finding};
 
 /// Reasons of events by which kubelet reports that a mount failed.
 const MOUNT_FAILED: [&str; 3] = ["FailedMount", "FailedMapVolume", "FailedAttachVolume"];
@@ -25,50 +25,42 @@ pub(super) fn attached(path: &VolumePath<'_>, va: &VolumeAttachment) -> Finding 
     if deleted_at.is_some() {
         return match not_ready {
             Some((since, message)) => node::lost(path, since, message),
-            None => Finding::new(
+            None => path.due(
+                deleted_at,
                 Cause::StillMounted,
-                path.view.pending(deleted_at),
                 Actor::Kubelet,
                 "The pod is being deleted; when its containers have ended, the volume is unmounted and detached.",
             )
             .of(node)
-            .since(deleted_at)
             .advise("If this lasts longer than the pod's grace period, look at the kubelet's log on the node."),
         };
     }
     if let Some((since, message)) = not_ready {
-        return Finding::new(
-            Cause::NodeNotReady,
-            path.view.pending(since),
-            Actor::Kubelet,
-            format!("The volume is attached, but node {node} is not ready."),
-        )
-        .of(node)
-        .since(since)
-        .because(format!("The node's Ready condition: {message}"))
-        .advise_to_run("Look at the node.", format!("kubectl describe node {node}"));
+        return path
+            .due(
+                since,
+                Cause::NodeNotReady,
+                Actor::Kubelet,
+                format!("The volume is attached, but node {node} is not ready."),
+            )
+            .of(node)
+            .because(format!("The node's Ready condition: {message}"))
+            .advise_to_run("Look at the node.", format!("kubectl describe node {node}"));
     }
     if path.is_in_volumes_attached() == Some(false) {
-        return Finding::new(
+        return path.due(
+            since,
             Cause::NotInVolumesAttached,
-            path.view.pending(since),
             Actor::AttachDetachController,
             format!("The volume is attached, but the status of node {node} does not list it yet, and kubelet waits for that."),
         )
-        .since(since)
         .because(format!("node.status.volumesAttached lacks {}.", path.unique_name().unwrap_or_default()))
         .because("The attach/detach controller writes it when it sees status.attached, and only for volumes that it attaches itself: not for a VolumeAttachment created by hand.")
         .advise("If this lasts, look at kube-controller-manager's log.");
     }
     match path.pod {
         Some(pod) => mounting(path, pod, since),
-        None => Finding::new(
-            Cause::Fine,
-            State::Fine,
-            Actor::Nothing,
-            "The volume is attached.",
-        )
-        .since(since),
+        None => Finding::fine(Cause::Fine, "The volume is attached.").since(since),
     }
 }
 
@@ -77,12 +69,7 @@ pub(super) fn without_attachment(path: &VolumePath<'_>) -> Finding {
     let driver = path.driver().unwrap_or_default();
     let finding = match path.pod {
         Some(pod) => mounting(path, pod, pod::scheduled_at(pod)),
-        None => Finding::new(
-            Cause::Fine,
-            State::Fine,
-            Actor::Nothing,
-            "The volume needs no attachment.",
-        ),
+        None => Finding::fine(Cause::Fine, "The volume needs no attachment."),
     };
     finding.because(format!(
         "CSIDriver {driver} has attachRequired: false, so there is no VolumeAttachment, and none is needed."
@@ -91,20 +78,14 @@ pub(super) fn without_attachment(path: &VolumePath<'_>) -> Finding {
 
 fn mounting(path: &VolumePath<'_>, pod: &Pod, since: Option<Timestamp>) -> Finding {
     if let Mount::Done { waiting } = pod::mount(pod) {
-        let finding = Finding::new(
-            Cause::Fine,
-            State::Fine,
-            Actor::Nothing,
-            "The volume is mounted in its pod.",
-        );
+        let finding = Finding::fine(Cause::Fine, "The volume is mounted in its pod.");
         return finding.since(pod::started_at(pod)).because_of(waiting);
     }
     let node = path.node_name.unwrap_or_default();
     let describe = format!("kubectl -n {} describe pod {}", pod.namespace(), pod.name());
     match pod::warning(path, &MOUNT_FAILED) {
-        Some(warning) => Finding::new(
+        Some(warning) => Finding::stuck(
             Cause::MountFails,
-            State::Stuck,
             Actor::Kubelet,
             "The volume is attached; kubelet fails to mount it.",
         )
@@ -116,14 +97,13 @@ fn mounting(path: &VolumePath<'_>, pod: &Pod, since: Option<Timestamp>) -> Findi
             format!("kubectl get pods -A -o wide --field-selector spec.nodeName={node}"),
         )
         .advise_to_run("See all events of the pod.", describe),
-        None => Finding::new(
+        None => path.due(
+            since,
             Cause::Mounting,
-            path.view.pending(since),
             Actor::Kubelet,
             "The volume is attached; kubelet is about to mount it and start the pod.",
         )
         .of(node)
-        .since(since)
         .advise_to_run("If this lasts, see the events of the pod.", describe),
     }
 }

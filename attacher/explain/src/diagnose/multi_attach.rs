@@ -7,7 +7,7 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 use super::{node, pod};
 use crate::objects::{ObjectExt, VolumeExt};
 use crate::path::VolumePath;
-use crate::report::{Actor, Cause, Finding, State};
+use crate::report::{Actor, Cause, Finding};
 
 /// The attachment to another node.
 pub(super) struct Holder<'s> {
@@ -60,7 +60,7 @@ pub(super) fn diagnose(path: &VolumePath<'_>, holder: &Holder<'_>, since: Option
 fn in_use(holder: &Holder<'_>, pod: &Pod) -> Finding {
     let node = &holder.va.spec.node_name;
     let (namespace, name) = (pod.namespace(), pod.name());
-    let finding = Finding::new(Cause::MultiAttach, State::Stuck, Actor::Administrator, "")
+    let finding = Finding::stuck(Cause::MultiAttach, Actor::Administrator, "")
         .because(format!("Pod {namespace}/{name} uses it on node {node}."))
         .advise("Run both pods on one node, use a volume with access mode ReadWriteMany, or delete the other pod:")
         .advise_to_run(

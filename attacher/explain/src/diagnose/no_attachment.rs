@@ -50,24 +50,22 @@ pub(super) fn diagnose(path: &VolumePath<'_>, holder: Option<&Holder<'_>>) -> Fi
         && node.annotation(CONTROLLER_MANAGED) != Some("true")
     {
         let name = node.name();
-        return Finding::new(
+        return path.due(
+            since,
             Cause::NodeNotManaged,
-            path.view.pending(since),
             Actor::Kubelet,
             format!("The attach/detach controller does not attach volumes to node {name}, because its kubelet is configured to do that itself."),
         )
         .of(name)
-        .since(since)
         .because(format!("The node lacks the annotation {CONTROLLER_MANAGED}=true, which kubelet sets unless enableControllerAttachDetach is false."))
         .advise("Set enableControllerAttachDetach: true in the kubelet's configuration and restart it; CSI volumes cannot be attached otherwise.");
     }
-    Finding::new(
+    path.due(
+        since,
         Cause::NoAttachmentYet,
-        path.view.pending(since),
         Actor::AttachDetachController,
         "There is no VolumeAttachment for this volume and node yet.",
     )
-    .since(since)
     .because_of(pod::warning(path, &["FailedAttachVolume"]))
     .advise_to_run(
         "If this lasts, check the attach/detach controller: it is part of kube-controller-manager.",
@@ -80,13 +78,12 @@ pub(super) fn not_required(path: &VolumePath<'_>, va: &VolumeAttachment) -> Find
     let driver = &va.spec.attacher;
     let name = va.name();
     let since = va.deleted_at().or(va.created_at());
-    let mut finding = Finding::new(
+    let mut finding = path.due(
+        since,
         Cause::AttachmentNotRequired,
-        path.view.pending(since),
         Actor::Administrator,
         format!("CSIDriver {driver} has attachRequired: false, so this VolumeAttachment has no use and perhaps no attacher."),
     )
-    .since(since)
     .because("It was created before the driver was set to attachRequired: false, or by hand.");
     if va.deleted_at().is_none() {
         finding = finding.advise_to_run(

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::objects::{CsiNodeExt, NodeExt, ObjectExt, PodExt, text};
 use crate::path::{ClusterView, VolumePath};
-use crate::report::{Actor, Cause, Finding, State};
+use crate::report::{Actor, Cause, Finding};
 use crate::snapshot::Lookup;
 use crate::time::ago;
 
@@ -22,13 +22,12 @@ pub(super) fn unscheduled(path: &VolumePath<'_>, pod: &Pod) -> Option<Finding> {
     let since = condition
         .and_then(|condition| Some(condition.last_transition_time.as_ref()?.0))
         .or(pod.created_at());
-    let finding = Finding::new(
+    let finding = path.due(
+        since,
         Cause::PodUnscheduled,
-        path.view.pending(since),
         Actor::Scheduler,
         "The pod has no node yet, so nothing can be attached.",
-    )
-    .since(since);
+    );
     let Some(condition) = condition else {
         return Some(
             finding
@@ -56,9 +55,8 @@ pub(super) fn unscheduled(path: &VolumePath<'_>, pod: &Pod) -> Option<Finding> {
 /// The Node object does not exist.
 pub(super) fn gone(path: &VolumePath<'_>, since: Option<Timestamp>) -> Finding {
     let node = path.node_name.unwrap_or_default();
-    Finding::new(
+    Finding::stuck(
         Cause::NodeGone,
-        State::Stuck,
         Actor::AttachDetachController,
         format!("There is no node {node} any more."),
     )
@@ -73,13 +71,12 @@ pub(super) fn gone(path: &VolumePath<'_>, since: Option<Timestamp>) -> Finding {
 /// A pod uses the volume on a node that is not ready.
 pub(super) fn lost(path: &VolumePath<'_>, since: Option<Timestamp>, message: &str) -> Finding {
     let node = path.node_name.unwrap_or_default();
-    let finding = Finding::new(
+    let finding = path.due(
+        since,
         Cause::NodeLost,
-        path.view.pending(since),
         Actor::Administrator,
         format!("Node {node} is not ready, and its pod still uses the volume."),
     )
-    .since(since)
     .because(format!("The node's Ready condition: {message}"))
     .because("As long as the pod object exists, Kubernetes does not know whether the node still writes, and does not detach the volume.");
     with_out_of_service(path, finding)

@@ -7,7 +7,7 @@ use super::attachment::{describe, mentions};
 use super::node;
 use crate::objects::ObjectExt;
 use crate::path::{Leader, VolumePath};
-use crate::report::{Actor, Cause, Finding, State};
+use crate::report::{Actor, Cause, Finding};
 use crate::rules::{Refusal, SecretRef};
 use crate::snapshot::Lookup;
 
@@ -24,9 +24,7 @@ pub(super) fn refused(
     error: Option<&VolumeError>,
 ) -> Finding {
     let since = va.deleted_at().or(va.created_at());
-    let stuck = |cause, summary: String| {
-        Finding::new(cause, State::Stuck, Actor::Administrator, summary).since(since)
-    };
+    let stuck = |cause, summary: String| Finding::stuck(cause, Actor::Administrator, summary).since(since);
     let finding = if let Refusal::VolumeNotFound(name) = refusal {
         stuck(
             Cause::VolumeMissing,
@@ -76,9 +74,8 @@ fn driver_not_on_node(path: &VolumePath<'_>, va: &VolumeAttachment) -> Finding {
         .is_some_and(Lookup::is_not_found)
         && path.view.leader(driver) == Leader::NoLease;
     if is_unknown {
-        return Finding::new(
+        return Finding::stuck(
             Cause::DriverUnknown,
-            State::Stuck,
             Actor::Administrator,
             format!("No CSI driver named {driver} is installed in the cluster."),
         )
@@ -90,9 +87,8 @@ fn driver_not_on_node(path: &VolumePath<'_>, va: &VolumeAttachment) -> Finding {
             "kubectl get csidrivers,csinodes",
         );
     }
-    Finding::new(
+    Finding::stuck(
         Cause::DriverNotOnNode,
-        State::Stuck,
         Actor::Administrator,
         format!("Driver {driver} is not registered on node {node}, so the driver's id of the node is unknown."),
     )
@@ -115,14 +111,9 @@ pub(super) fn secret_unusable(
     }
     let secret = path.csi().and_then(|csi| csi.publish_secret);
     let finding = |summary| {
-        Finding::new(
-            Cause::SecretUnreadable,
-            State::Stuck,
-            Actor::Administrator,
-            summary,
-        )
-        .since(since)
-        .because(describe(error))
+        Finding::stuck(Cause::SecretUnreadable, Actor::Administrator, summary)
+            .since(since)
+            .because(describe(error))
     };
     Some(if mentions(error, NOT_UTF8) {
         not_utf8(

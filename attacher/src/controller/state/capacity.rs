@@ -1,11 +1,12 @@
 //! Attaches that wait for a detach, because their node has no capacity for another volume.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{ATTACHES, ControllerState, Item, SyncError};
 use crate::model::Attachment;
-use crate::plan::Operation;
+use crate::plan::{Operation, Subject};
 use crate::workqueue::{Key, Lane, Outcome, Stage};
 
 /// gRPC's RESOURCE_EXHAUSTED: of ControllerPublishVolume, the node's attach limit is reached.
@@ -26,11 +27,7 @@ impl ControllerState {
     /// node is queued or running. kubelet fails pods whose status has RESOURCE_EXHAUSTED.
     /// An error that is reported says what the next call waits for.
     pub(crate) fn defers_report(&self, item: &Item, error: &mut SyncError) -> bool {
-        let Item::Attachment {
-            attachment,
-            operation,
-        } = item
-        else {
+        let Item::Subject(Subject::Attachment(operation, attachment)) = item else {
             return false;
         };
         let key = Key::Attachment(attachment.name.clone());
@@ -46,9 +43,8 @@ impl ControllerState {
         is_deferred
     }
 
-    /// Whether the operation of the key has failed for this long.
     fn fails_for(&self, key: &Key, period: Duration) -> bool {
-        let failures = self.queue.entry(key).and_then(|entry| entry.failures.as_ref());
+        let failures = self.queue.failures(key);
         failures.is_some_and(|failures| self.queue.now.saturating_duration_since(failures.since) >= period)
     }
 
@@ -57,7 +53,7 @@ impl ControllerState {
     pub(crate) fn call_ended(&mut self, key: &Key, outcome: Outcome) {
         let attach = self.queue.entry(key).filter(|entry| entry.lane == Lane::Attach);
         let node = attach.and_then(|attach| attach.node.as_ref());
-        let is_unrelated = outcome == Outcome::Refused(RESOURCE_EXHAUSTED)
+        let is_unrelated = outcome == Outcome::Failed(RESOURCE_EXHAUSTED)
             && node.is_some_and(|node| !self.detaches_on(node).is_empty())
             && !self.queue.is_refused_by_driver(key);
         let outcome = if is_unrelated { Outcome::Unrelated } else { outcome };
@@ -76,34 +72,37 @@ impl ControllerState {
         error.retry_after = error.retry_after.max(Some(DETACH_WAIT));
     }
 
-    /// Ends the backoff of attaches that may succeed after a detach, which released the volume and capacity on its node.
-    pub(super) fn enqueue_waiting_for(&mut self, detached: &Attachment) {
-        if let Some(volume) = detached.volume_name() {
-            for name in self.index.by_volume.get(volume) {
-                let key = Key::Attachment(name.clone());
-                self.queue.enqueue_if_pending(&key, &ATTACHES);
-            }
+    /// Ends the backoff of attaches that may succeed after a detach, which released the volume, whatever names it, and capacity
+    /// on its node.
+    pub(super) fn enqueue_waiting_for(&mut self, detached: &Attachment, handle: Option<&Arc<str>>) {
+        let handle = handle.or_else(|| self.index.handle(detached));
+        let of_handle = handle.into_iter().flat_map(|handle| self.index.of_handle(handle));
+        let of_volume = detached.volume_name().into_iter();
+        let of_volume = of_volume.flat_map(|volume| self.index.of_volume(volume));
+        let waiting = of_handle
+            .chain(of_volume)
+            .map(|other| Key::Attachment(other.name.clone()));
+        let waiting: BTreeSet<_> = waiting.collect();
+        for key in waiting {
+            self.queue.enqueue_if_pending(&key, &ATTACHES);
         }
         self.enqueue_waiting_for_capacity(&detached.node);
     }
 
     /// Ends the backoff of the attach that has waited longest for capacity of the node, as a detach frees it for one volume.
     fn enqueue_waiting_for_capacity(&mut self, node: &str) {
-        let mut waiting = Vec::new();
-        for name in self.resource_exhausted_by_node.get(node) {
-            let key = Key::Attachment(name.clone());
-            let newest = self.index.attachments.get(name);
+        let waits = |attachment: &Arc<Attachment>| {
+            let key = Key::Attachment(attachment.name.clone());
             // The status may lack the code, as older API servers do not store it.
-            if newest.and_then(|newest| self.queue.failed_with(&key, &newest.uid)) == Some(RESOURCE_EXHAUSTED)
-            {
-                waiting.push(key);
-            }
-        }
-        let since = |key: &Key| self.queue.waiting_since(key);
+            let code = self.queue.failed_with(&key, &attachment.uid);
+            (code == Some(RESOURCE_EXHAUSTED)).then_some(key)
+        };
+        let waiting: Vec<_> = self.index.on_node(node).filter_map(waits).collect();
+        let since = |key: &&Key| self.queue.waiting_since(key);
         match waiting
             .iter()
             .filter(|key| since(key).is_some())
-            .min_by_key(|key| since(key))
+            .min_by_key(since)
             .cloned()
         {
             Some(oldest) => self.queue.enqueue_if_pending(&oldest, &ATTACHES),

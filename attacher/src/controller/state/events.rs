@@ -81,8 +81,6 @@ impl ControllerState {
     }
 
     fn attachment_gone(&mut self, attachment: &Attachment) {
-        self.resource_exhausted_by_node
-            .update(Some(&attachment.node), None, &attachment.name);
         let known = self.attachment_states.remove(&attachment.uid);
         if let Some(published) = known.and_then(|known| known.progress.uncertain) {
             self.add_orphan(published);

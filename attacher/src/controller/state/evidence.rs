@@ -1,13 +1,12 @@
 //! Lists as evidence that targets are unpublished, which [`plan::decide`](crate::plan::decide) judges.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use super::ControllerState;
-use crate::model::Driver;
+use super::{ControllerState, key};
+use crate::model::{Driver, PublishTarget};
 use crate::plan::reconcile::{ListVolumesResult, ListedState, WatchedTarget, listed_handle};
-use crate::plan::{self, DetachPlan, NodeState};
-use crate::workqueue::{Class, Key, Lane};
+use crate::plan::{self, DetachPlan, Operation, Subject};
+use crate::workqueue::{Class, Lane};
 
 // === impl ControllerState ===
 
@@ -15,31 +14,26 @@ impl ControllerState {
     /// Adds the targets of all detaches and orphans to a round that begins.
     pub(super) fn watch_targets(&mut self, result: &mut ListVolumesResult, driver: &Driver) {
         self.evidence.round_begins();
-        let mut watch = |plan: &DetachPlan, attachment: Option<_>| {
+        let mut watch = |plan: &DetachPlan, waiting: &Subject| {
             let present = plan.present_target();
             for target in std::iter::once(plan.target.clone()).chain(present) {
                 if let Some(handle) = listed_handle(&target, driver) {
-                    result.watch(target, Option::clone(&attachment), handle);
+                    result.watch(target, waiting.clone(), handle);
                 }
             }
         };
         for attachment in self.index.attachments.iter() {
-            let is_detached_again = plan::has_stale_status(attachment);
+            let is_detached_again = plan::has_outdated_status(attachment);
             if (attachment.deleting && attachment.finalizer || is_detached_again)
                 && let Ok(plan) = plan::detach(&self.inputs(attachment), driver)
             {
-                watch(&plan, Some(attachment.name.clone()));
+                watch(&plan, &Subject::Attachment(Operation::Detach, attachment.clone()));
             }
         }
         for orphan in self.orphans.values() {
             let node = self.index.nodes.get(&orphan.attachment.node);
-            let plan = DetachPlan {
-                target: orphan.target.clone(),
-                node: NodeState::of(node.map(|node| &**node), &orphan.target.node_id),
-                secret: None,
-                migrated: orphan.migrated,
-            };
-            watch(&plan, None);
+            let plan = orphan.plan(node.map(|node| &**node));
+            watch(&plan, &Subject::Orphan(orphan.clone()));
         }
     }
 
@@ -54,32 +48,37 @@ impl ControllerState {
             if state == ListedState::Elsewhere && !self.knows_nodes(&watched) {
                 state = ListedState::Unknown;
             }
-            let target = watched.target;
-            let before = before.get(&target).copied().unwrap_or_default();
+            let WatchedTarget { target, waiting, .. } = watched;
             if self
                 .evidence
-                .listed(target.clone(), before, state, entries, began)
+                .listed(waiting.uid(), target, &before, state, entries, began)
             {
-                let key = watched.attachment.map_or(Key::Target(target), Key::Attachment);
-                self.queue.enqueue_if_pending(&key, &Lane::ALL);
+                // An orphan is enqueued under its own target, also if the list is about the node's present id.
+                self.queue.enqueue_if_pending(&key(&waiting), &Lane::ALL);
             }
         }
     }
 
-    /// Whether each node id that the list shows is a CSINode's or another VolumeAttachment's. Another one may be the new form of
-    /// the target's id, on a node whose driver is not registered again yet.
+    /// Whether each node id that the list shows is recorded by another VolumeAttachment with our finalizer, which unpublishes it. Any
+    /// other one may be the new form of the target's id, also if a CSINode registers it: that may be the target's own node, and
+    /// may be gone when the lists are a proof.
     fn knows_nodes(&self, watched: &WatchedTarget) -> bool {
-        let others = self.index.by_handle.get(&watched.target.volume_id);
-        let others = others.filter(|name| watched.attachment.as_ref() != Some(*name));
-        let recorded: Vec<_> = others
-            .filter_map(|name| self.index.attachments.get(name)?.recorded.node_id.as_ref())
-            .collect();
-        let is_known =
-            |id: &Arc<str>| self.index.by_node_id.get(id).next().is_some() || recorded.contains(&id);
-        watched.listed_at.iter().all(is_known)
+        let volume_id = &watched.target.volume_id;
+        let waiting = watched.waiting.uid();
+        let others = self.index.of_handle(volume_id);
+        let others = others.filter(|other| other.uid != waiting && other.finalizer);
+        let recorded = others.filter_map(|other| {
+            let node_id = other.recorded.node_id.as_ref()?;
+            let target = PublishTarget {
+                volume_id: self.index.handle(other)?.clone(),
+                node_id: node_id.clone(),
+            };
+            (target == target.with_volume(volume_id)).then_some(node_id)
+        });
+        let recorded: Vec<_> = recorded.collect();
+        watched.listed_at.iter().all(|id| recorded.contains(&id))
     }
 
-    /// The number of detaches and orphans that wait for a proof.
     pub(crate) fn unproven(&self) -> usize {
         let failures = self
             .queue

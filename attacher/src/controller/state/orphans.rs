@@ -14,8 +14,7 @@ impl ControllerState {
     /// pod may use the volume, and only an administrator deletes such a VolumeAttachment without a detach.
     pub(crate) fn may_be_published(&mut self, published: Orphan) {
         let attachment = published.attachment.clone();
-        let newest = self.index.attachments.get(&attachment.name);
-        match newest.filter(|newest| newest.uid == attachment.uid) {
+        match self.index.newest(&attachment) {
             _ if attachment.attached => {}
             Some(newest) if newest.attached => {}
             Some(_) => {
@@ -33,15 +32,14 @@ impl ControllerState {
         self.queue.enqueue(&key, Lane::Detach, Some(&node));
     }
 
-    /// For the next term of this process.
-    pub(crate) fn take_orphans(&mut self) -> Vec<Arc<Orphan>> {
-        std::mem::take(&mut self.orphans).into_values().collect()
+    pub(crate) fn orphans(&self) -> Vec<Arc<Orphan>> {
+        self.orphans.values().cloned().collect()
     }
 
     /// Continues an orphan of an earlier term, whose publish call may not have ended.
     pub(crate) fn resume_orphan(&mut self, orphan: &Orphan) {
         self.evidence
-            .publish_ended(&orphan.target, PublishEnd::Unknown, self.queue.now);
+            .published(orphan.target.clone(), PublishEnd::Unknown, self.queue.now);
         self.add_orphan(orphan.clone());
     }
 
@@ -54,7 +52,7 @@ impl ControllerState {
             Ok(()) if is_newest => {
                 self.orphans.remove(&orphan.target);
                 self.evidence.forget(&orphan.uid());
-                self.enqueue_waiting_for(&orphan.attachment);
+                self.enqueue_waiting_for(&orphan.attachment, Some(&orphan.target.volume_id));
                 if let Some(volume) = orphan.attachment.volume_name() {
                     self.reevaluate(&Key::Volume(volume.clone()));
                 }

@@ -1,31 +1,18 @@
 //! The machine's inputs: the newest objects and the progress of each sync.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::{ControllerState, Key};
-use crate::model::{Attachment, Driver, PublishTarget, Uid};
+use crate::model::{Attachment, PublishTarget, Uid};
 use crate::plan::{
-    self, AttachInputs, Next, OtherAttachment, Progress, PublishEnd, Subject, TargetUsage, UnpublishResult,
-    View,
+    self, AttachInputs, Next, OtherAttachment, Progress, PublishEnd, Subject, SyncContext, TargetUsage,
+    UnpublishResult, View,
 };
-
-/// What the machine needs beside the state.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SyncContext<'c> {
-    pub(crate) driver: &'c Driver,
-    /// When the session with the driver was opened.
-    pub(crate) session: Option<Instant>,
-    /// `--assume-unpublished-after`.
-    pub(crate) assume_after: Duration,
-    /// The targets whose locks the sync holds.
-    pub(crate) locked: &'c [PublishTarget],
-}
 
 // === impl ControllerState ===
 
 impl ControllerState {
-    /// What the subject needs next.
     pub(crate) fn next(&mut self, subject: &Subject, context: SyncContext<'_>) -> Next {
         let mut inputs = match subject {
             Subject::Attachment(_, attachment) => self.newest_inputs(attachment),
@@ -56,7 +43,7 @@ impl ControllerState {
             self.evidence.earlier_call(&inputs.attachment.uid, target);
         }
         let view = View {
-            driver: context.driver,
+            context,
             subject,
             operation: operation.map(|(operation, _)| operation),
             others: inputs
@@ -66,10 +53,7 @@ impl ControllerState {
             inputs,
             orphans: &self.orphans,
             evidence: &self.evidence,
-            session: context.session,
             connection: self.connection,
-            assume_after: context.assume_after,
-            locked: context.locked,
         };
         progress.expire(&view);
         let next = plan::next(&view, &progress, self.queue.now);
@@ -81,7 +65,6 @@ impl ControllerState {
         next
     }
 
-    /// The progress of the subject's sync.
     pub(crate) fn progress(&mut self, subject: &Subject) -> &mut Progress {
         match subject {
             Subject::Attachment(_, attachment) => &mut self.state_of(&attachment.uid).progress,
@@ -103,16 +86,13 @@ impl ControllerState {
         let mut handles: Vec<_> = handles.into_iter().flatten().collect();
         handles.sort_unstable();
         handles.dedup();
-        let by_handle = handles.iter().flat_map(|handle| self.index.by_handle.get(handle));
-        let named = by_handle.filter_map(|name| self.index.attachments.get(name));
+        let of_handles = handles.iter().flat_map(|handle| self.index.of_handle(handle));
         let same_volume = attachment
             .volume_name()
-            .map(|volume| self.index.by_volume.get(volume));
+            .map(|volume| self.index.of_volume(volume));
         let same_volume = same_volume.into_iter().flatten();
-        let of_unknown_handle = same_volume
-            .filter_map(|name| self.index.attachments.get(name))
-            .filter(|other| self.index.handle(other).is_none());
-        named
+        let of_unknown_handle = same_volume.filter(|other| self.index.handle(other).is_none());
+        of_handles
             .chain(of_unknown_handle)
             .filter(|other| other.uid != attachment.uid)
             .map(|other| self.other(other))
@@ -120,7 +100,6 @@ impl ControllerState {
     }
 
     fn other<'s>(&'s self, other: &'s Arc<Attachment>) -> OtherAttachment<'s> {
-        let node = self.index.nodes.get(&other.node);
         let known = self
             .attachment_states
             .get(&other.uid)
@@ -129,7 +108,7 @@ impl ControllerState {
         OtherAttachment {
             attachment: other,
             handle: self.index.handle(other),
-            present_id: node.and_then(|node| node.id.as_ref()),
+            present_id: self.index.node_id(&other.node),
             is_record_uncertain: known.is_some_and(|known| known.is_record_uncertain),
             may_be_attached: other.attached
                 || known.is_some_and(|known| known.published.is_some())
@@ -154,12 +133,10 @@ impl ControllerState {
         self.connection
     }
 
-    /// The publish call has ended.
-    pub(crate) fn publish_ended(&mut self, target: &PublishTarget, end: PublishEnd) {
-        self.evidence.publish_ended(target, end, self.queue.now);
+    pub(crate) fn publish_ended(&mut self, uid: &Uid, end: PublishEnd) {
+        self.evidence.publish_ended(uid, end, self.queue.now);
     }
 
-    /// An unpublish of the subject's sync, in this session, has ended.
     pub(crate) fn unpublish_ended(
         &mut self,
         subject: &Subject,
@@ -167,12 +144,8 @@ impl ControllerState {
         session: Instant,
         result: UnpublishResult,
     ) {
-        let uid = match subject {
-            Subject::Attachment(_, attachment) => attachment.uid.clone(),
-            Subject::Orphan(orphan) => orphan.uid(),
-        };
         self.evidence
-            .answered(&uid, target, session, result, self.queue.now);
+            .answered(&subject.uid(), target, session, result, self.queue.now);
         self.progress(subject)
             .sync
             .unpublished

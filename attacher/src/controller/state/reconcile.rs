@@ -7,10 +7,12 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
+
 use super::ControllerState;
-use crate::model::{Attachment, Driver, PublishTarget};
-use crate::plan::Operation;
+use crate::model::{Driver, PublishTarget};
 use crate::plan::reconcile::{Candidate, Drift, ListVolumesResult, drift, expected_target, listed_handle};
+use crate::plan::{NodeState, Operation};
 use crate::workqueue::{Key, Lane};
 
 /// One round.
@@ -24,55 +26,41 @@ pub struct Round {
     pub listed: u64,
 }
 
-/// All rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Rounds {
     /// During a round: VolumeAttachments that changed or were synced since it began.
     pub(crate) changed: Option<HashSet<Arc<str>>>,
-    /// Findings since the last [`ControllerState::take_findings`].
-    pub(crate) findings: Vec<Finding>,
     pub(crate) metrics: ReconcileMetrics,
     /// Targets that the last complete list showed published without any VolumeAttachment, and whether the one before did, too.
     pub(super) unattached: BTreeMap<PublishTarget, bool>,
     pub(crate) last: Option<LastRound>,
 }
 
-/// The last round and its result.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct LastRound {
+    #[serde(skip)]
     pub(crate) round: Round,
     /// Attached volumes that were not listed on their node, and are published again.
     pub(crate) lost: u64,
     /// Detached volumes that were listed on their node, and are unpublished again.
-    pub(crate) leftover: u64,
-    /// Its error, if it failed.
+    pub(crate) dangling: u64,
     pub(crate) error: Option<Arc<str>>,
 }
 
-/// A drift that is being repaired, for the log and an Event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Finding {
-    pub(crate) attachment: Arc<Attachment>,
-    pub(crate) target: PublishTarget,
-    /// The repair: an attach if the volume is attached but not listed on its node, a detach if it is listed there although
-    /// its VolumeAttachment is being deleted without our finalizer.
-    pub(crate) repair: Operation,
-    /// Number of consecutive repairs without a matching list in between.
-    pub(crate) times: u32,
-}
-
 /// Counts since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct ReconcileMetrics {
-    /// Completed rounds.
+    #[serde(rename = "completed")]
     pub(crate) rounds: u64,
     /// Failed rounds: the call failed, or the list was invalid.
+    #[serde(rename = "failed")]
     pub(crate) failed_rounds: u64,
     /// Drifts that an attach repairs.
+    #[serde(skip)]
     pub(crate) lost: u64,
     /// Drifts that a detach repairs.
-    pub(crate) leftover: u64,
-    /// Successful repairs.
+    #[serde(skip)]
+    pub(crate) dangling: u64,
     pub(crate) repaired: u64,
     /// Repairs that the plan refused.
     pub(crate) refused: u64,
@@ -116,11 +104,6 @@ impl ControllerState {
         self.capabilities.is_some_and(|c| c.publish && c.list_published)
     }
 
-    /// Takes the drifts that were found since the last call.
-    pub(crate) fn take_findings(&mut self) -> Vec<Finding> {
-        std::mem::take(&mut self.rounds.findings)
-    }
-
     pub(super) fn list_volumes_failed(&mut self, round: Round, why: Arc<str>) {
         self.rounds.changed = None;
         self.evidence.list_failed();
@@ -128,7 +111,7 @@ impl ControllerState {
         self.rounds.last = Some(LastRound {
             round,
             lost: 0,
-            leftover: 0,
+            dangling: 0,
             error: Some(why),
         });
     }
@@ -156,7 +139,7 @@ impl ControllerState {
         self.rounds.last = Some(LastRound {
             round,
             lost: metrics.lost - before.lost,
-            leftover: metrics.leftover - before.leftover,
+            dangling: metrics.dangling - before.dangling,
             error: None,
         });
     }
@@ -169,28 +152,16 @@ impl ControllerState {
         let newest = self.index.attachments.get(&attachment.name);
         let is_as_it_was = newest
             .is_some_and(|newest| (&newest.uid, newest.version) == (&attachment.uid, attachment.version));
-        let node = self.index.nodes.get(&attachment.node);
-        let present_id = node.and_then(|node| node.id.as_ref());
-        let is_node_as_it_was = match &attachment.recorded.node_id {
-            Some(recorded) => present_id.filter(|id| *id != recorded) == expected.other_node_id.as_ref(),
-            None => present_id == Some(&expected.target.node_id),
-        };
+        let node = self.index.nodes.get(&attachment.node).map(|node| &**node);
+        let is_node_as_it_was = NodeState::of(node, &expected.target.node_id) == expected.node;
         let is_idle = |name: &Arc<str>| {
             !changed.contains(name) && !self.queue.is_running(&Key::Attachment(name.clone()))
         };
-        let has_same_target = |name: &Arc<str>| {
-            let other = self.index.attachments.get(name);
-            other.is_some_and(|other| other.node == attachment.node && other.source == attachment.source)
-        };
-        // Inline volumes are few, and have no index.
-        let others: Vec<_> = match attachment.volume_name() {
-            Some(volume) => self.index.by_volume.get(volume).collect(),
-            None => self.index.by_node.get(&attachment.node).collect(),
-        };
+        let mut others = self.index.of_handle(&expected.target.volume_id);
         is_as_it_was
             && is_node_as_it_was
             && is_idle(&attachment.name)
-            && others.iter().all(|name| !has_same_target(name) || is_idle(name))
+            && others.all(|other| other.node != attachment.node || is_idle(&other.name))
     }
 
     fn apply_drift(&mut self, candidate: Candidate) {

@@ -53,14 +53,14 @@ impl ControllerState {
         known.repair = Some(repair);
         match repair {
             Operation::Attach => self.rounds.metrics.lost += 1,
-            Operation::Detach => self.rounds.metrics.leftover += 1,
+            Operation::Detach => self.rounds.metrics.dangling += 1,
         }
         self.queue.enqueue(
             &Key::Attachment(attachment.name.clone()),
             Lane::Repair,
             Some(&attachment.node),
         );
-        self.rounds.findings.push(Finding {
+        self.findings.push(Finding::Drift {
             attachment,
             target,
             repair,

@@ -14,7 +14,6 @@ use crate::workqueue::{Entry, Failures, Key, Lane, Stage};
 /// The unfinished items of a lane.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct QueueStats {
-    /// Maximum number of running items.
     pub(crate) limit: usize,
     pub(crate) running: usize,
     pub(crate) ready: usize,
@@ -58,7 +57,6 @@ const END_TO_END_BOUNDS: &[f64] = &[
 // === impl ControllerState ===
 
 impl ControllerState {
-    /// Counts and ages of the unfinished items by lane.
     pub(crate) fn lanes(&self, now: Instant) -> BTreeMap<Lane, QueueStats> {
         let mut lanes: BTreeMap<Lane, QueueStats> = Lane::ALL
             .map(|lane| {
@@ -77,6 +75,16 @@ impl ControllerState {
                 .add(entry, self.requested_at(key), now);
         }
         lanes
+    }
+
+    /// The resources in the caches, whether the cache is synced, and its objects.
+    pub(crate) fn caches(&self) -> [(&'static str, bool, usize); 3] {
+        let (synced, index) = (self.caches_synced, &self.index);
+        [
+            ("volumeattachments", synced.attachments, index.attachments.len()),
+            ("persistentvolumes", synced.volumes, index.volumes.len()),
+            ("csinodes", synced.nodes, index.nodes.len()),
+        ]
     }
 
     /// At most `most` items in this stage, sorted by the time for which they have been failing, running or waiting,

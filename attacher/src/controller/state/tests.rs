@@ -1,13 +1,13 @@
 //! Events that end a backoff, and state that is kept between syncs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
 use super::*;
 use crate::model::{Problem, PublishTarget, Recorded, Source, Version};
 use crate::plan::Published;
-use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
+use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_spec, mk_volume};
 use crate::workqueue::{Failures, Stage};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -37,7 +37,7 @@ impl Clone for ControllerState {
         let limits = Limits {
             attach: queue.limit(Lane::Attach),
             detach: queue.limit(Lane::Detach),
-            volume: queue.limit(Lane::Volume),
+            volume: queue.limit(Lane::PersistentVolume),
             driver_calls: 0,
             adaptive: false,
         };
@@ -53,7 +53,6 @@ impl Clone for ControllerState {
             orphan_progress: self.orphan_progress.clone(),
             attachment_states: self.attachment_states.clone(),
             evidence: self.evidence.clone(),
-            resource_exhausted_by_node: self.resource_exhausted_by_node.clone(),
             capabilities: self.capabilities,
             connection: self.connection,
             started: self.started,
@@ -105,14 +104,13 @@ impl ControllerState {
             orphan_progress,
             attachment_states,
             evidence,
-            resource_exhausted_by_node,
             caches_synced: _,
             latency: _,
             random: _,
             capabilities,
             connection,
             rounds: _,
-            warnings: _,
+            findings: _,
             started: _,
         } = self;
         let stage = |stage| match stage {
@@ -131,7 +129,7 @@ impl ControllerState {
                 index.volumes.digest(),
                 index.nodes.digest(),
             ),
-            (queued, orphans, resource_exhausted_by_node),
+            (queued, orphans),
             (capabilities, evidence.digest()),
             orphan_progress.iter().collect::<BTreeMap<_, _>>(),
             attachment_states.iter().collect::<BTreeMap<_, _>>(),
@@ -184,7 +182,7 @@ impl Fixture {
 
     fn starts(&mut self, name: &str) -> Item {
         match self.start() {
-            Some(item) if matches!(&item, Item::Attachment { attachment, .. } if &*attachment.name == name) => {
+            Some(item) if matches!(&item, Item::Subject(Subject::Attachment(_, attachment)) if &*attachment.name == name) => {
                 item
             }
             other => panic!("{name} must start, not {other:?}"),
@@ -335,10 +333,7 @@ fn a_deletion_ends_the_backoff_of_an_attach() {
     fixture.finish(&item, failed(Class::Uncertain));
     assert!(matches!(
         fixture.starts("va"),
-        Item::Attachment {
-            operation: Operation::Detach,
-            ..
-        }
+        Item::Subject(Subject::Attachment(Operation::Detach, _))
     ));
 }
 
@@ -398,10 +393,37 @@ fn a_detach_ends_the_backoff_of_attaches_that_need_its_volume_or_capacity() {
         source: Source::Volume("pv-3".into()),
         ..mk_attachment("unrelated")
     };
-    let mut fixture = Fixture::new([same_volume, same_node, unrelated]);
+    // Other objects name the volume by its handle.
+    let same_handle = Attachment {
+        source: Source::Volume("pv-4".into()),
+        ..same_volume.clone()
+    };
+    let inline = Attachment {
+        source: Source::Inline(Box::new(mk_spec("handle"))),
+        ..same_volume.clone()
+    };
+    let [same_handle, inline] =
+        [("same-handle", same_handle), ("inline", inline)].map(|(name, attachment)| {
+            let Attachment { name, uid, .. } = mk_attachment(name);
+            Attachment {
+                name,
+                uid,
+                ..attachment
+            }
+        });
+    let mut fixture = Fixture::new([]);
+    for name in ["pv", "pv-4"] {
+        let volume = Change::Applied(mk_volume(name));
+        fixture.state.handle(Event::Volumes(volume));
+    }
+    for attachment in [same_volume, same_handle, inline, same_node, unrelated] {
+        fixture.put(attachment);
+    }
     // No status has a code, as with older API servers.
     for (name, code) in [
         ("same-volume", None),
+        ("same-handle", None),
+        ("inline", None),
         ("same-node", Some(RESOURCE_EXHAUSTED)),
         ("unrelated", None),
     ] {
@@ -421,9 +443,12 @@ fn a_detach_ends_the_backoff_of_attaches_that_need_its_volume_or_capacity() {
     };
     fixture.state.handle(Event::Attachments(deleted));
     fixture.finish(&item, Ok(()));
-    fixture.starts("same-volume");
-    fixture.starts("same-node");
-    assert!(fixture.start().is_none());
+    let woken = std::iter::from_fn(|| fixture.start()).map(|item| match item {
+        Item::Subject(Subject::Attachment(_, attachment)) => attachment.name.to_string(),
+        item => panic!("an attach must start, not {item:?}"),
+    });
+    let expected = ["inline", "same-handle", "same-node", "same-volume"];
+    assert_eq!(woken.collect::<BTreeSet<_>>(), expected.map(String::from).into());
 }
 
 #[test]

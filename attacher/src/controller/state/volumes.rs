@@ -24,7 +24,8 @@ impl ControllerState {
                 return;
             };
             if self.volume_item(&volume).is_some() {
-                self.queue.enqueue(&Key::Volume(volume), Lane::Volume, None);
+                self.queue
+                    .enqueue(&Key::Volume(volume), Lane::PersistentVolume, None);
             }
         }
     }
@@ -41,16 +42,9 @@ impl ControllerState {
 
     /// The inputs of the newest version of the VolumeAttachment with this UID; `None` if it is deleted.
     pub(crate) fn newest_inputs(&self, attachment: &Attachment) -> Option<AttachInputs> {
-        let newest = self.index.attachments.get(&attachment.name)?;
-        (newest.uid == attachment.uid).then(|| self.inputs(newest))
+        self.index.newest(attachment).map(|newest| self.inputs(newest))
     }
 
-    /// The id that the CSINode of the VolumeAttachment's node shows now.
-    pub(crate) fn present_node_id(&self, attachment: &Attachment) -> Option<Arc<str>> {
-        self.index.nodes.get(&attachment.node)?.id.clone()
-    }
-
-    /// Whether our finalizer must be removed from this PersistentVolume.
     pub(crate) fn removes_pv_finalizer(&self, volume: &str) -> bool {
         let is_of_volume =
             |attachment: &Attachment| attachment.volume_name().is_some_and(|name| **name == *volume);
@@ -61,12 +55,11 @@ impl ControllerState {
         })
     }
 
-    /// The work item for the volume of this name, if any.
     pub(super) fn volume_item(&self, name: &str) -> Option<Item> {
         let volume = self.index.volumes.get(name)?;
-        let attachments = self.index.by_volume.get(name);
-        let attachments = attachments.filter_map(|name| self.index.attachments.get(name));
-        let lacking: Vec<_> = attachments
+        let lacking: Vec<_> = self
+            .index
+            .of_volume(name)
             .filter(|a| plan::lacks_handle_of(volume, a))
             .cloned()
             .collect();
@@ -83,7 +76,7 @@ impl ControllerState {
         let finished = self.queue.finish(&key);
         if self.volume_item(&volume.name).is_some() {
             let error = result.err().unwrap_or_else(SyncError::watch_is_late);
-            let operation = (volume.uid.clone(), Lane::Volume);
+            let operation = (volume.uid.clone(), Lane::PersistentVolume);
             self.queue
                 .fail(&key, finished, operation, error, self.random.f64());
         }

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::controller::state::Round;
-use crate::plan::PublishEnd;
 use crate::plan::reconcile::ListVolumesResult;
+use crate::plan::{Orphan, PublishEnd};
 
 /// Published to "old-id" and being deleted; the node registers "id".
 fn mk_moved() -> Attachment {
@@ -95,8 +95,12 @@ async fn not_found_without_the_secret_is_no_proof_of_detach() {
     for (secret, error) in [
         ("ns/secret", Some(forbidden())),
         ("ns/secret", Some(not_found)),
+        ("ns/secret", Some(Error::Unusable("not valid UTF-8".into()))),
         // It is in another form, so it cannot be read.
         ("secret", None),
+        // No Secret has such a name, so a request for it would be one for something else.
+        ("ns/secret?x", None),
+        ("ns/..", None),
     ] {
         let mut fixture = Fixture::new(Attachment {
             recorded: Recorded {
@@ -225,41 +229,76 @@ async fn nothing_decided_without_calls_is_written_in_the_next_session() {
     }
 }
 
-/// The API server executes the status write of an earlier attach after the volume was unpublished from the recorded id.
+/// The API server executes the status write of an earlier attach while the volume is unpublished from the recorded id.
 #[tokio::test]
-async fn a_late_status_write_does_not_end_an_attach_that_unpublished_its_target() {
-    let recorded = Attachment {
+async fn a_late_status_write_shows_no_volume_that_an_attach_has_unpublished() {
+    for crashes in [false, true] {
+        let mut fixture = Fixture::new(Attachment {
+            deleting: false,
+            ..mk_moved()
+        });
+        let known = fixture.attachment();
+        fixture.world.state().silent.push("unpublish");
+        let item = fixture.item().expect("an attach");
+        {
+            let mut sync = std::pin::pin!(fixture.controller.sync(&item));
+            let late_write = async {
+                while fixture.world.state().seen.last() != Some(&"unpublish") {
+                    tokio::task::yield_now().await;
+                }
+                fixture.world.state().silent.clear();
+                fixture.world.mark_attached(&known, &BTreeMap::new()).await
+            };
+            let late_write = tokio::select! {
+                biased;
+                result = sync.as_mut() => panic!("it waits for the response: {result:?}"),
+                late_write = late_write => late_write,
+            };
+            assert_eq!(late_write, Err(conflict()));
+            assert!(
+                fixture.attachment().attach_error.is_some(),
+                "for the next process"
+            );
+            if !crashes {
+                fixture.world.respond.notify_one();
+                assert_eq!(sync.await, Ok(()));
+            }
+        }
+        if crashes {
+            fixture = Fixture::on(fixture.world.clone());
+            assert_eq!(fixture.sync_next().await, Some(Ok(())));
+        }
+        let published: Vec<_> = fixture
+            .world
+            .state()
+            .published
+            .iter()
+            .map(|target| target.node_id.to_string())
+            .collect();
+        assert_eq!(published, ["id"], "{crashes}");
+        let attachment = fixture.attachment();
+        assert_eq!(attachment.recorded.node_id.as_deref(), Some("id"));
+        assert!(attachment.attached && attachment.attach_error.is_none());
+    }
+}
+
+/// It would leave the version as it is, and the late write would be executed.
+#[tokio::test(start_paused = true)]
+async fn an_undo_is_announced_by_a_write_that_changes_the_status() {
+    let mut fixture = Fixture::new(Attachment {
         deleting: false,
         ..mk_moved()
-    };
-    let mut fixture = Fixture::new(recorded);
-    fixture.world.state().silent.push("unpublish");
-    let item = fixture.item().expect("an attach");
-    let sync = fixture.controller.sync(&item);
-    let late_write = async {
-        while fixture.world.state().seen.last() != Some(&"unpublish") {
-            tokio::task::yield_now().await;
-        }
-        let late = fixture.world.change(|attachment| attachment.attached = true);
-        let late = late.expect("the attachment exists");
-        fixture.state().handle(Event::Attachments(Change::Applied(late)));
+    });
+    for times in ["1970-01-01T00:00:00Z", "1970-01-01T00:00:01Z"] {
+        fixture.world.state().silent.push("unpublish");
+        let item = fixture.item().expect("an attach");
+        let sync = fixture.controller.sync(&item);
+        assert!(timeout(FOREVER, sync).await.is_err());
         fixture.world.state().silent.clear();
-        fixture.world.respond.notify_one();
-    };
-    let result = async { futures::join!(sync, late_write).0 }.await;
-    assert_eq!(result, Ok(()));
-    fixture.finish(&item, result);
-    let published: Vec<_> = fixture
-        .world
-        .state()
-        .published
-        .iter()
-        .map(|target| target.node_id.to_string())
-        .collect();
-    assert_eq!(published, ["id"]);
-    let attachment = fixture.attachment();
-    assert_eq!(attachment.recorded.node_id.as_deref(), Some("id"));
-    assert!(attachment.attached);
+        let error = fixture.attachment().attach_error.expect("it is announced");
+        assert_eq!(error.time, times);
+        fixture = Fixture::on(fixture.world.clone());
+    }
 }
 
 /// Another client removed our finalizer. The record shows where the volume may be published.
@@ -391,7 +430,7 @@ async fn records_no_handle_of_a_younger_volume() {
     for (seconds, is_recorded) in [(-1, true), (0, true), (1, false)] {
         let created = Timestamp::UNIX_EPOCH;
         let fixture = Fixture::new(Attachment {
-            requested_at: Some(created),
+            created: Some(created),
             recorded: Recorded {
                 handle: None,
                 ..mk_deleting().recorded
@@ -408,6 +447,49 @@ async fn records_no_handle_of_a_younger_volume() {
         fixture.state().backfill();
         let now = fixture.now;
         assert_eq!(fixture.state().start(now).is_some(), is_recorded, "{seconds}");
+    }
+}
+
+/// The Go sidecar recorded no handle, and the PersistentVolume was re-created, maybe for another volume.
+#[tokio::test]
+async fn an_attachment_of_the_go_sidecar_does_not_use_a_younger_volume() {
+    for (deleting, attached) in [(true, true), (true, false), (false, false)] {
+        let mut fixture = Fixture::new(Attachment {
+            created: Some(Timestamp::UNIX_EPOCH),
+            recorded: Recorded {
+                handle: None,
+                ..mk_deleting().recorded
+            },
+            deleting,
+            attached,
+            ..mk_deleting()
+        });
+        let volume = Volume {
+            created: Some(Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_secs(1)),
+            version: Version(2),
+            ..mk_secret_volume()
+        };
+        fixture.state().handle(Event::Volumes(Change::Applied(volume)));
+        fixture.state().backfill();
+        fixture.fails().await;
+        let attachment = fixture.attachment();
+        assert!(attachment.finalizer && attachment.recorded.handle.is_none());
+        let error = attachment.detach_error.or(attachment.attach_error);
+        let message = error.expect("users must see it").message;
+        assert!(message.contains("external-attacher/volume-handle"), "{message}");
+        assert!(fixture.world.state().published.is_empty() && fixture.world.state().unpublished.is_empty());
+        if deleting {
+            // As the message says.
+            let edited = fixture
+                .world
+                .change(|attachment| attachment.recorded.handle = Some("earlier".into()));
+            let edited = Change::Applied(edited.expect("it exists"));
+            fixture.state().handle(Event::Attachments(edited));
+            assert_eq!(fixture.sync_next().await, Some(Ok(())));
+            let unpublished = fixture.world.state().unpublished.clone();
+            assert_eq!(&*unpublished[0].volume_id, "earlier");
+            assert_eq!(fixture.world.state().attachment, None);
+        }
     }
 }
 
@@ -458,7 +540,7 @@ async fn publishes_an_attached_volume_without_finalizer_and_record_once_more() {
 
 impl Fixture {
     fn assume_unpublished_after(mut self, after: Duration) -> Self {
-        self.controller = self.controller.with_assume_unpublished_after(after);
+        self.controller.assume_unpublished_after = after;
         self
     }
 
@@ -541,7 +623,7 @@ async fn lists_prove_a_detach_unless_a_publish_or_a_reconnect_comes_between() {
         match between {
             "a publish" => {
                 fixture.state().publish_begins(&uid, &target);
-                fixture.state().publish_ended(&target, PublishEnd::Succeeded);
+                fixture.state().publish_ended(&uid, PublishEnd::Succeeded);
             }
             "a running publish" => {
                 fixture.state().publish_begins(&uid, &target);
@@ -609,7 +691,7 @@ async fn lists_prove_no_detach_while_a_publish_may_run() {
     }
 }
 
-/// The volume may be there under the new form of the node's id, while the driver is not registered.
+/// The volume may be there under the new form of the node's id, whatever CSINode registers that.
 #[tokio::test(start_paused = true)]
 async fn lists_with_an_unknown_node_id_prove_nothing() {
     let elsewhere = |id: &str| Attachment {
@@ -622,13 +704,15 @@ async fn lists_with_an_unknown_node_id_prove_nothing() {
         },
         ..mk_attachment("vb")
     };
-    for (listed, registered, recorded, proves) in [
-        (&["zone/id"][..], None, None, false),
-        (&["zone/id"], None, Some("other-id"), false),
-        (&["zone/id", "other-id"], Some("other-id"), None, false),
-        (&["other-id"], Some("other-id"), None, true),
-        (&["other-id"], None, Some("other-id"), true),
-        (&[], None, None, true),
+    for (listed, registered, recorded, finalizer, proves) in [
+        (&["zone/id"][..], None, None, true, false),
+        (&["zone/id"], None, Some("other-id"), true, false),
+        (&["zone/id", "other-id"], None, Some("other-id"), true, false),
+        (&["other-id"], Some("other-id"), None, true, false),
+        (&["other-id"], None, Some("other-id"), true, true),
+        // Nothing ensures that it is unpublished there.
+        (&["other-id"], None, Some("other-id"), false, false),
+        (&[], None, None, true, true),
     ] {
         let mut fixture = Fixture::new(mk_detached());
         fixture.connect_listing();
@@ -638,8 +722,11 @@ async fn lists_with_an_unknown_node_id_prove_nothing() {
             fixture.state().handle(Event::Nodes(Change::Applied(node)));
         }
         if let Some(id) = recorded {
-            let other = Change::Applied(elsewhere(id));
-            fixture.state().handle(Event::Attachments(other));
+            let other = Attachment {
+                finalizer,
+                ..elsewhere(id)
+            };
+            fixture.state().handle(Event::Attachments(Change::Applied(other)));
         }
         fixture.answers("id", "NotFound");
         fixture.fails().await;
@@ -647,8 +734,92 @@ async fn lists_with_an_unknown_node_id_prove_nothing() {
             let round = fixture.begin_round();
             fixture.end_round_with(round, listed);
         }
-        let case = format!("{listed:?} {registered:?} {recorded:?}");
+        let case = format!("{listed:?} {registered:?} {recorded:?} {finalizer}");
         assert_eq!(fixture.is_released().await, proves, "{case}");
+    }
+}
+
+/// The driver lists the machine under its new id, and its entry in the CSINode vanishes: the recorded id alone is asked.
+#[tokio::test(start_paused = true)]
+async fn lists_that_show_the_volume_at_the_nodes_present_id_prove_nothing_when_that_is_gone() {
+    let mut fixture = Fixture::new(Attachment {
+        attached: true,
+        ..mk_moved()
+    });
+    fixture.connect_listing();
+    fixture.answers("old-id", "NotFound");
+    fixture.answers("id", "FailedPrecondition");
+    fixture.fails().await;
+    for _ in 0..2 {
+        let round = fixture.begin_round();
+        fixture.end_round_with(round, &["id"]);
+    }
+    fixture.unregister_driver();
+    assert!(!fixture.is_released().await, "the volume is published");
+}
+
+/// A driver may list only nodes that it knows.
+#[tokio::test(start_paused = true)]
+async fn lists_end_with_a_change_of_the_csinode() {
+    let mut fixture = Fixture::new(mk_detached());
+    fixture.connect_listing();
+    fixture.answers("id", "NotFound");
+    fixture.fails().await;
+    for changes in [true, false] {
+        let round = fixture.begin_round();
+        fixture.end_round(round);
+        if changes {
+            fixture.unregister_driver();
+        }
+        assert!(!fixture.is_released().await, "one list is no proof");
+    }
+    let round = fixture.begin_round();
+    fixture.end_round(round);
+    assert!(fixture.is_released().await);
+}
+
+/// The orphan is enqueued under its own target.
+#[tokio::test(start_paused = true)]
+async fn a_list_that_proves_the_present_id_of_an_orphan_wakes_it() {
+    let at = |node_id: &str| PublishTarget {
+        volume_id: "handle".into(),
+        node_id: node_id.into(),
+    };
+    let mut fixture = Fixture::new(mk_moved());
+    fixture.connect_listing();
+    let attachment = Arc::new(fixture.attachment());
+    fixture.world.state().attachment = None;
+    let (name, uid) = (attachment.name.clone(), attachment.uid.clone());
+    fixture
+        .state()
+        .handle(Event::Attachments(Change::Deleted { name, uid }));
+    fixture.state().add_orphan(Orphan {
+        target: at("old-id"),
+        secret: None,
+        migrated: false,
+        attachment,
+    });
+    for id in ["old-id", "id"] {
+        fixture.answers(id, "NotFound");
+    }
+    assert!(fixture.unpublish_orphan().await.is_err());
+    let now = fixture.now;
+    for round in 1..=3 {
+        let listed = fixture.begin_round();
+        fixture.end_round(listed);
+        if round == 1 {
+            // By another VolumeAttachment: the lists begin again for this target alone.
+            let uid = Uid::from("other");
+            fixture.state().publish_begins(&uid, &at("id"));
+            fixture.state().publish_ended(&uid, PublishEnd::Succeeded);
+        }
+        let item = fixture.state().start(now);
+        assert_eq!(item.is_some(), round > 1, "{round}: {item:?}");
+        if let Some(item) = item {
+            let result = fixture.controller.sync(&item).await;
+            assert_eq!(result.is_ok(), round == 3, "{round}: {result:?}");
+            fixture.finish(&item, result);
+        }
     }
 }
 

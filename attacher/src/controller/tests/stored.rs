@@ -196,8 +196,12 @@ async fn does_not_publish_if_the_record_is_not_stored() {
 
 /// The deletion of a namespace deletes the RoleBinding that grants access to its Secrets.
 #[tokio::test]
-async fn missing_or_forbidden_secret_does_not_block_a_detach() {
-    for error in [forbidden(), Error::NotFound("no such secret".into())] {
+async fn missing_forbidden_or_invalid_secret_does_not_block_a_detach() {
+    for error in [
+        forbidden(),
+        Error::NotFound("no such secret".into()),
+        Error::Unusable("the value of key \"k\" is not valid UTF-8".into()),
+    ] {
         let deleting = Attachment {
             recorded: Recorded {
                 secret: SecretRef::parse("ns/secret"),
@@ -402,11 +406,55 @@ async fn does_not_mark_a_deleting_attachment_attached_without_a_call() {
 async fn errors_carry_a_code_unless_disabled() {
     for (error_codes, code) in [(true, Some(8)), (false, None)] {
         let mut fixture = Fixture::new(mk_attachment("va"));
-        fixture.controller = fixture.controller.with_error_codes(error_codes);
+        fixture.controller.error_codes = error_codes;
         let refused = ("publish", "id", "ResourceExhausted");
         fixture.world.state().refused_at.push(refused);
         fixture.fails().await;
         let error = fixture.attachment().attach_error.expect("the attach failed");
         assert_eq!(error.code, code);
+    }
+}
+
+/// The PersistentVolume was created again with another Secret, which does not exist.
+#[tokio::test]
+async fn detach_sends_the_recorded_secret_if_that_of_the_volume_cannot_be_read() {
+    for (recorded, lacking, sent) in [
+        ("ns/recorded", &["ns/secret"][..], Some("ns/recorded")),
+        ("ns/recorded", &[], Some("ns/secret")),
+        ("ns/recorded", &["ns/secret", "ns/recorded"], None),
+        ("ns/secret", &["ns/secret"], None),
+    ] {
+        let mut fixture = Fixture::new(Attachment {
+            recorded: Recorded {
+                secret: SecretRef::parse(recorded),
+                ..mk_deleting().recorded
+            },
+            ..mk_deleting()
+        });
+        fixture.world.state().no_secrets = lacking.to_vec();
+        assert_eq!(fixture.sync_next().await, Some(Ok(())), "{recorded} {lacking:?}");
+        let expected = sent.map(|name| (name.to_owned(), String::new()));
+        assert_eq!(fixture.world.state().sent_secrets, expected.into_iter().collect());
+    }
+}
+
+/// They may be the credentials of an earlier time.
+#[tokio::test(start_paused = true)]
+async fn not_found_with_the_recorded_secret_instead_of_the_volumes_proves_nothing() {
+    let mut fixture = Fixture::new(Attachment {
+        recorded: Recorded {
+            secret: SecretRef::parse("ns/recorded"),
+            node_id: Some("old-id".into()),
+            ..mk_deleting().recorded
+        },
+        ..mk_deleting()
+    });
+    fixture.world.state().no_secrets = vec!["ns/secret"];
+    let not_found = ("unpublish", "old-id", "NotFound");
+    fixture.world.state().refused_at.push(not_found);
+    for _ in 0..4 {
+        fixture.fails().await;
+        assert!(fixture.attachment().finalizer);
+        tokio::time::advance(Duration::from_secs(60)).await;
     }
 }

@@ -16,10 +16,7 @@ async fn detach_unpublishes_although_an_attach_without_finalizer_begins() {
     let detach = fixture.state().start(now).expect("a detach");
     assert!(matches!(
         detach,
-        Item::Attachment {
-            operation: Operation::Detach,
-            ..
-        }
+        Item::Subject(Subject::Attachment(Operation::Detach, _))
     ));
     let result = fixture.controller.sync(&detach).await;
     assert_eq!(result, Ok(()));
@@ -340,5 +337,113 @@ async fn detach_unpublishes_if_a_live_read_shows_that_the_other_user_is_gone() {
         assert!(fixture.seen().contains(&"get user"));
         assert_eq!(fixture.world.state().unpublished.len(), unpublished, "{is_gone}");
         assert_eq!(fixture.world.state().attachment, None, "{is_gone}");
+    }
+}
+
+/// The handle that csi-translation-lib makes of a PersistentVolume with a zone label, and the one of an inline volume.
+const LABELLED: &str = "projects/UNSPECIFIED/zones/us-east1-a/disks/d";
+const INLINE: &str = "projects/UNSPECIFIED/zones/UNSPECIFIED/disks/d";
+const INSTANCE: &str = "projects/p/zones/us-east1-a/instances/i";
+
+/// A VolumeAttachment of the disk `handle` on `node_id`.
+fn mk_migrated(name: &str, handle: &str, node_id: &str) -> Attachment {
+    Attachment {
+        finalizer: true,
+        attached: true,
+        recorded: Recorded {
+            node_id: Some(node_id.into()),
+            handle: Some(handle.into()),
+            secret: None,
+        },
+        ..mk_attachment(name)
+    }
+}
+
+/// `va` is deleted, and `other` is attached; both are on a node with this id.
+fn mk_both_on(node_id: &'static str, [deleting, other]: [&str; 2]) -> Fixture {
+    let fixture = Fixture::new(Attachment {
+        deleting: true,
+        ..mk_migrated("va", deleting, node_id)
+    });
+    let node = Node {
+        version: Version(2),
+        ..mk_node("node", Some(node_id))
+    };
+    fixture.state().handle(Event::Nodes(Change::Applied(node)));
+    let other = Change::Applied(mk_migrated("other", other, node_id));
+    fixture.state().handle(Event::Attachments(other));
+    fixture
+}
+
+/// The driver completes a handle from the node, so that several handles name one disk.
+#[tokio::test]
+async fn detach_leaves_a_disk_to_an_attachment_with_another_form_of_its_handle() {
+    let complete = "projects/p/zones/us-east1-a/disks/d";
+    for (handles, node_id, unpublished) in [
+        ([INLINE, LABELLED], INSTANCE, 0),
+        ([LABELLED, INLINE], INSTANCE, 0),
+        ([INLINE, complete], INSTANCE, 0),
+        ([complete, LABELLED], INSTANCE, 0),
+        (["projects/p/zones/UNSPECIFIED/disks/d", LABELLED], INSTANCE, 0),
+        (
+            [INLINE, "projects/UNSPECIFIED/zones/us-east1-b/disks/d"],
+            INSTANCE,
+            1,
+        ),
+        (
+            [INLINE, "projects/UNSPECIFIED/zones/us-east1-a/disks/e"],
+            INSTANCE,
+            1,
+        ),
+        (
+            [INLINE, "projects/UNSPECIFIED/regions/us-east1/disks/d"],
+            INSTANCE,
+            1,
+        ),
+        ([INLINE, "projects/q/zones/us-east1-a/disks/d"], INSTANCE, 1),
+        ([complete, "projects/q/zones/us-east1-a/disks/d"], "i", 1),
+    ] {
+        let mut fixture = mk_both_on(node_id, handles);
+        assert_eq!(fixture.sync_next().await, Some(Ok(())), "{handles:?} {node_id}");
+        let sent = fixture.world.state().unpublished.clone();
+        assert_eq!(sent.len(), unpublished, "{handles:?} {node_id}");
+        // As it is recorded.
+        assert!(sent.iter().all(|target| *target.volume_id == *handles[0]));
+        assert_eq!(fixture.world.state().attachment, None, "{handles:?} {node_id}");
+    }
+}
+
+/// Nothing tells the zone: an unpublish could take the disk from the pod of the other, and without one it may stay published.
+#[tokio::test]
+async fn detach_waits_for_an_attachment_whose_handle_may_name_its_disk() {
+    let complete = "projects/p/zones/us-east1-a/disks/d";
+    for handles in [[INLINE, LABELLED], [complete, INLINE]] {
+        let mut fixture = mk_both_on("i", handles);
+        fixture.fails().await;
+        assert_eq!(fixture.world.state().unpublished, [], "{handles:?}");
+        assert!(fixture.attachment().finalizer, "{handles:?}");
+        let Attachment { name, uid, .. } = mk_attachment("other");
+        let deleted = Change::Deleted { name, uid };
+        fixture.state().handle(Event::Attachments(deleted));
+        assert_eq!(fixture.sync_next().await, Some(Ok(())), "{handles:?}");
+        assert_eq!(fixture.world.state().unpublished.len(), 1, "{handles:?}");
+    }
+}
+
+#[tokio::test]
+async fn forms_of_a_handle_share_a_lock() {
+    let at = |handle: &str, node_id: &str| PublishTarget {
+        volume_id: handle.into(),
+        node_id: node_id.into(),
+    };
+    let mutexes = KeyedMutex::default();
+    let _inline = mutexes.lock(&at(INLINE, INSTANCE)).await;
+    for (other, node_id, is_free) in [
+        (LABELLED, INSTANCE, false),
+        (INLINE, "projects/p/zones/us-east1-a/instances/j", true),
+        ("projects/UNSPECIFIED/zones/us-east1-b/disks/d", INSTANCE, true),
+    ] {
+        let lock = mutexes.lock(&at(other, node_id)).now_or_never();
+        assert_eq!(lock.is_some(), is_free, "{other} {node_id}");
     }
 }

@@ -200,7 +200,7 @@ async fn a_call_that_waits_for_its_interval_is_decided_by_the_newest_objects() {
                 assert!(state.queue.start().is_some());
                 assert_eq!(state.queue.call_begins(key), None);
             }
-            state.queue.call_ended(&keys[1], Outcome::Refused(ABORTED));
+            state.queue.call_ended(&keys[1], Outcome::Failed(ABORTED));
         }
         let mut sync = std::pin::pin!(fixture.controller.sync(&item));
         assert!(timeout(EARLY, sync.as_mut()).await.is_err(), "it waits");

@@ -306,7 +306,7 @@ impl Fixture {
     pub(super) async fn unpublish_orphan(&mut self) -> Result<(), SyncError> {
         loop {
             let item = self.item().expect("the target must be retried");
-            if matches!(item, Item::Orphan(_)) {
+            if matches!(item, Item::Subject(Subject::Orphan(_))) {
                 let result = self.controller.sync(&item).await;
                 self.finish(&item, result.clone());
                 return result;
@@ -899,7 +899,7 @@ async fn an_orphan_of_an_earlier_term_is_unpublished() {
         .push(("publish", "id", "DeadlineExceeded"));
     fixture.fails().await;
     fixture.remove_by_hand();
-    let orphans = fixture.state().take_orphans();
+    let orphans = fixture.state().orphans();
     assert_eq!(orphans.len(), 1);
     let mut next_term = Fixture::on(fixture.world.clone());
     for orphan in orphans {

@@ -113,7 +113,7 @@ async fn shows_the_last_reconcile_round() {
         .handle(Event::ListVolumesFailed(round, why.into()));
     tokio::time::advance(Duration::from_secs(70)).await;
     let expected = json!({
-        "last": 70.0, "took": 1.5, "listed": 1200, "lost": 0, "leftover": 0, "error": why,
+        "last": 70.0, "took": 1.5, "listed": 1200, "lost": 0, "dangling": 0, "error": why,
         "completed": 0, "failed": 1, "repaired": 0, "refused": 0,
     });
     assert_eq!(json(&view)["reconcile"], expected);

@@ -2,10 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// The failures of one watch.
 #[derive(Debug)]
 pub(super) struct WatchBackoff {
-    /// Consecutive failures.
     failures: u32,
     /// The stage of the last failure, and the time of the retry.
     last: Option<(Stage, Instant)>,
@@ -13,12 +11,9 @@ pub(super) struct WatchBackoff {
     random: fastrand::Rng,
 }
 
-/// The stage at which a reflector failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Listing all objects.
     List,
-    /// Following their changes.
     Watch,
 }
 

@@ -21,7 +21,6 @@ use crate::report::chain;
 /// Minimum interval of reading refused credentials again: an exec plugin is a process, and an account may be deleted.
 const REREAD_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The credentials of a configuration.
 pub(super) struct Credentials {
     config: Config,
     current: Mutex<Current>,

@@ -53,7 +53,6 @@ struct Object {
 // === impl EventCorrelator ===
 
 impl EventCorrelator {
-    /// Whether to write this notice now.
     pub(super) fn admits(&mut self, notice: &Notice, now: Instant) -> bool {
         let is_idle = |last: Instant| now.saturating_duration_since(last) >= IDLE;
         while self

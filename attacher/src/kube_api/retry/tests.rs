@@ -170,7 +170,7 @@ fn failure(code: u16, reason: &str, details: Value) -> Failure {
         details: Some(details),
         ..Status::default()
     };
-    Failure::refused(&status, "/apis/storage.k8s.io/v1/volumeattachments/va/status")
+    Failure::rejected(&status, "/apis/storage.k8s.io/v1/volumeattachments/va/status")
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn classifies_responses() {
     let busy = || json!({ "retryAfterSeconds": 7 });
     let very_busy = || json!({ "retryAfterSeconds": 4_000_000_000_u32 });
     let seconds = Duration::from_secs;
-    let refused = |status| Error::Rejected {
+    let rejected = |status| Error::Rejected {
         status,
         message: "m".into(),
         retry_after: None,
@@ -193,51 +193,55 @@ fn classifies_responses() {
             None,
         ),
         // A4: a proxy's, of another object, or of a path that no handler serves.
-        (failure(404, "NotFound", plain()), refused(404), Some(seconds(0))),
+        (failure(404, "NotFound", plain()), rejected(404), Some(seconds(0))),
         (
             failure(404, "NotFound", named("other", "volumeattachments")),
-            refused(404),
+            rejected(404),
             Some(seconds(0)),
         ),
         (
             failure(404, "NotFound", named("va", "persistentvolumes")),
-            refused(404),
+            rejected(404),
             Some(seconds(0)),
         ),
-        (failure(404, NO_STATUS, plain()), refused(404), Some(seconds(0))),
+        (failure(404, NO_STATUS, plain()), rejected(404), Some(seconds(0))),
         // A5: it may come from a proxy.
-        (failure(408, "Timeout", plain()), refused(408), Some(seconds(0))),
-        (failure(425, "", plain()), refused(425), Some(seconds(0))),
+        (failure(408, "Timeout", plain()), rejected(408), Some(seconds(0))),
+        (failure(425, "", plain()), rejected(425), Some(seconds(0))),
         (
             failure(400, NO_STATUS, plain()),
             Error::Unanswered("400 without a Status: m".into()),
             Some(seconds(0)),
         ),
-        (failure(400, "BadRequest", plain()), refused(400), None),
-        (failure(413, "RequestEntityTooLarge", plain()), refused(413), None),
-        (failure(401, "Unauthorized", plain()), refused(401), None),
+        (failure(400, "BadRequest", plain()), rejected(400), None),
+        (
+            failure(413, "RequestEntityTooLarge", plain()),
+            rejected(413),
+            None,
+        ),
+        (failure(401, "Unauthorized", plain()), rejected(401), None),
         (failure(422, "Invalid", uid()), Error::Replaced("m".into()), None),
-        (failure(422, "Invalid", plain()), refused(422), None),
-        (failure(403, "Forbidden", plain()), refused(403), None),
-        (failure(409, "Conflict", plain()), refused(409), Some(seconds(0))),
+        (failure(422, "Invalid", plain()), rejected(422), None),
+        (failure(403, "Forbidden", plain()), rejected(403), None),
+        (failure(409, "Conflict", plain()), rejected(409), Some(seconds(0))),
         (
             failure(429, "TooManyRequests", plain()),
-            refused(429),
+            rejected(429),
             Some(seconds(1)),
         ),
         (
             failure(429, "TooManyRequests", busy()),
-            refused(429),
+            rejected(429),
             Some(seconds(7)),
         ),
         (
             failure(429, "TooManyRequests", very_busy()),
-            refused(429),
+            rejected(429),
             Some(MAX_RETRY_AFTER),
         ),
         (
             failure(503, "ServiceUnavailable", plain()),
-            refused(503),
+            rejected(503),
             Some(seconds(0)),
         ),
     ] {

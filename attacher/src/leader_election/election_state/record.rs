@@ -7,7 +7,6 @@ use k8s_openapi::api::coordination::v1::Lease;
 
 use crate::leader_election::Timings;
 
-/// The last observed Lease.
 #[derive(Clone, Debug)]
 pub(super) struct Observed {
     /// `None` if it has been deleted since.
@@ -46,7 +45,6 @@ impl Observed {
 // === impl Record ===
 
 impl Record {
-    /// Reads a Lease.
     pub(super) fn of(lease: &Lease) -> Self {
         let Some(spec) = &lease.spec else {
             return Self::default();

@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::coordination::v1::Lease;
 
-/// The elector's next step.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::leader_election) enum Step {
     /// Send this, and pass the response to [`ElectionState::on_get`](super::ElectionState::on_get) or
@@ -16,7 +15,6 @@ pub(in crate::leader_election) enum Step {
     Stop(LeadershipLost),
 }
 
-/// A request to the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::leader_election) enum Request {
     Get,
@@ -37,33 +35,25 @@ pub enum LeaseError {
 
 /// The cause of lost leadership.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each has its text")]
 pub enum LeadershipLost {
     /// The API server was unreachable, or the process suspended, for too long.
     #[error("the lease {lease} could not be renewed within {within:?}: {cause}")]
     Unrenewed {
-        /// The lease.
         lease: String,
         /// `--leader-election-renew-deadline`.
         within: Duration,
         /// The last error of a request, or that none failed.
         cause: String,
     },
-    /// Another replica holds the lease.
     #[error("the lease {lease} is held by {holder:?} now")]
     Taken {
-        /// The lease.
         lease: String,
         /// The holder; empty if the lease was emptied.
         holder: String,
     },
-    /// Another process holds the lease with our identity.
     #[error(
         "another process that calls itself {identity:?} has taken the lease {lease}: give each replica a host name of its own"
     )]
-    SameIdentity {
-        /// The lease.
-        lease: String,
-        /// Our identity.
-        identity: String,
-    },
+    SameIdentity { lease: String, identity: String },
 }

@@ -13,12 +13,15 @@ fn candidate(
     change(&mut attachment);
     Candidate {
         attachment: attachment.into(),
-        expected: ExpectedTarget {
+        expected: DetachPlan {
             target: PublishTarget {
                 volume_id: "handle".into(),
                 node_id: "id".into(),
             },
-            other_node_id: other_node_id.map(Arc::from),
+            node: other_node_id.map_or(NodeState::SameId, |id| NodeState::OtherId(id.into())),
+            secret: None,
+            recorded_secret: None,
+            migrated: false,
         },
         listed_state,
     }
@@ -162,20 +165,14 @@ fn expected_target_follows_from_record_volume_and_node() {
             volume: known.then(|| mk_volume("pv").into()),
             node: Some(mk_node("node", present_id).into()),
         };
-        let expected = expected.map(
-            |(handle, node_id, other): (&str, &str, Option<&str>)| ExpectedTarget {
-                target: PublishTarget {
-                    volume_id: handle.into(),
-                    node_id: node_id.into(),
-                },
-                other_node_id: other.map(Arc::from),
-            },
-        );
-        assert_eq!(
-            expected_target(&inputs, &mk_driver()),
-            expected,
-            "{recorded:?} {known} {present_id:?}"
-        );
+        let plan = expected_target(&inputs, &mk_driver());
+        let present = plan.as_ref().and_then(DetachPlan::present_target);
+        let found = plan.as_ref().map(|plan| {
+            let PublishTarget { volume_id, node_id } = &plan.target;
+            let other = present.as_ref().map(|present| &*present.node_id);
+            (&**volume_id, &**node_id, other)
+        });
+        assert_eq!(found, expected, "{recorded:?} {known} {present_id:?}");
     }
 }
 

@@ -275,3 +275,37 @@ fn adds_pv_finalizer_of_a_volume_left_in_tree_at_each_attach() {
         assert_eq!(plan.pv_finalizer.is_some(), adds, "{finalizer} {left_in_tree}");
     }
 }
+
+/// A zone label was added to the PersistentVolume of a migrated disk.
+#[test]
+fn another_form_of_the_recorded_handle_is_the_same_volume() {
+    let recorded = "projects/UNSPECIFIED/zones/UNSPECIFIED/disks/d";
+    for (attached, present, is_same) in [
+        (true, "projects/UNSPECIFIED/zones/us-east1-a/disks/d", true),
+        (false, "projects/UNSPECIFIED/zones/us-east1-a/disks/d", true),
+        (true, "projects/UNSPECIFIED/zones/us-east1-b/disks/d", false),
+        (false, "projects/UNSPECIFIED/zones/us-east1-b/disks/d", false),
+    ] {
+        let node_id: Arc<str> = "projects/p/zones/us-east1-a/instances/i".into();
+        let inputs = mk_inputs(|attachment, volume, node| {
+            node.id = Some(node_id.clone());
+            attachment.finalizer = true;
+            attachment.attached = attached;
+            attachment.recorded.handle = Some(recorded.into());
+            attachment.recorded.node_id = Some(node_id.clone());
+            csi_of(volume).handle = present.into();
+        });
+        match attach(&inputs, &mk_driver()) {
+            Ok(plan) => {
+                assert_eq!(*plan.target.volume_id, *present, "it is sent as it is");
+                assert_eq!(plan.former.is_none(), is_same, "{attached} {present}");
+                let record = plan.record.expect("the handle is recorded as it is now");
+                assert_eq!(record.annotations.handle.as_deref(), Some(present));
+            }
+            Err(refusal) => {
+                assert!(matches!(refusal, Refusal::VolumeReplaced { .. }), "{refusal}");
+                assert!(attached && !is_same, "{present}");
+            }
+        }
+    }
+}

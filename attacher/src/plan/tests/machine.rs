@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::plan::{
-    Command, DetachEvidence, Next, Orphan, OtherAttachment, Progress, Published, Stop, Subject, View, next,
+    Command, DetachEvidence, Next, Orphan, OtherAttachment, Progress, Published, Stop, Subject, SyncContext,
+    View, next,
 };
 
 /// A view that the rows change.
@@ -167,9 +168,10 @@ impl Situation {
             node: self.node.map(Arc::new),
         };
         let present = inputs.node.as_ref().and_then(|node| node.id.clone());
+        let handle = "handle".into();
         let others = self.other.as_ref().map(|other| OtherAttachment {
             attachment: other,
-            handle: None,
+            handle: Some(&handle),
             present_id: present.as_ref(),
             is_record_uncertain: false,
             may_be_attached: other.attached,
@@ -177,17 +179,19 @@ impl Situation {
         let driver = mk_driver();
         let mut progress = self.progress;
         let view = View {
-            driver: &driver,
+            context: SyncContext {
+                driver: &driver,
+                session: Some(self.now),
+                assume_after: self.assume_after,
+                locked: &[],
+            },
             subject: &subject,
             inputs: Some(inputs),
             operation: self.needed,
             others: others.into_iter().collect(),
             orphans: &BTreeMap::new(),
             evidence: &self.evidence,
-            session: Some(self.now),
             connection: 0,
-            assume_after: self.assume_after,
-            locked: &[],
         };
         progress.expire(&view);
         let locked = match next(&view, &progress, self.now) {
@@ -195,7 +199,10 @@ impl Situation {
             next @ (Next::Done | Next::Stop(_) | Next::Act(_)) => return in_words(&next),
         };
         let view = View {
-            locked: &locked,
+            context: SyncContext {
+                locked: &locked,
+                ..view.context
+            },
             ..view
         };
         let ids: Vec<_> = locked.iter().map(|target| &*target.node_id).collect();
@@ -241,6 +248,7 @@ fn in_words(next: &Next) -> String {
                 Command::GetSecret { .. } => "GetSecret".to_owned(),
                 Command::AddPvFinalizer(_) => "AddPvFinalizer".to_owned(),
                 Command::Record(_) => "Record".to_owned(),
+                Command::AnnounceUndo(target) => format!("AnnounceUndo {}", target.node_id),
                 Command::Publish(plan) => format!("Publish {}", plan.target.node_id),
                 Command::Unpublish { target, .. } => format!("Unpublish {}", target.node_id),
                 Command::KeepOrphan(_) => "KeepOrphan".to_owned(),
@@ -306,20 +314,19 @@ fn rows() -> Vec<(&'static str, Situation)> {
         ("attach: another id is recorded", recorded().moved()),
         ("attach: the same, read live", recorded().moved().read()),
         (
+            "attach: the same, announced",
+            recorded()
+                .moved()
+                .read()
+                .with(|s| s.progress.sync.is_undo_announced = true),
+        ),
+        (
             "attach: the same, NOT_FOUND",
             recorded().moved().read().answered("id-1", NotFound),
         ),
         (
             "attach: the same, OK",
             recorded().moved().read().answered("id-1", Unpublished),
-        ),
-        (
-            "attach: the same, OK, and a late write of `attached: true`",
-            recorded()
-                .moved()
-                .read()
-                .answered("id-1", Unpublished)
-                .with(|s| s.attachment.attached = true),
         ),
         ("attach: the Secret is not read", attach().with_secret()),
         ("attach: no finalizers and record", attach()),

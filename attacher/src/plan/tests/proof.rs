@@ -340,8 +340,9 @@ fn the_time_without_an_entry_begins_again_after_a_failed_list() {
             evidence.list_failed();
         } else {
             let target = target("handle", "id");
-            let before = evidence.take_lists().remove(&target).unwrap_or_default();
-            evidence.listed(target, before, ListedState::Absent, 5, now() + MINUTE * minute);
+            let (uid, before) = (Uid::from("uid"), evidence.take_lists());
+            let began = now() + MINUTE * minute;
+            evidence.listed(uid, target, &before, ListedState::Absent, 5, began);
         }
         let about = evidence.about(
             &Uid::from("uid"),
@@ -376,14 +377,14 @@ fn lists_count_after_a_publish_that_cannot_take_effect_any_more() {
         let mut evidence = DetachEvidence::default();
         for end in ends {
             evidence.publish_begins(&uid, &target);
-            evidence.publish_ended(&target, *end, now());
+            evidence.publish_ended(&uid, *end, now());
         }
         evidence.answered(&uid, &target, now(), answer, now());
         for _ in 0..2 {
             evidence.round_begins();
-            let before = evidence.take_lists().remove(&target).unwrap_or_default();
-            let began = now() + MINUTE * minute;
-            evidence.listed(target.clone(), before, ListedState::Elsewhere, 5, began);
+            let (before, began) = (evidence.take_lists(), now() + MINUTE * minute);
+            let (uid, target) = (uid.clone(), target.clone());
+            evidence.listed(uid, target, &before, ListedState::Elsewhere, 5, began);
         }
         let lists = evidence.about(&uid, &target, NotFound).lists;
         assert_eq!(lists.is_proof(), expected, "{ends:?} {answer:?} {minute}");
@@ -396,13 +397,13 @@ fn a_publish_ends_with_its_sync() {
     let (uid, target) = (Uid::from("uid"), target("handle", "id"));
     let mut evidence = DetachEvidence::default();
     evidence.publish_begins(&uid, &target);
-    evidence.sync_ended(&Uid::from("other"), now());
-    evidence.sync_ended(&uid, now());
+    evidence.publish_ended(&Uid::from("other"), PublishEnd::Unknown, now());
+    evidence.publish_ended(&uid, PublishEnd::Unknown, now());
     for (minute, proves) in [(9, false), (10, false), (11, true)] {
         evidence.round_begins();
-        let before = evidence.take_lists().remove(&target).unwrap_or_default();
-        let began = now() + MINUTE * minute;
-        let is_proof = evidence.listed(target.clone(), before, ListedState::Elsewhere, 5, began);
+        let (before, began) = (evidence.take_lists(), now() + MINUTE * minute);
+        let (uid, target) = (uid.clone(), target.clone());
+        let is_proof = evidence.listed(uid, target, &before, ListedState::Elsewhere, 5, began);
         assert_eq!(is_proof, proves, "{minute}");
     }
 }

@@ -28,7 +28,7 @@ fn usage(
 ) -> TargetUsage {
     let other = OtherAttachment {
         attachment: other,
-        handle: None,
+        handle: Some(&"handle".into()),
         present_id: Some(&present_id.into()),
         is_record_uncertain,
         may_be_attached: other.attached,
@@ -146,5 +146,29 @@ fn usage_on_the_same_node_is_ambiguous_while_the_record_is_uncertain() {
     for (node, expected) in [("node", ambiguous), ("node-2", TargetUsage::No)] {
         let other = mk_other(node, Some("a"));
         assert_eq!(usage(&detached, ("a", false), &other, "b", true), expected);
+    }
+}
+
+/// Its PersistentVolume is gone or was re-created, so its detach may be refused, or be of another volume.
+#[test]
+fn an_attachment_of_unknown_handle_ensures_no_unpublish() {
+    let detached = Attachment {
+        deleting: true,
+        finalizer: true,
+        ..mk_attachment("va")
+    };
+    let (known, asked) = (mk_other("node", Some("a")), target("handle", "a"));
+    for is_present in [false, true] {
+        let other = OtherAttachment {
+            attachment: &known,
+            handle: None,
+            present_id: None,
+            is_record_uncertain: false,
+            may_be_attached: true,
+        };
+        assert_eq!(
+            target_usage(&detached, &asked, is_present, &[other]),
+            TargetUsage::Wait(Stop::MissingFinalizer(asked.clone()))
+        );
     }
 }

@@ -176,7 +176,7 @@ impl Simulation {
                 let outcome = match code {
                     0 => Outcome::Success,
                     5 => Outcome::Unrelated,
-                    _ => Outcome::Refused(code),
+                    _ => Outcome::Failed(code),
                 };
                 self.queue.call_ended(&key, outcome);
                 self.results.insert(key.clone(), code);

@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use csi_proto::v1::plugin_capability::service;
-use futures::StreamExt;
+use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::{HeaderMap, HeaderValue};
@@ -19,7 +20,14 @@ use super::*;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
     BeforeResponse,
+    /// The headers may not be sent yet.
     MidResponse,
+    /// The headers are sent.
+    AfterHeaders,
+    /// In the message.
+    MidMessage,
+    /// Instead of the trailers.
+    AfterMessage,
     /// When the driver's timer for the call's deadline fires, which may be a moment before the client's.
     AtDeadline,
 }
@@ -76,12 +84,12 @@ impl Resetter {
         }
     }
 
-    /// Responds to a call. Returns a response that waits for its deadline.
+    /// Responds to a call. Returns a response that waits for its deadline, or for what is sent before its reset.
     fn respond(
         &self,
         request: &http::Request<RecvStream>,
         mut stream: SendResponse<Bytes>,
-    ) -> Option<impl Future<Output = ()> + use<>> {
+    ) -> Option<BoxFuture<'static, ()>> {
         let path = request.uri().path();
         let reset = match path {
             "/csi.v1.Controller/ControllerPublishVolume" => {
@@ -95,10 +103,11 @@ impl Resetter {
         }
         if let Some((reason, Moment::AtDeadline)) = reset {
             let early = tokio::time::Instant::now() + timeout(request.headers()) - ROUNDING;
-            return Some(async move {
+            let late = async move {
                 tokio::time::sleep_until(early).await;
                 stream.send_reset(reason);
-            });
+            };
+            return Some(late.boxed());
         }
         let headers = http::Response::builder()
             .header("content-type", "application/grpc")
@@ -111,7 +120,25 @@ impl Resetter {
             body.send_reset(reason);
             return None;
         }
-        body.send_data(framed(&message(path)), false)
+        let mut message = framed(&message(path));
+        if let Some((reason, moment)) = reset {
+            message.truncate(match moment {
+                Moment::AfterHeaders => 0,
+                Moment::MidMessage => FRAME_HEADER - 1,
+                _ => message.len(),
+            });
+            if !message.is_empty() {
+                body.send_data(message, false)
+                    .expect("the client reads the response");
+            }
+            let late = async move {
+                // The connection, which is polled first, sends it.
+                tokio::task::yield_now().await;
+                body.send_reset(reason);
+            };
+            return Some(late.boxed());
+        }
+        body.send_data(message, false)
             .expect("the client reads the response");
         let mut trailers = HeaderMap::new();
         trailers.insert("grpc-status", HeaderValue::from_static("0"));
@@ -120,6 +147,9 @@ impl Resetter {
         None
     }
 }
+
+/// The bytes of a message's flag and length.
+const FRAME_HEADER: usize = 5;
 
 /// The difference of two timers of one duration that count in milliseconds.
 const ROUNDING: Duration = Duration::from_millis(2);
@@ -216,6 +246,28 @@ async fn reset_call_is_reported_and_the_connection_stays() {
         2,
         "the first session's connections: one for publishes, one for all other calls"
     );
+    fixture.stop.cancel();
+}
+
+/// hyper reports neither `NO_ERROR` nor `CANCEL`: the response just ends, without the driver's status.
+#[tokio::test]
+async fn truncated_response_does_not_say_that_nothing_was_executed() {
+    let mut fixture = Fixture::new();
+    let driver = Resetter::default();
+    let _serving = driver.serve(&fixture.socket);
+    fixture.connection_is(true).await;
+    let caller = fixture.caller();
+    for reason in [Reason::NO_ERROR, Reason::CANCEL] {
+        for moment in [Moment::AfterHeaders, Moment::MidMessage, Moment::AfterMessage] {
+            driver.reset_next(reason, moment);
+            let error = failure(&caller, "any").await;
+            assert_eq!(
+                (error.reach, error.may_have_taken_effect()),
+                (Reach::Reset, true),
+                "{reason:?} {moment:?}: {error}"
+            );
+        }
+    }
     fixture.stop.cancel();
 }
 

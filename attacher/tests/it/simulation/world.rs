@@ -569,6 +569,7 @@ impl State {
             uid: self.next_uid(),
             version: Version::UNKNOWN,
             deleting: false,
+            created: None,
             requested_at: None,
             finalizer: false,
             foreign_finalizers,

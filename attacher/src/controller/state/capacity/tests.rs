@@ -41,8 +41,10 @@ fn start_all(fixture: &mut Fixture) -> Vec<Item> {
 
 fn name(item: &Item) -> &str {
     match item {
-        Item::Attachment { attachment, .. } => &attachment.name,
-        Item::Orphan(_) | Item::Volume(_) | Item::Backfill { .. } => panic!("an attach or a detach"),
+        Item::Subject(Subject::Attachment(_, attachment)) => &attachment.name,
+        Item::Subject(Subject::Orphan(_)) | Item::Volume(_) | Item::Backfill { .. } => {
+            panic!("an attach or a detach")
+        }
     }
 }
 
@@ -58,7 +60,7 @@ fn call(fixture: &mut Fixture, item: &Item, result: Result<(), SyncError>) -> bo
     fixture.state.queue.now = fixture.now;
     let outcome = match &result {
         Ok(()) => Outcome::Success,
-        Err(error) => Outcome::Refused(error.code.expect("the driver refused it")),
+        Err(error) => Outcome::Failed(error.code.expect("the driver refused it")),
     };
     fixture.state.call_ended(&key, outcome);
     let mut result = result;
@@ -66,7 +68,7 @@ fn call(fixture: &mut Fixture, item: &Item, result: Result<(), SyncError>) -> bo
         .as_mut()
         .is_err_and(|error| !fixture.state.defers_report(item, error));
     if result.is_ok()
-        && let Item::Attachment { attachment, .. } = item
+        && let Item::Subject(Subject::Attachment(_, attachment)) = item
     {
         let change = match attachment.deleting {
             true => Change::LocallyDeleted {
@@ -183,7 +185,7 @@ fn a_lasting_refusal_reports_what_the_call_waits_for() {
     let again = begin_all(&mut fixture);
     fixture.state.queue.now = fixture.now;
     let key = Key::Attachment(name(&again[0]).into());
-    fixture.state.call_ended(&key, Outcome::Refused(10));
+    fixture.state.call_ended(&key, Outcome::Failed(10));
     let mut error = refused(10);
     assert!(!fixture.state.defers_report(&again[0], &mut error));
     assert_eq!(

@@ -1,4 +1,4 @@
-//! The indices compared with full scans.
+//! The index of handles compared with full scans.
 
 mod cases;
 
@@ -8,12 +8,10 @@ use proptest::prelude::*;
 
 use super::super::tests::Fixture;
 use super::*;
-use crate::controller::SyncError;
-use crate::controller::state::{Event, Item, RESOURCE_EXHAUSTED};
+use crate::controller::state::Event;
 use crate::informer::Change;
 use crate::model::{Recorded, Source, Version, Volume};
 use crate::plan::tests::{mk_attachment, mk_node, mk_spec, mk_volume};
-use crate::workqueue::{Class, Key};
 
 /// The other VolumeAttachments of the volume, by a scan of all.
 fn others_by_a_scan(state: &ControllerState, attachment: &Attachment, volume_id: &str) -> BTreeSet<Arc<str>> {
@@ -120,77 +118,6 @@ proptest! {
                 let of_volume = others.iter().filter(|other| other.handle.is_none_or(|known| **known == *handle));
                 let names: BTreeSet<_> = of_volume.map(|other| other.attachment.name.clone()).collect();
                 prop_assert_eq!(names, others_by_a_scan(&state, attachment, handle));
-            }
-        }
-    }
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    Put(Box<Attachment>),
-    Gone(u8),
-    Start,
-    Finish { which: usize, code: Option<i32> },
-    Wait,
-}
-
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let code = prop_oneof![
-        3 => Just(Some(RESOURCE_EXHAUSTED)),
-        1 => Just(Some(13)),
-        1 => Just(None),
-    ];
-    let step = prop_oneof![
-        3 => any_attachment().prop_map(|attachment| Step::Put(Box::new(attachment))),
-        1 => (0..6u8).prop_map(Step::Gone),
-        3 => Just(Step::Start),
-        3 => (0..8usize, code).prop_map(|(which, code)| Step::Finish { which, code }),
-        1 => Just(Step::Wait),
-    ];
-    prop::collection::vec(step, 0..60)
-}
-
-proptest! {
-    #[test]
-    fn attachments_waiting_for_capacity_equal_those_of_a_full_scan(steps in steps()) {
-        let mut fixture = Fixture::new([]);
-        let mut running: Vec<Item> = Vec::new();
-        for (version, step) in (1..).zip(steps) {
-            match step {
-                Step::Put(attachment) => {
-                    let put = next(&fixture.state, &attachment, version);
-                    fixture.put(put);
-                }
-                Step::Gone(name) => {
-                    let name = format!("va-{name}");
-                    if let Some(known) = fixture.state.index.attachments.get(&name).cloned() {
-                        let gone = Change::Deleted { name: known.name.clone(), uid: known.uid.clone() };
-                        fixture.state.handle(Event::Attachments(gone));
-                    }
-                }
-                Step::Start => running.extend(fixture.start()),
-                Step::Finish { which, code } => {
-                    if !running.is_empty() {
-                        let item = running.swap_remove(which % running.len());
-                        let error = SyncError { code, ..SyncError::new(Class::Final, "failed") };
-                        fixture.finish(&item, if code.is_some() { Err(error) } else { Ok(()) });
-                    }
-                }
-                Step::Wait => fixture.now += std::time::Duration::from_secs(300),
-            }
-            let state = &fixture.state;
-            for attachment in state.index.attachments.iter() {
-                let key = Key::Attachment(attachment.name.clone());
-                if state.queue.failed_with(&key, &attachment.uid) == Some(RESOURCE_EXHAUSTED) {
-                    let found = state.resource_exhausted_by_node.get(&attachment.node).any(|name| *name == attachment.name);
-                    prop_assert!(found, "{} waits for capacity on {}", attachment.name, attachment.node);
-                }
-            }
-            // Deleted attachments leave no entries.
-            for node in ["node-0", "node-1"] {
-                for name in state.resource_exhausted_by_node.get(node) {
-                    prop_assert!(state.index.attachments.get(name).is_some(), "{name} is gone");
-                }
             }
         }
     }

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::controller::SyncError;
 use crate::controller::state::tests::mk_state;
-use crate::controller::state::{Event, Item};
+use crate::controller::state::{Event, Finding, Item};
 use crate::informer::Change;
-use crate::model::{Capabilities, Recorded, Version};
+use crate::model::{Attachment, Capabilities, Recorded, Version};
+use crate::plan::Subject;
 use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
 
 /// The list's entry of the only volume.
@@ -79,7 +80,7 @@ impl Fixture {
     pub(in crate::controller::state) fn starts(&mut self, expected: Operation) -> Item {
         let item = self.start().expect("an item must start");
         assert!(
-            matches!(&item, Item::Attachment { attachment, operation } if *operation == expected && operation.is_repair(attachment)),
+            matches!(&item, Item::Subject(Subject::Attachment(operation, attachment)) if *operation == expected && operation.is_repair(attachment)),
             "{item:?}"
         );
         item
@@ -137,8 +138,10 @@ fn republishes_and_reports_a_lost_attachment() {
     let mut fixture = Fixture::new([attached("va")]);
     fixture.reconcile(Listed::Nowhere);
     let findings = fixture.state.take_findings();
-    assert_eq!(findings.len(), 1);
-    assert_eq!((findings[0].repair, findings[0].times), (Operation::Attach, 1));
+    let [Finding::Drift { repair, times, .. }] = &findings[..] else {
+        panic!("{findings:?}");
+    };
+    assert_eq!((*repair, *times), (Operation::Attach, 1));
     let item = fixture.starts(Operation::Attach);
     fixture.finish(&item, Ok(()));
     assert!(fixture.start().is_none(), "once is enough");
@@ -269,10 +272,19 @@ fn ignores_attachments_whose_target_another_changed_during_the_round() {
 }
 
 #[test]
-fn unpublishes_a_leftover_unless_the_target_is_in_use() {
+fn unpublishes_a_dangling_attachment_unless_the_target_is_in_use() {
     let mut fixture = Fixture::new([without_finalizer("va")]);
     fixture.reconcile(Listed::OnNode);
-    assert_eq!(fixture.state.take_findings()[0].repair, Operation::Detach);
+    let is_detach = |finding: &Finding| {
+        matches!(
+            finding,
+            Finding::Drift {
+                repair: Operation::Detach,
+                ..
+            }
+        )
+    };
+    assert!(fixture.state.take_findings().iter().any(is_detach));
     fixture.starts(Operation::Detach);
 
     let mut fixture = Fixture::new([without_finalizer("va"), attached("other")]);
@@ -333,7 +345,7 @@ fn counts_a_failed_round_and_enqueues_nothing() {
         Some(LastRound {
             round: fixture.round(),
             lost: 1,
-            leftover: 0,
+            dangling: 0,
             error: None
         })
     );

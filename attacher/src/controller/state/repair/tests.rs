@@ -8,6 +8,7 @@ use crate::controller::state::reconcile::tests::{Fixture, Listed, attached, newe
 use crate::controller::state::{Event, Item};
 use crate::informer::Change;
 use crate::model::{Problem, Recorded, Version};
+use crate::plan::Subject;
 use crate::plan::tests::{mk_attachment, mk_node, mk_volume};
 use crate::workqueue::Class;
 
@@ -33,13 +34,7 @@ fn failing(attachment: &Attachment) -> Attachment {
 fn attaches(fixture: &mut Fixture) -> Item {
     let item = fixture.start().expect("an item must start");
     assert!(
-        matches!(
-            item,
-            Item::Attachment {
-                operation: Operation::Attach,
-                ..
-            }
-        ),
+        matches!(item, Item::Subject(Subject::Attachment(Operation::Attach, _))),
         "{item:?}"
     );
     item
@@ -67,7 +62,7 @@ fn repairs_do_not_delay_a_new_attach() {
         5 + 1,
         "half of the lane's concurrency, and the new attach"
     );
-    let is_new = |item: &Item| matches!(item, Item::Attachment { attachment, operation } if !operation.is_repair(attachment));
+    let is_new = |item: &Item| matches!(item, Item::Subject(Subject::Attachment(operation, attachment)) if !operation.is_repair(attachment));
     assert_eq!(items.iter().filter(|item| is_new(item)).count(), 1);
     let mut done = 0;
     while let Some(item) = items.pop() {
@@ -121,10 +116,7 @@ fn a_deletion_turns_a_repair_into_a_detach() {
     let item = fixture.start().expect("the detach must start");
     assert!(matches!(
         item,
-        Item::Attachment {
-            operation: Operation::Detach,
-            ..
-        }
+        Item::Subject(Subject::Attachment(Operation::Detach, _))
     ));
 }
 
@@ -312,10 +304,7 @@ fn corrects_the_status_of_an_attachment_without_finalizer() {
         let item = fixture.starts(Operation::Detach);
         assert!(matches!(
             item,
-            Item::Attachment {
-                operation: Operation::Detach,
-                ..
-            }
+            Item::Subject(Subject::Attachment(Operation::Detach, _))
         ));
         let right = Attachment {
             attached: false,

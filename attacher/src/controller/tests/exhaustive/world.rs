@@ -9,12 +9,13 @@ use super::RETRY;
 use super::choices::Choices;
 use super::digest::Digest;
 use crate::controller::SyncError;
-use crate::controller::executor::key;
-use crate::controller::state::{ControllerState, Event, Item, SyncContext};
+use crate::controller::state::{ControllerState, Event, Item, key};
 use crate::informer::Change;
 use crate::model::{Attachment, Capabilities, Node, PublishTarget, Recorded, Secrets, Uid, Version, Volume};
 use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
-use crate::plan::{Command, Next, Operation, Orphan, PublishEnd, Published, Stop, Subject, UnpublishResult};
+use crate::plan::{
+    Command, Next, Operation, Orphan, PublishEnd, Published, Stop, Subject, SyncContext, UnpublishResult,
+};
 use crate::workqueue::{Backoff, Class, Limits};
 
 /// How a history begins.
@@ -398,26 +399,16 @@ impl World {
         self.now += RETRY;
         let begun = self.syncs.len();
         while let Some(item) = self.state.start(self.now) {
-            let subject = match &item {
-                Item::Attachment {
-                    attachment,
-                    operation,
-                } => {
-                    let is_left =
-                        *operation == Operation::Attach && attachment.attached && !attachment.finalizer;
-                    if is_left && self.bug == Some(Bug::UnguardedIsLeft) {
-                        self.state
-                            .finish(&item, Err(SyncError::new(Class::Refused, "")), self.now);
-                        continue;
-                    }
-                    Subject::Attachment(*operation, attachment.clone())
-                }
-                Item::Orphan(orphan) => Subject::Orphan(orphan.clone()),
-                Item::Volume(_) | Item::Backfill { .. } => {
-                    self.state.finish(&item, Ok(()), self.now);
-                    continue;
-                }
+            let Item::Subject(subject) = item.clone() else {
+                self.state.finish(&item, Ok(()), self.now);
+                continue;
             };
+            let is_left = matches!(&subject, Subject::Attachment(Operation::Attach, attachment) if attachment.attached && !attachment.finalizer);
+            if is_left && self.bug == Some(Bug::UnguardedIsLeft) {
+                self.state
+                    .finish(&item, Err(SyncError::new(Class::Refused, "")), self.now);
+                continue;
+            }
             let progress = self.state.progress(&subject);
             progress.sync = Default::default();
             progress.is_confirmed |= self.bug == Some(Bug::WatchIsTrusted);
@@ -757,8 +748,18 @@ impl World {
                 }
                 return self.judge().map(|()| written.is_some());
             }
+            Command::AnnounceUndo(_) => {
+                let error = Some(Box::default());
+                let written = self.send(run, subject, |attachment| attachment.attach_error = error);
+                if written == Some(true) {
+                    self.state.progress(subject).sync.is_undo_announced = true;
+                }
+                return Ok(written.is_some());
+            }
             Command::MarkAttached(_) => {
-                let written = self.send(run, subject, |attachment| attachment.attached = true);
+                let written = self.send(run, subject, |attachment| {
+                    (attachment.attached, attachment.attach_error) = (true, None);
+                });
                 if written == Some(true) {
                     self.state.progress(subject).sync.is_done = true;
                 }
@@ -847,7 +848,7 @@ impl World {
             Call::Ok | Call::OkWithoutEffect => PublishEnd::Succeeded,
             Call::Code(_) | Call::Crash { .. } => PublishEnd::NoEffect,
         };
-        self.state.publish_ended(target, end);
+        self.state.publish_ended(&subject.attachment().uid, end);
         let is_ok = matches!(call, Call::Ok | Call::OkWithoutEffect);
         if is_ok || matches!(call, Call::Deadline { .. } | Call::Code(10)) {
             self.state.may_be_published(Orphan {

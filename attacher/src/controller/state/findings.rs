@@ -1,15 +1,27 @@
-//! Situations that only people can end. The attacher calls nothing for them: Events, metrics and the log name them.
+//! Situations that Events, metrics and the log name. But for drifts, only people can end them, and the attacher calls nothing for
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::ControllerState;
 use crate::model::{Attachment, PublishTarget, Volume};
+use crate::plan::Operation;
 use crate::workqueue::Key;
 
 /// What was found, for the log and an Event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Warning {
+pub(crate) enum Finding {
+    /// A drift that is being repaired.
+    Drift {
+        attachment: Arc<Attachment>,
+        target: PublishTarget,
+        /// The repair: an attach if the volume is attached but not listed on its node, a detach if it is listed there although
+        /// its VolumeAttachment is being deleted without our finalizer.
+        repair: Operation,
+        /// Number of consecutive repairs without a matching list in between.
+        times: u32,
+    },
     /// Another CSINode has the same node id, so the driver cannot tell the two nodes apart.
     NodeIdNotUnique {
         attachment: Arc<Attachment>,
@@ -37,9 +49,8 @@ pub(crate) enum Warning {
 // === impl ControllerState ===
 
 impl ControllerState {
-    /// Takes the warnings since the last call.
-    pub(crate) fn take_warnings(&mut self) -> Vec<Warning> {
-        std::mem::take(&mut self.warnings)
+    pub(crate) fn take_findings(&mut self) -> Vec<Finding> {
+        std::mem::take(&mut self.findings)
     }
 
     /// The number of volumes that lists show on a node without any VolumeAttachment.
@@ -55,7 +66,7 @@ impl ControllerState {
     pub(super) fn check_attachment(&mut self, before: Option<&Attachment>, after: &Arc<Attachment>) {
         let before = before.filter(|before| before.uid == after.uid);
         if before.is_none()
-            && let Some(id) = self.index.nodes.get(&after.node).and_then(|node| node.id.clone())
+            && let Some(id) = self.index.node_id(&after.node).cloned()
         {
             self.warn_of_node_id(&id, &after.node, |attachment| attachment.uid == after.uid);
         }
@@ -84,18 +95,19 @@ impl ControllerState {
         let Some(other) = self.index.by_node_id.get(id).find(|other| *other != node) else {
             return;
         };
-        let attachments = self.index.by_node.get(node);
-        let attachments = attachments.filter_map(|name| self.index.attachments.get(name));
-        let warnings = attachments.filter(|attachment| concerned(attachment));
-        self.warnings
-            .extend(warnings.map(|attachment| Warning::NodeIdNotUnique {
+        let findings = self
+            .index
+            .on_node(node)
+            .filter(|attachment| concerned(attachment));
+        self.findings
+            .extend(findings.map(|attachment| Finding::NodeIdNotUnique {
                 attachment: attachment.clone(),
                 node_id: id.clone(),
                 other: other.clone(),
             }));
     }
 
-    /// The number of volumes with [`Warning::AttachedTwice`].
+    /// The number of volumes with [`Finding::AttachedTwice`].
     pub(crate) fn attached_twice(&self) -> usize {
         let suspects = self
             .index
@@ -103,36 +115,34 @@ impl ControllerState {
             .iter()
             .filter(|a| is_attached_without_record(a));
         let volumes: BTreeSet<_> = suspects.filter_map(|a| a.volume_name()).collect();
-        let is_twice = |volume: &&Arc<str>| !self.attached_without_record(volume).is_empty();
+        let is_twice = |volume: &&Arc<str>| {
+            let attached = self.attached_without_record(volume);
+            attached.iter().any(|a| a.node != attached[0].node)
+        };
         volumes.into_iter().filter(is_twice).count()
     }
 
-    pub(super) fn check_attached_twice(&mut self, volume: &Arc<str>) {
+    pub(super) fn check_attached_twice(&mut self, volume: &str) {
         let attached = self.attached_without_record(volume);
-        self.warnings.extend(attached);
-    }
-
-    fn attached_without_record(&self, volume: &str) -> Vec<Warning> {
-        let is_multi_node = |volume: &Arc<Volume>| {
-            let modes = &volume.spec.access_modes;
-            modes
-                .iter()
-                .any(|mode| matches!(&**mode, "ReadWriteMany" | "ReadOnlyMany"))
-        };
-        if self.index.volumes.get(volume).is_none_or(is_multi_node) {
-            return Vec::new();
-        }
-        let attachments = self.index.by_volume.get(volume);
-        let attachments = attachments.filter_map(|name| self.index.attachments.get(name));
-        let attached: Vec<_> = attachments.filter(|a| is_attached_without_record(a)).collect();
         let twice = |attachment: &&Arc<Attachment>| {
             let other = attached.iter().find(|other| other.node != attachment.node)?;
-            Some(Warning::AttachedTwice {
+            Some(Finding::AttachedTwice {
                 attachment: (*attachment).clone(),
                 other: (*other).clone(),
             })
         };
-        attached.iter().filter_map(twice).collect()
+        let findings: Vec<_> = attached.iter().filter_map(twice).collect();
+        self.findings.extend(findings);
+    }
+
+    /// The VolumeAttachments of a single-node volume that say attached without a record.
+    fn attached_without_record(&self, volume: &str) -> Vec<&Arc<Attachment>> {
+        let volume_object = self.index.volumes.get(volume);
+        if volume_object.is_none_or(|volume| volume.spec.is_multi_node()) {
+            return Vec::new();
+        }
+        let attachments = self.index.of_volume(volume);
+        attachments.filter(|a| is_attached_without_record(a)).collect()
     }
 
     /// Compares where a complete list shows our volumes with the VolumeAttachments that exist now.
@@ -151,7 +161,7 @@ impl ControllerState {
             let seen = before.get(&target);
             self.rounds.unattached.insert(target.clone(), seen.is_some());
             if let Some(confirmed) = seen {
-                self.warnings.push(Warning::PublishedWithoutAttachment {
+                self.findings.push(Finding::PublishedWithoutAttachment {
                     volume,
                     target,
                     node,
@@ -163,20 +173,16 @@ impl ControllerState {
 
     /// Whether a VolumeAttachment or a running operation may be the reason that the volume is published.
     fn may_be_attached(&self, volume: &Arc<str>, target: &PublishTarget) -> bool {
-        let names = self.index.by_volume.get(volume);
-        let mut names = names.chain(self.index.by_handle.get(&target.volume_id));
-        let is_there = |name: &Arc<str>| {
-            self.index.attachments.get(name).is_some_and(|attachment| {
-                let present = self
-                    .index
-                    .nodes
-                    .get(&attachment.node)
-                    .and_then(|node| node.id.as_ref());
-                let ids = [attachment.recorded.node_id.as_ref(), present];
-                ids == [None, None] || ids.contains(&Some(&target.node_id))
-            })
+        let of_volume = self.index.of_volume(volume);
+        let mut attachments = of_volume.chain(self.index.of_handle(&target.volume_id));
+        let is_there = |attachment: &Arc<Attachment>| {
+            let ids = [
+                attachment.recorded.node_id.as_ref(),
+                self.index.node_id(&attachment.node),
+            ];
+            ids == [None, None] || ids.contains(&Some(&target.node_id))
         };
-        names.any(is_there)
+        attachments.any(is_there)
             || self.orphans.contains_key(target)
             || self.queue.is_running(&Key::Target(target.clone()))
     }

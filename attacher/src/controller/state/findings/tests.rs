@@ -23,15 +23,16 @@ fn on(node: &str, attachment: Attachment) -> Attachment {
 /// Warned VolumeAttachments with the other object that the warning names.
 fn pairs(state: &mut ControllerState) -> Vec<(String, String)> {
     let pair = |warning| match warning {
-        Warning::NodeIdNotUnique {
+        Finding::NodeIdNotUnique {
             attachment, other, ..
         } => (attachment.name.to_string(), other.to_string()),
-        Warning::AttachedTwice { attachment, other } => (attachment.name.to_string(), other.name.to_string()),
-        Warning::PublishedWithoutAttachment { volume, node, .. } => {
+        Finding::AttachedTwice { attachment, other } => (attachment.name.to_string(), other.name.to_string()),
+        Finding::PublishedWithoutAttachment { volume, node, .. } => {
             (volume.name.to_string(), node.to_string())
         }
+        Finding::Drift { .. } => panic!("no list differs"),
     };
-    state.take_warnings().into_iter().map(pair).collect()
+    state.take_findings().into_iter().map(pair).collect()
 }
 
 fn owned(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
