@@ -720,6 +720,8 @@ async fn lists_with_an_unknown_node_id_prove_nothing() {
         if let Some(id) = recorded {
             let other = Attachment {
                 finalizer,
+                attached: finalizer,
+                deleting: !finalizer,
                 ..elsewhere(id)
             };
             fixture.state().handle(Event::Attachments(Change::Applied(other)));
