@@ -568,9 +568,14 @@ impl Fixture {
     /// Whether a sync that the last list caused ends the detach.
     async fn is_released(&mut self) -> bool {
         let now = self.now;
-        let item = self.state().start(now);
-        if let Some(item) = item {
-            let result = self.controller.sync(&item).await;
+        loop {
+            let Some(item) = self.state().start(now) else {
+                break;
+            };
+            let result = match &*name_of(&item) {
+                "va" => self.controller.sync(&item).await,
+                _ => Err(SyncError::outdated()),
+            };
             self.finish(&item, result);
         }
         self.world.state().attachment.is_none()
