@@ -197,7 +197,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             sent => (sent?, None),
         };
         let (newest, change) = match newest {
-            Newest::Exists(newest) => (Some(newest.clone()), Change::LocallyUpdated(newest)),
+            Newest::Exists(newest) => (Some((*newest).clone()), Change::LocallyUpdated(*newest)),
             Newest::Deleted(version) => {
                 let (name, uid) = (attachment.name.clone(), attachment.uid.clone());
                 (None, Change::LocallyDeleted { name, uid, version })

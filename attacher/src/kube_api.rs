@@ -99,7 +99,7 @@ pub enum VolumeRequest<'a> {
 
 /// A VolumeAttachment according to the API server.
 pub(crate) enum Newest {
-    Exists(Attachment),
+    Exists(Box<Attachment>),
     /// In this version, if known.
     Deleted(Option<Version>),
 }
@@ -163,7 +163,7 @@ pub(crate) async fn send(
     }
     match answer {
         Ok(newest) if newest.is_deleted() => Ok(Newest::Deleted(Some(newest.version))),
-        Ok(newest) => Ok(Newest::Exists(newest)),
+        Ok(newest) => Ok(Newest::Exists(newest.into())),
         Err(error) if error.is_gone() => Ok(Newest::Deleted(None)),
         Err(error) => Err(error),
     }

@@ -75,13 +75,14 @@ pub(super) async fn end(
     }
     // After a panic with the state locked, its content is unreliable.
     let drained = state.lock().ok().filter(|state| state.is_drained());
-    if let Some(state) = drained {
-        // This process may continue them in its next term.
-        for (PublishTarget { volume_id, node_id }, orphan) in &state.orphans {
+    // They stay in the state: this process may continue them in its next term.
+    let orphans = drained.map(|state| state.orphans());
+    if let Some(orphans) = orphans {
+        for orphan in orphans {
+            let PublishTarget { volume_id, node_id } = &orphan.target;
             let va = &orphan.attachment.name;
             tracing::warn!(%volume_id, %node_id, %va, "the volume may stay published; no other process knows that");
         }
-        drop(state);
         stop.cancel();
         return tasks.join(Task::Election).await;
     }

@@ -63,7 +63,7 @@ pub(crate) enum Stop {
     /// The driver had publish calls, and reports none.
     NoPublishCalls,
     /// Nothing proves that the targets are unpublished.
-    Unproven(DetachPlan),
+    Unproven(Box<DetachPlan>),
     /// The last call failed.
     Failed,
     /// Another VolumeAttachment uses the target and lacks our finalizer or the handle of its volume.

@@ -223,7 +223,7 @@ impl Machine<'_> {
                     return Err(act(Command::GetNode(attachment.node.clone())));
                 }
                 (Decision::ConfirmNodeGone | Decision::Unproven, _) => {
-                    return Err(Next::Stop(Stop::Unproven(plan.clone())));
+                    return Err(Next::Stop(Stop::Unproven(Box::new(plan.clone()))));
                 }
                 (Decision::Retry | Decision::UnpublishPresent, _) => return Err(Next::Stop(Stop::Failed)),
             }

@@ -125,7 +125,9 @@ impl Resetter {
             message.truncate(match moment {
                 Moment::AfterHeaders => 0,
                 Moment::MidMessage => FRAME_HEADER - 1,
-                _ => message.len(),
+                Moment::BeforeResponse | Moment::MidResponse | Moment::AfterMessage | Moment::AtDeadline => {
+                    message.len()
+                }
             });
             if !message.is_empty() {
                 body.send_data(message, false)

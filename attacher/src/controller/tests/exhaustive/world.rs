@@ -748,23 +748,8 @@ impl World {
                 }
                 return self.judge().map(|()| written.is_some());
             }
-            Command::AnnounceUndo(_) => {
-                let error = Some(Box::default());
-                let written = self.send(run, subject, |attachment| attachment.attach_error = error);
-                if written == Some(true) {
-                    self.state.progress(subject).sync.is_undo_announced = true;
-                }
-                return Ok(written.is_some());
-            }
-            Command::MarkAttached(_) => {
-                let written = self.send(run, subject, |attachment| {
-                    (attachment.attached, attachment.attach_error) = (true, None);
-                });
-                if written == Some(true) {
-                    self.state.progress(subject).sync.is_done = true;
-                }
-                return Ok(written.is_some());
-            }
+            Command::AnnounceUndo(_) => return Ok(self.announce_undo(run, subject)),
+            Command::MarkAttached(_) => return Ok(self.mark_attached(run, subject)),
             Command::MarkDetached => {
                 let written = self.send(run, subject, |attachment| attachment.attached = false);
                 return Ok(written.is_some());
@@ -785,6 +770,25 @@ impl World {
             }
         }
         Ok(true)
+    }
+
+    fn announce_undo(&mut self, run: usize, subject: &Subject) -> bool {
+        let error = Some(Box::default());
+        let written = self.send(run, subject, |attachment| attachment.attach_error = error);
+        if written == Some(true) {
+            self.state.progress(subject).sync.is_undo_announced = true;
+        }
+        written.is_some()
+    }
+
+    fn mark_attached(&mut self, run: usize, subject: &Subject) -> bool {
+        let written = self.send(run, subject, |attachment| {
+            (attachment.attached, attachment.attach_error) = (true, None);
+        });
+        if written == Some(true) {
+            self.state.progress(subject).sync.is_done = true;
+        }
+        written.is_some()
     }
 
     /// Sends a write. Returns whether it was answered, and `None` after a crash.
