@@ -29,7 +29,7 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 use self::multi_attach::Holder;
 use crate::objects::{AttachmentExt, ClaimExt, EventExt, ObjectExt, PodExt};
 use crate::path::{ClusterView, VolumePath, claim_of};
-use crate::report::{Actor, Cause, Finding, Names, PathReport, Report, State};
+use crate::report::{Cause, Finding, Names, PathReport, Report, State};
 use crate::resource::ResourceKind;
 use crate::snapshot::{NamespacedName, Snapshot};
 
