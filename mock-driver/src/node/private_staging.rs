@@ -29,6 +29,9 @@ impl Node {
         let compatibility = self.compare(&record)?;
         let volume_disk = self.volume_disk_of(&record, None);
         let work = async {
+            self.volume_files
+                .note_target(&volume_disk.file_id, &record.path)
+                .await?;
             self.attach(&volume_disk).await?;
             let stage = staged_for(&record);
             self.make_private_staging(&stage.path).await?;
@@ -183,17 +186,24 @@ impl Node {
     /// Deletes an inline volume without record, by the name of its files, unless it is still mounted.
     async fn remove_lost_ephemeral(self: &Arc<Self>, volume: &str) -> Result<(), Error> {
         let volume_disk = VolumeDisk::of_ephemeral(&self.home, volume.to_owned());
-        let (serial, disk) = (volume_disk.serial, self.volume_files.disk(&volume_disk.file_id)?);
+        let (file_id, serial) = (volume_disk.file_id.clone(), volume_disk.serial.clone());
+        let (disk, target) = (
+            self.volume_files.disk(&file_id)?,
+            self.volume_files.target(&file_id)?,
+        );
         let is_used = self.blocking(move |node| {
             // A device that is in use is detached by its last user.
             node.devices.detach(&serial)?;
-            Ok(!node.devices.all_of(&disk)?.is_empty())
+            let mounted = target.map(|target| node.mounter.source_at(&target));
+            let mounted = mounted.transpose()?.flatten();
+            let is_mounted = mounted.is_some_and(|mounted| node.is_of_volume_disk(&volume_disk, &mounted));
+            Ok(is_mounted || !node.devices.all_of(&disk)?.is_empty())
         });
         if is_used.await? {
             tracing::warn!(volume, "a pod's volume is on no record and still in use");
             return Ok(());
         }
-        self.volume_files.delete(&volume_disk.file_id).await?;
+        self.volume_files.delete(&file_id).await?;
         tracing::info!(volume, "removed the files of a pod's volume that is on no record");
         Ok(())
     }

@@ -1,11 +1,12 @@
 //! NodeStageVolume and NodePublishVolume.
 
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+
+use tokio::sync::oneshot;
 
 use super::compatibility::{self, Compatibility};
 use super::error::Error;
@@ -15,10 +16,6 @@ use super::{ArrayVolume, Node, VolumeDisk};
 use crate::array::{Access, Attachment};
 use crate::node::mount::{self, Disk, MountSource, Mounter};
 use crate::store::PathError;
-use crate::store::volume_files::go_on;
-
-/// Interval of trying to lock a disk.
-const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeFeatures {
@@ -317,18 +314,20 @@ impl Node {
     }
 }
 
-/// Locks a disk against other nodes on the same machine, until the file is closed. Polls, because a wait in flock(2) could not be
-/// stopped when the driver ends.
+/// Locks a disk against other nodes on the same machine, until the file is closed, or until the driver ends. A wait in flock(2) cannot
+/// be stopped: its thread is left behind, and ends with the process or when the other node unlocks the disk.
 fn lock_disk(disk: &Disk) -> Result<File, PathError> {
-    let file = File::open(&disk.file).map_err(PathError::of("open", &disk.file))?;
     let failed = |error: io::Error| PathError::of("lock", &disk.file)(error);
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) => go_on(&disk.stop).map_err(failed)?,
-            Err(TryLockError::Error(error)) => return Err(failed(error)),
-        }
-        thread::sleep(LOCK_POLL_INTERVAL);
+    let file = File::open(&disk.file).map_err(PathError::of("open", &disk.file))?;
+    if file.try_lock().is_ok() {
+        return Ok(file);
+    }
+    let (locked_tx, locked) = oneshot::channel();
+    thread::spawn(move || locked_tx.send(file.lock().map(|()| file)));
+    let locked = futures::executor::block_on(disk.stop.run_until_cancelled(locked));
+    match locked {
+        Some(Ok(locked)) => locked.map_err(failed),
+        Some(Err(_)) | None => Err(failed(io::Error::other("stopped: the driver is ending"))),
     }
 }
 
@@ -366,6 +365,10 @@ mod tests {
                 "{stopped:?}"
             );
         });
+        let disk = Disk {
+            stop: CancellationToken::new(),
+            ..disk
+        };
         drop(other_node);
         lock_disk(&disk).unwrap();
     }

@@ -19,16 +19,16 @@ use std::sync::{Arc, Mutex};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::store::PathError;
+use crate::store::{PathError, durable};
 
-pub(crate) use self::copy::{SweepReport, go_on, paths_in};
+pub(crate) use self::copy::{SweepReport, paths_in};
 pub(crate) use self::extent::{BLOCK, Extent, is_blank};
 pub use self::file_id::FileId;
 pub(crate) use self::file_id::{FILESYSTEM, file_name};
 pub use self::ownership::ClaimError;
 pub(crate) use self::ownership::Owner;
 
-use self::file_id::{DISK, EPHEMERAL, TREE, UNFINISHED};
+use self::file_id::{DISK, EPHEMERAL, TARGET, TREE, UNFINISHED};
 use self::location::{FilesLocation, PrivateFiles};
 pub(crate) use self::private::{AbandonedDir, DEVICES, Process, SOCKETS, has_owner, private_part};
 
@@ -218,6 +218,34 @@ impl VolumeFiles {
             found.map_err(PathError::of("read", &disk))
         })
         .await
+    }
+
+    /// Notes the target of an ephemeral volume, before it is created.
+    pub(crate) async fn note_target(&self, file_id: &FileId, target: &str) -> Result<(), PathError> {
+        if !self.is_kept() {
+            return Ok(());
+        }
+        let target = PathBuf::from(target);
+        self.work(file_id, move |directory, _| {
+            let note = directory.join(TARGET);
+            let noted = || {
+                durable::create_dir_all(directory)?;
+                if let Err(error) = fs::remove_file(&note)
+                    && error.kind() != ErrorKind::NotFound
+                {
+                    return Err(error);
+                }
+                std::os::unix::fs::symlink(&target, &note)?;
+                durable::sync_directory(directory)
+            };
+            noted().map_err(PathError::of("note the target in", &note))
+        })
+        .await
+    }
+
+    /// The noted target of an ephemeral volume, if any.
+    pub(crate) fn target(&self, file_id: &FileId) -> Result<Option<PathBuf>, PathError> {
+        Ok(fs::read_link(self.path(file_id)?.join(TARGET)).ok())
     }
 
     /// Whether the disk has a file.

@@ -242,7 +242,7 @@ fn copy_part(mut source: &File, mut target: &File, offset: u64, length: u64) -> 
 }
 
 /// Fails if the work is to be stopped.
-pub(crate) fn go_on(stop: &CancellationToken) -> io::Result<()> {
+pub(super) fn go_on(stop: &CancellationToken) -> io::Result<()> {
     match stop.is_cancelled() {
         true => Err(io::Error::other(
             "stopped: the driver is ending, or the caller has left",

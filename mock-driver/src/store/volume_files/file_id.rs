@@ -18,6 +18,9 @@ const LONGEST: usize = 200;
 /// The directory of ephemeral volumes.
 pub(super) const EPHEMERAL: &str = "ephemeral";
 
+/// A link to the target of an ephemeral volume.
+pub(super) const TARGET: &str = "target";
+
 /// Prefix of the names of unfinished files; no id maps to such a name.
 pub(super) const UNFINISHED: char = '.';
 

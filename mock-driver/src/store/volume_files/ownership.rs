@@ -14,7 +14,7 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::copy;
-use super::file_id::{DISK, EPHEMERAL, FILESYSTEM, TREE};
+use super::file_id::{DISK, EPHEMERAL, FILESYSTEM, TARGET, TREE};
 use super::location::FilesLocation;
 use super::{FORMATTING, VolumeFiles};
 use crate::store::PathError;
@@ -333,7 +333,7 @@ fn is_device_link(path: &Path) -> bool {
 
 fn is_volume_file(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    [DISK, TREE, FILESYSTEM, FORMATTING].contains(&name.as_ref())
+    [DISK, TREE, FILESYSTEM, FORMATTING, TARGET].contains(&name.as_ref())
 }
 
 /// A link, a mount, or a path at which nothing is mounted any more.
