@@ -194,7 +194,7 @@ impl Node {
         let is_used = self.blocking(move |node| {
             // A device that is in use is detached by its last user.
             node.devices.detach(&serial)?;
-            let mounted = target.map(|target| node.mounter.source_at(&target));
+            let mounted = target.map(|target| mount::source_at(&target));
             let mounted = mounted.transpose()?.flatten();
             let is_mounted = mounted.is_some_and(|mounted| node.is_of_volume_disk(&volume_disk, &mounted));
             Ok(is_mounted || !node.devices.all_of(&disk)?.is_empty())
