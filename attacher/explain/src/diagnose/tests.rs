@@ -2,6 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::printer;
+use crate::report::Actor;
 use world::{World, merge};
 
 mod attach;
