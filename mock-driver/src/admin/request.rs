@@ -78,10 +78,10 @@ async fn body_of<T: DeserializeOwned, S: Send + Sync>(
     let media_type = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     let is_yaml = media_type.is_some_and(|media_type| media_type.starts_with(b"application/yaml"));
     let body = Bytes::from_request(request, state).await?;
-    Ok(match body.trim_ascii() {
-        b"" => None,
-        _ if is_yaml => Some(read_yaml(&body)),
-        _ => Some(read(&body)),
+    Ok(match (body.is_empty(), is_yaml) {
+        (true, _) => None,
+        (false, true) => Some(read_yaml(&body)),
+        (false, false) => Some(read(&body)),
     })
 }
 

@@ -37,7 +37,7 @@ macro_rules! server {
         $(#[$doc:meta])* $vis:vis $method:ident $path:literal $module:ident::$handler:ident $status:literal,
             $name:ident($($part:ident $quoted:literal $about:literal),*)
             $(with $query:ident)? $(sends $body:ident)? $(sets $one:ident { $field:ident: $type:ty })?
-            $(text $text:ident $shape:tt)? $(-> $reply:ty)? $(as $value:ident $object:ident)?;
+            $(text $text:ident $shape:tt)? $(whole $whole:ident $form:tt)? $(-> $reply:ty)? $(as $value:ident $object:ident)?;
     )+ })+ })+) => {
         $(
             pub(super) fn $of() -> OpenApiRouter<Admin> {
@@ -52,17 +52,18 @@ macro_rules! server {
                 $(#[$doc])*
                 #[utoipa::path($method, path = $path, tag = $tag,
                     params($($query,)? $(($quoted = String, Path, description = $about)),*),
-                    $(request_body = $body,)? $(request_body = $one,)? $(request_body $shape,)?
+                    $(request_body = $body,)? $(request_body = $one,)? $(request_body $shape,)? $(request_body $form,)?
                     responses((status = $status $(, body = $reply)? $(, body = $object)?), (status = "default", body = Problem)))]
                 pub(super) async fn $name(
                     State(admin): State<Admin>,
                     Path(($($part,)*)): Path<($(given!(String, $part),)*)>,
                     $(Query(query): Query<$query>,)?
-                    $(Json(body): Json<$body>,)? $(Json(body): Json<$one>,)? $(RequiredJson(body): RequiredJson<$text>,)?
+                    $(Json(body): Json<$body>,)? $(Json(body): Json<$one>,)? $(Json(body): Json<$text>,)?
+                    $(RequiredJson(body): RequiredJson<$whole>,)?
                 ) -> Result<Response, Refusal> {
                     let reply = $module::$handler(
                         &admin, $(&$part,)* $(given!(query, $query),)?
-                        $(given!(body, $body),)? $(given!(body, $one),)? $(given!(body, $text),)?
+                        $(given!(body, $body),)? $(given!(body, $one),)? $(given!(body, $text),)? $(given!(body, $whole),)?
                     ).await?;
                     Ok(answer($status, &reply))
                 }

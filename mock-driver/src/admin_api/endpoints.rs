@@ -2,7 +2,8 @@
 //!
 //! A row has the documentation, the HTTP method and the path, the handler below `admin::route`, the status of a success, and the
 //! client's function with the parts of the path, each with its name and description. `with` is followed by the query, `sends` by
-//! the body, `sets` by a body with one field, and `text` by a body of any JSON with its description. `as` is a reply of any JSON; a status 204 has none.
+//! the body, `sets` by a body with one field, and `text` by a body of any JSON with its description, `whole` by one that must
+//! not be empty. `as` is a reply of any JSON; a status 204 has none.
 
 /// Passes the table to a macro. `of_process` are the endpoints that every process serves, `of_array` those of a process with an array.
 macro_rules! endpoints {
@@ -118,7 +119,7 @@ macro_rules! endpoints {
                     /// Exports the state of the array as a fixture.
                     pub get "/fixture" fixture::export 200, export() as Value Object;
                     /// Replaces the state of the array by a fixture. FAILED_PRECONDITION if the node of this process uses a volume.
-                    pub put "/fixture" fixture::import 204, import() text Image (content = Object);
+                    pub put "/fixture" fixture::import 204, import() whole Image (content = Object);
                 }
                 "storage" {
                     /// Lists the storage pools with their usage, sorted by name.

@@ -72,11 +72,13 @@ pub(crate) fn undo(directory: &Path) -> Result<Undone, Error> {
         result = result.and(unmount_all(device, &mut undone.mounts));
     }
     for target in noted_in(directory)? {
-        let removed = match mount::is_mount(&target) {
+        let is_shown = mount::is_mount(&target).map_err(Error::from);
+        let is_shown = is_shown.and_then(|is_mount| Ok(is_mount && !unmount_freed(&target)?));
+        let removed = match is_shown {
             // The next start looks at it again.
             Ok(true) => continue,
             Ok(false) => remove_target(&target).and_then(|()| Ok(remove_note(directory, &target)?)),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(error),
         };
         undone.targets += usize::from(removed.is_ok());
         result = result.and(removed);
@@ -171,6 +173,23 @@ fn unmount_all(device: &Path, count: &mut usize) -> Result<(), Error> {
         }
     }
     result
+}
+
+/// Unmounts a raw block device from a target, if its loop device is free: that of a volume that was detached meanwhile. A mount of the
+/// device's file does not keep the device.
+fn unmount_freed(target: &Path) -> Result<bool, Error> {
+    const LOOP_MAJOR: u32 = 7;
+    let meta = fs::symlink_metadata(target).map_err(PathError::of("stat", target))?;
+    let number = meta.rdev();
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    let has_file = Path::new("/sys/dev/block")
+        .join(format!("{major}:{minor}/loop"))
+        .exists();
+    if !meta.file_type().is_block_device() || major != LOOP_MAJOR || has_file {
+        return Ok(false);
+    }
+    mount::unmount(target, |mounted| *mounted == MountSource::Device(number))?;
+    Ok(true)
 }
 
 /// Where a device or its filesystem is mounted, the latest mount first.

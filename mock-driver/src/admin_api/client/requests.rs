@@ -13,17 +13,17 @@ macro_rules! client {
         $(#[$doc:meta])* $vis:vis $method:ident $path:literal $module:ident::$handler:ident $status:literal,
             $name:ident($($part:ident $quoted:literal $about:literal),*)
             $(with $query:ident)? $(sends $body:ident)? $(sets $one:ident { $field:ident: $type:ty })?
-            $(text $text:ident $shape:tt)? $(-> $reply:ty)? $(as $value:ident $object:ident)?;
+            $(text $text:ident $shape:tt)? $(whole $whole:ident $form:tt)? $(-> $reply:ty)? $(as $value:ident $object:ident)?;
     )+ })+ })+) => {
         impl Client {$($($(
             $(#[$doc])*
             $vis async fn $name(
                 &self, $($part: &str,)* $(query: &$query,)? $(body: &$body,)? $($field: $type,)?
-                $(text: &given!(Value, $text),)?
+                $(text: &given!(Value, $text),)? $(text: &given!(Value, $whole),)?
             ) -> Result<reply!($($reply)? $($value)?), Error> {
                 let query = given!($(query, $query)?);
                 $(let body = &$one { $field };)?
-                let body = given!($(body, $body)? $(body, $one)? $(text, $text)?);
+                let body = given!($(body, $body)? $(body, $one)? $(text, $text)? $(text, $whole)?);
                 self.request(stringify!($method), $path, &[$($part),*], query, body).await
             }
         )+)+)+}
