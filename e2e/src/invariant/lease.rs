@@ -6,7 +6,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 
 use super::observations::WatchEvent;
 
-/// Who held the Lease, from when on; `None`: nobody. Watches show writes late, so the times are those in the Lease: a replica acts
+/// Holders of the Lease with the start of each term; `None` if it is not held. Watches show writes late, so the times are those in the Lease: a replica acts
 /// only after the write in which it acquires the Lease, and no more from the one on in which it releases it, or once it has expired.
 /// The attachers run on the machine of the observer, with its clock.
 pub(super) fn holders(events: &[WatchEvent<Lease>]) -> Vec<(Timestamp, Option<Name>)> {
@@ -29,6 +29,9 @@ pub(super) fn holders(events: &[WatchEvent<Lease>]) -> Vec<(Timestamp, Option<Na
         }
         let expiry = renewed + SignedDuration::from_secs(duration.into());
         held = holder.map(|holder| (holder, expiry));
+    }
+    if let Some((_, expiry)) = held {
+        holders.push((expiry, None));
     }
     holders
 }

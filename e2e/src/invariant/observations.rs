@@ -8,6 +8,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 
+use super::lease;
 use crate::attacher::Processes;
 use crate::driver::array::NodesByVolume;
 use crate::driver::journal::{Call, MountEvent};
@@ -120,11 +121,13 @@ impl Observations {
         let watched = watched.chain(self.volume_events.iter().map(|event| event.at));
         let forced = self.force_detached.values().copied();
         let writes = self.writes.iter().map(|(at, _)| *at);
+        let holders = lease::holders(&self.lease_events).into_iter().map(|(at, _)| at);
         let first = calls
             .chain(mounts)
             .chain(watched)
             .chain(forced)
             .chain(writes)
+            .chain(holders)
             .min();
         first.unwrap_or(Timestamp::UNIX_EPOCH)
     }

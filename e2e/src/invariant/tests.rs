@@ -361,11 +361,7 @@ fn a_replica_acts_only_while_it_holds_the_lease() {
             vec![lease("one", -9), lease("one", 0)],
             true,
         ),
-        (
-            "it is renewed no more",
-            vec![lease("one", -9), lease("", 3)],
-            false,
-        ),
+        ("it is renewed no more", vec![lease("one", -9)], false),
     ];
     for (case, events, is_leader) in cases {
         let mut observations = of_one();

@@ -181,14 +181,14 @@ async fn suspended(env: &mut TestEnv<'_>) -> Result<()> {
     env.attacher.revive().await
 }
 
-/// All publishes and unpublishes so far, and the version of each attachment.
-async fn activity(env: &TestEnv<'_>) -> Result<(Vec<Call>, Vec<(String, Option<String>)>)> {
+/// All publishes, unpublishes and writes of replicas so far, and the version of each attachment.
+async fn activity(env: &TestEnv<'_>) -> Result<(Vec<Call>, usize, Vec<(String, Option<String>)>)> {
     let calls = env.driver.calls()?.into_iter();
     let calls =
         calls.filter(|call| call.method.ends_with("publishVolume") || call.method.ends_with("PublishVolume"));
     let versions = env.attachments().await?.into_iter();
     let versions = versions.map(|attachment| (attachment.name_any(), attachment.resource_version()));
-    Ok((calls.collect(), versions.collect()))
+    Ok((calls.collect(), env.writes_of_replicas(), versions.collect()))
 }
 
 /// All states of the test environment's Lease.

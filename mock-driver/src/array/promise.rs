@@ -48,7 +48,13 @@ impl Promises {
                 self.0.retain(|(kind, name), _| !is_member(kind, name));
                 self.0.remove(&(GROUP, group.name.clone()));
             }
-            _ => {}
+            Row::Counters(_)
+            | Row::Volume(_, None)
+            | Row::Snapshot(_, None)
+            | Row::Group(_, None)
+            | Row::StorageHealth(..)
+            | Row::Node(..)
+            | Row::Pool(..) => {}
         }
     }
 }

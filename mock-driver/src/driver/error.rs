@@ -84,10 +84,8 @@ impl Error {
             Self::OffsetOutOfRange { .. } => Code::OutOfRange,
             Self::Node(error) => error.code(),
             // RESOURCE_EXHAUSTED would mean that the node has as many volumes as it can have.
-            Self::AttachDevice(error) => match error.code() {
-                Code::ResourceExhausted => Code::Internal,
-                code => code,
-            },
+            Self::AttachDevice(error) if error.code() == Code::ResourceExhausted => Code::Internal,
+            Self::AttachDevice(error) => error.code(),
             Self::Busy { .. } | Self::Interrupted => Code::Aborted,
             Self::NotOffered { .. } => Code::Unimplemented,
             Self::Injected { code, .. } => *code,

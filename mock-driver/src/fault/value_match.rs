@@ -90,12 +90,12 @@ impl ValueMatch {
                     }
                 }
                 Condition::Regex(_) => check_has_value(&field.kind())?,
-                Condition::Greater(_) | Condition::Less(_) => match field.kind() {
-                    Kind::Bool | Kind::Enum(_) => {
+                Condition::Greater(_) | Condition::Less(_) => {
+                    if matches!(field.kind(), Kind::Bool | Kind::Enum(_)) {
                         return Err("is no number: greater and less never hold".to_owned());
                     }
-                    kind => check_has_value(&kind)?,
-                },
+                    check_has_value(&field.kind())?;
+                }
             }
         }
         Ok(())
@@ -162,18 +162,23 @@ impl TryFrom<Value> for ValueMatch {
 
 /// Checks that a field can have this value.
 fn check_value(kind: &Kind, value: &str) -> Result<(), String> {
-    match kind {
-        Kind::Bool if !["true", "false"].contains(&value) => {
-            Err(format!("must be true or false, not \"{value}\""))
-        }
-        Kind::Enum(values) if values.get_value_by_name(value).is_none() => {
-            let names: Vec<String> = values.values().map(|value| value.name().to_owned()).collect();
-            Err(format!("must be one of {}, not \"{value}\"", names.join(", ")))
-        }
-        Kind::Message(_) | Kind::Enum(_) | Kind::Bool | Kind::String | Kind::Bytes => check_has_value(kind),
-        _ if value.parse::<f64>().is_err() => Err(format!("must be a number, not \"{value}\"")),
-        _ => Ok(()),
+    if let Kind::Enum(values) = kind
+        && values.get_value_by_name(value).is_none()
+    {
+        let names: Vec<String> = values.values().map(|value| value.name().to_owned()).collect();
+        return Err(format!("must be one of {}, not \"{value}\"", names.join(", ")));
     }
+    if matches!(kind, Kind::Bool) && !["true", "false"].contains(&value) {
+        return Err(format!("must be true or false, not \"{value}\""));
+    }
+    let has_words = matches!(
+        kind,
+        Kind::Message(_) | Kind::Enum(_) | Kind::Bool | Kind::String | Kind::Bytes
+    );
+    if !has_words && value.parse::<f64>().is_err() {
+        return Err(format!("must be a number, not \"{value}\""));
+    }
+    check_has_value(kind)
 }
 
 /// Checks that a field has a value of its own.

@@ -108,6 +108,11 @@ impl TestEnv<'_> {
         AttacherProcess::start(self.ctx.run().clone(), spec).await
     }
 
+    /// The number of requests so far in which replicas wrote VolumeAttachments and PersistentVolumes.
+    pub fn writes_of_replicas(&self) -> usize {
+        self.replicas.writes().len()
+    }
+
     /// Starts another attacher, with leader election. The scenario stops it.
     pub async fn replica(&self, build: impl Into<Build>, name: &str) -> Result<AttacherProcess> {
         self.replica_in(&self.prefix, build, name).await
