@@ -194,13 +194,11 @@ async fn attachments_pools_and_unhealthy_nodes_are_in_natural_order() {
     }
     let on = |volume: &String| sorted.map(|node| (volume.clone(), node.to_owned()));
     assert_eq!(listed, volumes.iter().flat_map(on).collect::<Vec<_>>());
-    let behind = client
-        .attachments(&AttachmentQuery {
-            after: Some(volumes[0].clone()),
-            ..AttachmentQuery::default()
-        })
-        .await
-        .unwrap();
+    let behind = AttachmentQuery {
+        after: Some(volumes[0].clone()),
+        ..AttachmentQuery::default()
+    };
+    let behind = client.attachments(&behind).await.unwrap();
     assert_eq!(
         behind.items.len(),
         3,

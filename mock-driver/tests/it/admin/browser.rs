@@ -859,6 +859,12 @@ async fn fill(browser: &Browser, label: &str, value: &str) {
         .await;
 }
 
+/// Until `window.release()`, the page gets no response of `/scripts`.
+const HOLD_RESPONSES_OF_SCRIPTS: &str = "const real = window.fetch; \
+    const released = new Promise((resolve) => { window.release = resolve; }); \
+    window.fetch = async (path, request) => { const response = await real(path, request); \
+    if (String(path).endsWith('/scripts')) { await released; window.answered = true; } return response; }";
+
 #[tokio::test]
 async fn form_adds_faults_that_the_driver_has_checked() {
     let (server, client) = Server::start_on_tcp(|_, settings| settings.initial_volumes = 2).await;
@@ -907,13 +913,7 @@ async fn form_adds_faults_that_the_driver_has_checked() {
     fill(&browser, "limit", "3").await;
     browser.until(&valid).await;
     // The list shows the fault before the form has the response.
-    browser
-        .run(
-            "const real = window.fetch; const released = new Promise((resolve) => { window.release = resolve; }); \
-             window.fetch = async (path, request) => { const response = await real(path, request); \
-             if (String(path).endsWith('/scripts')) { await released; window.answered = true; } return response; }",
-        )
-        .await;
+    browser.run(HOLD_RESPONSES_OF_SCRIPTS).await;
     browser.click(".fault button.main").await;
     browser
         .until(
