@@ -54,7 +54,7 @@ mod remote;
 pub mod relay;
 
 /// Maximum time of a call of the proxy's own.
-const OWN_CALL: Duration = Duration::from_secs(5);
+const OWN_CALL: Duration = Duration::from_secs(1);
 
 /// A server that forwards calls to another driver.
 #[derive(Clone, Debug)]
@@ -62,8 +62,8 @@ pub(crate) struct Proxy {
     driver: Arc<Driver>,
     remote: Remote,
     attachments: Arc<KnownAttachments>,
-    /// Set when the driver has answered NodeGetInfo to the proxy.
-    asked: Arc<OnceCell<()>>,
+    /// Set when the proxy's own NodeGetInfo has ended, also with an error or at [`OWN_CALL`], unless it found no driver.
+    is_fetched: Arc<OnceCell<()>>,
 }
 
 // === impl Proxy ===
@@ -76,16 +76,17 @@ impl Proxy {
             driver,
             remote: Remote::at(to, clients),
             attachments: Arc::default(),
-            asked: Arc::default(),
+            is_fetched: Arc::default(),
         }
     }
 
-    /// Asks the driver for its node, if no NodeGetInfo has passed: rules and the journal have the node of a call that runs on it.
-    async fn ask_node(&self) {
-        if !self.attachments.here().is_empty() {
+    /// Asks the driver for its node if no NodeGetInfo has passed: rules and the journal have the node of a call that runs on it.
+    async fn fetch_node_id(&self) {
+        let is_used = self.driver.journal.is_some() || self.driver.faults.names_node();
+        if !is_used || !self.attachments.here().is_empty() {
             return;
         }
-        let ask = || async {
+        let fetch = || async {
             let mut client = NodeClient::new(self.remote.channel());
             match time::timeout(OWN_CALL, client.node_get_info(NodeGetInfoRequest {})).await {
                 Ok(Ok(info)) => self.attachments.set_here(info.into_inner().node_id),
@@ -93,13 +94,13 @@ impl Proxy {
                 Ok(Err(status)) if status.code() == Code::Unavailable => return Err(()),
                 Ok(Err(_)) | Err(_) => {
                     tracing::warn!(
-                        "the driver behind the proxy does not tell its node: rules with a node match its calls after NodeGetInfo"
+                        "NodeGetInfo of the driver behind the proxy failed: rules with a node match its calls after NodeGetInfo"
                     );
                 }
             }
             Ok(())
         };
-        self.asked.get_or_try_init(ask).await.ok();
+        self.is_fetched.get_or_try_init(fetch).await.ok();
     }
 }
 
@@ -148,7 +149,7 @@ impl Proxy {
             }
         };
         if rpc.is_some_and(|rpc| rpc.is_on_node() && rpc != Method::NodeGetInfo) {
-            self.ask_node().await;
+            self.fetch_node_id().await;
         }
         let message = message_in(&read);
         let mut forwarded = ForwardedRequest::new(path, rpc, message, self.attachments.clone());

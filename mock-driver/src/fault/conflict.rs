@@ -126,6 +126,14 @@ impl Faults {
         checked.filter_map(Result::err).collect()
     }
 
+    /// Whether some rule depends on the node of a call.
+    pub(crate) fn names_node(&self) -> bool {
+        let rules = self.rules();
+        rules
+            .iter()
+            .any(|rule_state| rule_state.rule.matches.names_node())
+    }
+
     /// Whether a rule is a device fault of the volume, or is one when it is enabled.
     pub(crate) fn names_io(&self, volume: &str, node: &str) -> bool {
         let is_named = |rule: &Rule| rule.matches.io.is_some() && rule.matches.names(volume, node);

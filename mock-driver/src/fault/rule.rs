@@ -267,6 +267,13 @@ impl Match {
             && !self.not.as_deref().is_some_and(excludes)
     }
 
+    /// Whether it depends on the node of a call, also through the location of the volume.
+    pub(super) fn names_node(&self) -> bool {
+        self.node.is_some()
+            || self.r#while.volume.is_some()
+            || self.not.as_deref().is_some_and(Self::names_node)
+    }
+
     /// Whether it matches only some of the I/O on a volume.
     fn selects_io(&self) -> bool {
         self.io.is_some()

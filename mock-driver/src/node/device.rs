@@ -20,9 +20,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use crate::fault::DeviceFault;
+use crate::node::exec;
 use crate::store::PathError;
 use crate::store::volume_files::{VolumeFiles, file_name, paths_in};
 
+use self::abandoned::remove_if_exists;
 use self::backing_file_id::BackingFileId;
 pub use self::error::Error;
 pub use self::kind::{Choice, Kind};
@@ -197,7 +199,8 @@ impl Devices {
                 let record = self.named(BACKING_FILE, serial)?;
                 let file = BackingFileId::of(disk).map_err(PathError::of("stat", disk))?;
                 symlink(file.to_string(), &record).map_err(PathError::of("link", &record))?;
-                loopback::attach(&pending, disk, writable)?;
+                let device = loopback::attach(&pending, disk, writable)?;
+                self.forget_detached(&device)?;
             }
             Kind::Emulated | Kind::None | Kind::Simulated => {
                 symlink(disk, &pending).map_err(PathError::of("link", &pending))?;
@@ -330,8 +333,11 @@ impl Devices {
     pub(crate) fn all_of(&self, disk: &Path) -> Result<Vec<PathBuf>, Error> {
         match self.kind {
             Kind::Loop => loopback::all_of(disk),
-            // Of an earlier process, if losetup can list them.
-            Kind::Emulated | Kind::None => Ok(loopback::all_of(disk).unwrap_or_default()),
+            // Of an earlier process.
+            Kind::Emulated | Kind::None => match loopback::all_of(disk) {
+                Err(Error::Program(exec::Error::Missing { .. })) => Ok(Vec::new()),
+                found => found,
+            },
             Kind::Simulated => Ok(Vec::new()),
         }
     }
@@ -385,12 +391,7 @@ impl Devices {
             fs::remove_file(&pending).map_err(PathError::of("remove", &pending))?;
             tracing::debug!(link = %link.display(), "device detached");
         }
-        match fs::remove_file(&record) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                Err(PathError::of("remove", &record)(error).into())
-            }
-            Ok(()) | Err(_) => Ok(()),
-        }
+        Ok(remove_if_exists(&record)?)
     }
 }
 

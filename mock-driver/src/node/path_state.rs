@@ -51,7 +51,7 @@ impl Node {
             return Ok(PathState::AsAsked);
         }
         let path = Path::new(&record.path);
-        let source = mount_at(record)?;
+        let source = self.mount_at(record)?;
         if source.is_none() && self.shows_nothing(record) {
             let is_up = record.capability.is_block() || self.mounter.is_mounted(disk, path)?;
             return Ok(if is_up {
@@ -104,7 +104,7 @@ impl Node {
         {
             return Err(taken(there));
         }
-        match mount_at(record)? {
+        match self.mount_at(record)? {
             Some(mounted) if !self.shows_nothing(record) && self.is_of(record, &mounted) => Ok(()),
             Some(_) => Err(foreign(&record.path)),
             None if record.is_staged() => Ok(()),
@@ -191,22 +191,23 @@ impl Node {
         })
     }
 
+    /// What is mounted or linked at a record's path, of whatever kind the devices were then. A raw block device is staged without a
+    /// mount, and a link to a staging path is the caller's, as is another mount where an emulated filesystem is staged. Blocks.
+    pub(super) fn mount_at(&self, record: &Record) -> Result<Option<MountSource>, Error> {
+        let path = Path::new(&record.path);
+        let mounted = match record.role {
+            Role::Staged if record.capability.is_block() => None,
+            Role::Staged => mount::device_at(path)?.map(MountSource::Device),
+            Role::Published { .. } => mount::source_at(path)?,
+        };
+        Ok(mounted.filter(|mounted| !self.shows_nothing(record) || self.is_of(record, mounted)))
+    }
+
     /// Whether nothing is mounted at the record's path: a raw block device is staged without a mount, and so is an emulated
     /// filesystem.
     pub(super) fn shows_nothing(&self, record: &Record) -> bool {
         record.is_staged() && (record.capability.is_block() || self.mounter == Mounter::Emulated)
     }
-}
-
-/// What is mounted or linked at a record's path, of whatever kind the devices were then. A raw block device is staged without a
-/// mount, and a link to a staging path is the caller's. Blocks.
-pub(super) fn mount_at(record: &Record) -> Result<Option<MountSource>, Error> {
-    let path = Path::new(&record.path);
-    Ok(match record.role {
-        Role::Staged if record.capability.is_block() => None,
-        Role::Staged => mount::device_at(path)?.map(MountSource::Device),
-        Role::Published { .. } => mount::source_at(path)?,
-    })
 }
 
 /// The error for a path of another volume.

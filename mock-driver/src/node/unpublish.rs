@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::Node;
 use super::error::Error;
 use super::leftovers;
-use super::path_state::{foreign, mount_at};
+use super::path_state::foreign;
 use super::record::{Progress, Record, Role};
 use super::stage_publish::NodeFeatures;
 use crate::error_chain;
@@ -89,7 +89,7 @@ impl Node {
             let path = Path::new(&path);
             // A link to a staging path is the caller's.
             if mount::is_mount(path)? {
-                node.unmount_whoever_mounted(&volume, path)?;
+                node.unmount_without_record(&volume, path)?;
             }
             Ok(())
         })
@@ -98,7 +98,7 @@ impl Node {
 
     /// Unmounts a volume without record, and frees the device that was mounted at the path if a process that has ended had it.
     /// Other devices of a volume with this id may be those of a running driver in another container. Blocks.
-    fn unmount_whoever_mounted(&self, volume: &str, path: &Path) -> Result<(), Error> {
+    fn unmount_without_record(&self, volume: &str, path: &Path) -> Result<(), Error> {
         let Some(mounted) = mount::source_at(path)? else {
             return Ok(());
         };
@@ -143,7 +143,7 @@ impl Node {
         if self.is_simulated() {
             return Ok(());
         }
-        if mount_at(record)?.is_some() {
+        if self.mount_at(record)?.is_some() {
             mount::unmount(Path::new(&record.path), |mounted| self.is_of(record, mounted))?;
         }
         self.end_idle_passthrough(record)
@@ -187,7 +187,7 @@ impl Node {
         let (volume, target) = (volume.to_owned(), target.to_owned());
         self.blocking(move |node| {
             let path = Path::new(&target);
-            node.unmount_whoever_mounted(&volume, path)?;
+            node.unmount_without_record(&volume, path)?;
             Ok(mount::remove_empty(path)?)
         })
         .await

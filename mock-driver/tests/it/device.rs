@@ -195,6 +195,38 @@ fn loop_device_is_not_reused_while_a_handle_is_open() {
     );
 }
 
+#[test]
+fn loop_device_set_up_again_outlives_the_note_of_its_detachment() {
+    if !privilege::is_there() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let disk = mk_disk(directory.path(), "disk");
+    let links = directory.path().join("devices");
+    let devices = Gone(Devices::within(Kind::Loop, links.clone()));
+    let note_of = |device: &Device| {
+        let name = device.path.file_name().unwrap().to_str().unwrap();
+        links.join(format!(".detached-csi-mock-{name}"))
+    };
+    devices.attach("1", &disk, true).unwrap();
+    let device = devices.find("1", &disk).unwrap().unwrap();
+    devices.detach("1").unwrap();
+    let file = fs::read_link(note_of(&device)).unwrap();
+    drop(device);
+    // Usually the kernel gives the same device again.
+    devices.attach("1", &disk, true).unwrap();
+    let device = devices.find("1", &disk).unwrap().unwrap();
+    assert!(!note_of(&device).is_symlink());
+
+    // As an earlier version left it.
+    symlink(&file, note_of(&device)).unwrap();
+    devices.retain(|_| true).unwrap();
+    assert!(!note_of(&device).is_symlink());
+    let path = device.path.clone();
+    drop(device);
+    assert_eq!(made_of(&path), Some(file_numbers(&disk)), "still attached");
+}
+
 /// Inode and device number of a file, which are unique while it is open.
 fn file_numbers(file: &Path) -> String {
     let meta = fs::metadata(file).unwrap();

@@ -139,8 +139,9 @@ export function field(label, input, style = "") {
 
 const BINARY = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
-/** A size as people read it. */
+/** A size as people read it. One with a unit, as in a fault file, is shown as it is. */
 export function size(bytes) {
+  if (typeof bytes === "string") return bytes;
   let unit = 0;
   while (bytes >= 1024 && unit < BINARY.length - 1) { bytes /= 1024; unit += 1; }
   return `${Number.isInteger(bytes) ? bytes : bytes.toFixed(1)} ${BINARY[unit]}`;

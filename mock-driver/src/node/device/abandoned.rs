@@ -17,22 +17,26 @@ impl Devices {
     /// The devices that have a link, also of incomplete ones. Only those with the disk that they were set up with.
     pub(crate) fn linked(&self) -> Result<Vec<PathBuf>, Error> {
         let mut found = Vec::new();
+        let noted = self.noted_detached()?.into_iter();
+        let noted = noted.map(|(_, device, file)| (device, file));
+        for (device, file) in self.recorded()?.into_iter().chain(noted) {
+            if loopback::has_backing_file(&device, file)? {
+                found.push(device);
+            }
+        }
+        Ok(found)
+    }
+
+    /// The devices that have a link, also of incomplete ones, with the files that they were set up with.
+    fn recorded(&self) -> Result<Vec<(PathBuf, BackingFileId)>, Error> {
+        let mut found = Vec::new();
         for serial in self.serials()? {
             let Some(file) = self.backing_file(&serial)? else {
                 continue;
             };
             for prefix in [PENDING, PREFIX] {
                 let device = link::read(&self.named(prefix, &serial)?)?;
-                if let Some(device) = device
-                    && loopback::has_backing_file(&device, file)?
-                {
-                    found.push(device);
-                }
-            }
-        }
-        for (_, device, file) in self.noted_detached()? {
-            if loopback::has_backing_file(&device, file)? {
-                found.push(device);
+                found.extend(device.map(|device| (device, file)));
             }
         }
         Ok(found)
@@ -41,8 +45,7 @@ impl Devices {
     /// Detaches a loop device. While something is mounted from it, the kernel keeps it. `record`, the link that names its backing
     /// file, becomes a note until the device is free. It is renamed, as a full disk has no room for a new one.
     pub(super) fn detach_loop(&self, device: &Path, record: &Path) -> Result<(), Error> {
-        let name = device.file_name().unwrap_or_default().to_string_lossy();
-        let note = self.named(DETACHED, &name)?;
+        let note = self.note_of(device)?;
         fs::rename(record, &note).map_err(PathError::of("rename", record))?;
         if let Err(error) = loopback::detach(device) {
             fs::rename(&note, record).map_err(PathError::of("rename", &note))?;
@@ -54,9 +57,16 @@ impl Devices {
         Ok(())
     }
 
-    /// Completes detaching, after a crash, and removes the notes of loop devices that the kernel has freed.
+    /// Completes detaching, after a crash, and removes the notes of loop devices that the kernel has freed, also of those set up
+    /// again since.
     pub(super) fn forget_freed(&self) -> Result<(), Error> {
+        let _changing = crate::lock(&self.changes);
+        let recorded = self.recorded()?;
         for (note, device, file) in self.noted_detached()? {
+            if recorded.contains(&(device.clone(), file)) {
+                remove_if_exists(&note)?;
+                continue;
+            }
             if loopback::has_backing_file(&device, file)? {
                 loopback::detach(&device)?;
             }
@@ -65,6 +75,16 @@ impl Devices {
             }
         }
         Ok(())
+    }
+
+    /// Removes the note of a loop device that was detached, freed, and then set up again.
+    pub(super) fn forget_detached(&self, device: &Path) -> Result<(), Error> {
+        Ok(remove_if_exists(&self.note_of(device)?)?)
+    }
+
+    fn note_of(&self, device: &Path) -> Result<PathBuf, Error> {
+        let name = device.file_name().unwrap_or_default().to_string_lossy();
+        self.named(DETACHED, &name)
     }
 
     /// The notes of detached loop devices, with the devices and their files.
@@ -117,7 +137,7 @@ impl Devices {
     }
 }
 
-fn remove_if_exists(path: &Path) -> Result<(), PathError> {
+pub(super) fn remove_if_exists(path: &Path) -> Result<(), PathError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(PathError::of("remove", path)(error)),
         Ok(()) | Err(_) => Ok(()),

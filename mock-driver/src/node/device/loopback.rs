@@ -69,8 +69,8 @@ fn may_mount() -> bool {
         .is_some_and(|mask| mask & (1 << SYS_ADMIN) != 0)
 }
 
-/// Sets up a device for a disk. `link` leads to it from before that.
-pub(super) fn attach(link: &Path, disk: &Path, writable: bool) -> Result<(), Error> {
+/// Sets up a device for a disk and returns it. `link` leads to it from before that.
+pub(super) fn attach(link: &Path, disk: &Path, writable: bool) -> Result<PathBuf, Error> {
     for _ in 0..TRIES {
         let device = find_free()?;
         symlink(&device, link).map_err(PathError::of("link", link))?;
@@ -84,7 +84,7 @@ pub(super) fn attach(link: &Path, disk: &Path, writable: bool) -> Result<(), Err
                     let error = crate::error_chain(&error);
                     tracing::warn!(error, "kubelet may find no free loop device");
                 }
-                return Ok(());
+                return Ok(device);
             }
             Err(error) => {
                 fs::remove_file(link).map_err(PathError::of("remove", link))?;

@@ -80,7 +80,7 @@ impl Args {
     /// Flags that `--proxy-endpoint` ignores: all of a driver.
     fn without_driver(matches: &ArgMatches) -> Vec<String> {
         let mut used = ids::<KlogArgs>();
-        used.extend(["endpoint", "proxy_endpoint", "v"].map(str::to_owned));
+        used.extend(["endpoint", "proxy_endpoint", "stop_on_stdin_eof", "v"].map(str::to_owned));
         let note = |name| format!("--{name} has no effect beside --proxy-endpoint, which is no driver");
         given(matches, |id| !used.contains(id)).map(note).collect()
     }

@@ -372,6 +372,7 @@ fn relay_names_the_flags_that_only_a_driver_has() {
         "csi-mock-driver",
         "--endpoint=/csi.sock",
         "--proxy-endpoint=tcp://:9000",
+        "--stop-on-stdin-eof",
         "--admin-endpoint=127.0.0.1:9810",
         "--faults=/faults.yaml",
         "--volumes=3",

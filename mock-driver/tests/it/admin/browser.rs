@@ -797,6 +797,8 @@ async fn rows_have_one_line_and_titles_where_text_is_cut_off() {
     let rule = json!({"id": "long", "match": {"method": "ControllerPublishVolume", "volume": "vol-*", "node": "node-*", "bytes-above": null,
         "probability": null}, "action": {"code": "RESOURCE_EXHAUSTED", "after-messages": null, "exit": null}, "times": null});
     client.put_fault(&rule).await.unwrap();
+    let big = json!({"id": "big", "match": {"method": "CreateVolume", "bytes-above": "1Gi"}, "action": {"code": "OUT_OF_RANGE"}});
+    client.put_fault(&big).await.unwrap();
     let quota = json!({"id": "q", "type": "quota", "volumes": 100, "bytes": null});
     client.put_backend_fault(&quota).await.unwrap();
     let Some(browser) = Browser::open(&url(&server, "nodes")).await else {
@@ -809,6 +811,12 @@ async fn rows_have_one_line_and_titles_where_text_is_cut_off() {
         ("storage", NODE, "th", NODE),
         ("storage", NODE, ".wide", &message),
         ("faults", "long", ".sentence", sentence),
+        (
+            "faults",
+            "big",
+            ".sentence",
+            "CreateVolume for more than 1Gi fails with OUT_OF_RANGE.",
+        ),
     ];
     for (panel, key, cell, text) in table {
         browser.click(&format!("#tab-{panel}")).await;

@@ -9,7 +9,7 @@ use super::filter;
 use crate::admin::expectation::{self, Came, Counted};
 use crate::admin::problem::Refusal;
 use crate::admin::request;
-use crate::admin_api::resource::{Expectation, ExpectationResult, ExpectationStatus};
+use crate::admin_api::resource::{Comparison, Expectation, ExpectationResult, ExpectationStatus};
 use crate::fault::ValueMatch;
 use crate::journal::{self, Cursor, Filter, Gap, Journal, Memory};
 use crate::rpc::code;
@@ -108,12 +108,17 @@ impl<'a> Calls<'a> {
             ExpectationStatus::Mismatch => true,
             ExpectationStatus::Incomplete => false,
             // A call that must not come may come later.
-            ExpectationStatus::Complete => self
-                .expectation
-                .counts
-                .iter()
-                .all(|count| count.at_most.is_none()),
+            ExpectationStatus::Complete => {
+                let mut counts = self.expectation.counts.iter();
+                !self.forbids_tracked() && counts.all(|count| count.at_most.is_none())
+            }
         }
+    }
+
+    /// Whether no call of the tracked methods is expected.
+    fn forbids_tracked(&self) -> bool {
+        let tracked = self.expectation.tracked.as_ref();
+        self.expectation.expected.is_empty() && tracked.is_some_and(|tracked| !tracked.is_empty())
     }
 
     /// Adds the calls that finished since the last comparison, and compares all with the expected calls.
@@ -157,9 +162,23 @@ impl<'a> Calls<'a> {
                 .count() as u64,
         });
         let counted: Vec<Counted> = counted.collect();
-        match self.cursor.gap() {
-            Some(gap) => Err(gap),
-            None => Ok(expectation::compare(self.expectation, &self.squashed, &counted)),
+        if let Some(gap) = self.cursor.gap() {
+            return Err(gap);
         }
+        let mut result = expectation::compare(self.expectation, &self.squashed, &counted);
+        let forbidden = running().find(|call| is_tracked(method::short(&call.method)));
+        if let Some(call) = forbidden.filter(|_| self.forbids_tracked()) {
+            let came = format!("{} in flight", method::short(&call.method));
+            if result.status != ExpectationStatus::Mismatch {
+                result.status = ExpectationStatus::Mismatch;
+                result.message = format!("{came}, but no call is expected");
+            }
+            result.comparison.push(Comparison {
+                expected: None,
+                came: Some(came),
+                agrees: false,
+            });
+        }
+        Ok(result)
     }
 }

@@ -68,6 +68,28 @@ async fn waiting_readers_visit_each_call_once() {
     assert_eq!(visited(), 2 * (BEFORE + EVENTS), "no reader visits a call again");
 }
 
+#[tokio::test(start_paused = true)]
+async fn methods_that_must_not_be_called_are_watched_until_the_timeout() {
+    let admin = mk_admin();
+    let journal = admin.journal().unwrap();
+    let never = || {
+        let expectation = json!({"tracked": ["Probe"], "timeout": "10s"});
+        serde_json::from_value::<Expectation>(expectation).unwrap()
+    };
+    let began = time::Instant::now();
+    let result = assert(&admin, never()).await.unwrap();
+    assert_eq!(result.status, ExpectationStatus::Complete);
+    assert_eq!(began.elapsed().as_secs(), 10);
+
+    let mut asserting = task::spawn(assert(&admin, never()));
+    assert_pending!(asserting.poll());
+    let request = journal.renderer.keep(&ProbeRequest {});
+    let _running = journal.begin(Method::Probe.path().into(), None, request);
+    let result = assert_ready!(asserting.poll()).unwrap();
+    assert_eq!(result.status, ExpectationStatus::Mismatch);
+    assert_eq!(result.message, "Probe in flight, but no call is expected");
+}
+
 #[tokio::test]
 async fn readers_of_a_history_with_gaps_fail_and_say_so() {
     let admin = mk_admin();
