@@ -323,7 +323,15 @@ impl<'s> VolumePath<'s> {
             Lookup::NotFound => None,
             Lookup::Unknown => return None,
         };
-        rules::refusal(self.attachment?, volume, node)
+        let va = self.attachment?;
+        let refusal = rules::refusal(va, volume, node)?;
+        // The Go sidecar does not have this one, and only the text shows which attacher it is.
+        let is_written = || {
+            let text = refusal.to_string();
+            let mut errors = [va.attach_error(), va.detach_error()].into_iter().flatten();
+            errors.any(|error| error.message.as_ref() == Some(&text))
+        };
+        (!matches!(refusal, Refusal::VolumeRecreated(_)) || is_written()).then_some(refusal)
     }
 
     /// The finalizer of the driver's attacher.

@@ -161,7 +161,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 self.progress(subject, |progress| progress.sync.pv_finalizer = Some(uid));
             }
             Command::Record(record) => self.record(subject, attachment, record).await?,
-            Command::AnnounceUndo(target) => self.announce_undo(subject, attachment, target).await?,
+            Command::SaveUndoError(target) => self.save_undo_error(subject, attachment, target).await?,
             Command::Publish(plan) => self.publish(subject, attachment, plan).await?,
             Command::Unpublish {
                 target,
@@ -237,7 +237,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let read = async {
             match secret.is_valid() {
                 true => self.cluster.secret(secret).await,
-                false => Err(Error::NotFound("it is not namespace/name".into())),
+                false => Err(Error::NotFound(
+                    "no Secret can have this namespace and name".into(),
+                )),
             }
         };
         let content = match self.unless_draining(read).await? {
@@ -309,7 +311,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 match published.map(|published| &published.target) {
                     Some(PublishTarget { volume_id, node_id }) => {
                         tracing::info!(volume = %volume_id, %node_id, "attached");
-                        self.report_attached(attachment);
+                        self.report_attached(subject, attachment);
                     }
                     None => tracing::info!("attached without a call"),
                 }

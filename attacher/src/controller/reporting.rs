@@ -51,7 +51,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     /// Reports a failed sync in an Event, the status and the log.
     pub(super) async fn report_failure(&self, item: &Item, error: &SyncError) {
         let SyncError { message, class, .. } = error;
-        if let Item::Subject(Subject::Attachment(operation, attachment)) = item
+        if let Item::Subject(subject @ Subject::Attachment(operation, attachment)) = item
             && error.reported
         {
             let Attachment { name, node, .. } = &**attachment;
@@ -62,6 +62,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             let event = format!("cannot {what} node {node} (VolumeAttachment {name}): {message}");
             let code = error.code.and_then(Code::from_number);
             self.announce(attachment, reason, code, event);
+            self.progress(subject, |progress| progress.has_undo_error_alone = false);
             self.write_error(&self.newest(attachment), *operation, error)
                 .await;
         }
@@ -86,7 +87,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
     }
 
     /// Writes that an attach unpublishes this target of an earlier one.
-    pub(super) async fn announce_undo(
+    pub(super) async fn save_undo_error(
         &self,
         subject: &Subject,
         attachment: &Attachment,
@@ -108,7 +109,11 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         if saved.attach_error.is_none() {
             return Err(SyncError::not_stored("the error in the status"));
         }
-        self.progress(subject, |progress| progress.sync.is_undo_announced = true);
+        let is_first = attachment.attach_error.is_none();
+        self.progress(subject, |progress| {
+            progress.sync.is_undo_saved = true;
+            progress.has_undo_error_alone |= is_first;
+        });
         Ok(())
     }
 
@@ -122,7 +127,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
 
     /// Reports a completed attach: observes its duration since the request, and sends an Event if it is a republish or the status
     /// has an error of an earlier try, which survives restarts.
-    pub(super) fn report_attached(&self, attachment: &Attachment) {
+    pub(super) fn report_attached(&self, subject: &Subject, attachment: &Attachment) {
         // A republish does not count as attach latency.
         if attachment.attached {
             let Attachment { name, node, .. } = attachment;
@@ -130,7 +135,11 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             return self.announce(attachment, Reason::AttachmentRestored, None, message);
         }
         self.observe_latency(Operation::Attach, attachment);
-        self.report_recovery(Operation::Attach, attachment);
+        if !self.progress(subject, |progress| {
+            std::mem::take(&mut progress.has_undo_error_alone)
+        }) {
+            self.report_recovery(Operation::Attach, attachment);
+        }
     }
 
     /// Sends an Event if the status has an error of an earlier try of the completed operation.

@@ -221,6 +221,12 @@ impl Recorder {
         }
     }
 
+    /// How many notices were dropped.
+    #[cfg(test)]
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
     /// Queues a notice, with the gRPC code if the driver failed. Drops it if the queue is full.
     pub fn report(
         &self,

@@ -187,11 +187,6 @@ mod tests {
             });
             let state = Mutex::new(state);
             assert!(end(&mut tasks, &stop, &state).await.is_ok());
-            assert_eq!(
-                lock(&state).orphans().len(),
-                1,
-                "kept for the next term of this process"
-            );
             assert!(!tasks.contains(Task::Election), "no task renews it");
             assert_eq!(released.load(Ordering::Relaxed), !cut_off);
         }

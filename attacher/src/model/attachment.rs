@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube::{Resource as _, ResourceExt as _};
 
+use super::volume::ATTACHMENT_NAME_PREFIX;
 use super::wire::{self, AttachmentObject, ErrorObject, SourceObject};
-use super::{Driver, SecretRef, Uid, Version, Volume, VolumeSpec};
+use super::{CsiSource, Driver, SecretRef, Uid, Version, Volume, VolumeSpec};
 
 /// The node id of the publish call. The Go sidecar writes it too.
 pub const NODE_ID_ANNOTATION: &str = "csi.alpha.kubernetes.io/node-id";
@@ -16,6 +17,9 @@ pub const NODE_ID_ANNOTATION: &str = "csi.alpha.kubernetes.io/node-id";
 pub const VOLUME_HANDLE_ANNOTATION: &str = "external-attacher/volume-handle";
 /// The reference (never the content) of the publish Secret, for the same reason.
 pub const PUBLISH_SECRET_ANNOTATION: &str = "external-attacher/publish-secret";
+
+/// By how much the clocks of two API servers may differ, and so the creation times of two objects.
+const CLOCK_DIFFERENCE: SignedDuration = SignedDuration::from_mins(1);
 
 /// One VolumeAttachment whose `spec.attacher` is our driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -167,14 +171,29 @@ impl Attachment {
         self.attached && self.attach_error.is_none() && self.metadata == Metadata::of(context)
     }
 
-    /// Whether this may be attached to an earlier volume than the PersistentVolume that has the name now: the Go sidecar records no handle,
-    /// and the PersistentVolume is younger, so it was re-created, maybe for another volume. Both times are the API server's, in seconds, so
-    /// equal ones say nothing.
+    /// Whether this may be attached to an earlier volume than the PersistentVolume that has the name now: the Go sidecar records no
+    /// handle, and the PersistentVolume is younger, so it was re-created, maybe for another volume. But the attach/detach controller
+    /// names a VolumeAttachment by the handle. ADR 0004 says more.
     pub(crate) fn may_predate(&self, volume: &Volume) -> bool {
         let may_be_published = self.finalizer || self.attached || self.recorded.node_id.is_some();
+        let tolerated = match self.has_controllers_name() {
+            true => SignedDuration::ZERO,
+            false => CLOCK_DIFFERENCE,
+        };
         let created = volume.created.zip(self.created);
-        let is_younger = created.is_some_and(|(volume, attachment)| volume > attachment);
-        may_be_published && self.recorded.handle.is_none() && is_younger
+        let is_younger =
+            created.is_some_and(|(volume, attachment)| volume.duration_since(attachment) > tolerated);
+        let is_of = |csi: &CsiSource| *self.name == *csi.attachment_name(&self.node);
+        may_be_published
+            && self.recorded.handle.is_none()
+            && is_younger
+            && !volume.spec.csi().is_some_and(is_of)
+    }
+
+    /// Whether the name has the form of those that contain the handle's hash.
+    fn has_controllers_name(&self) -> bool {
+        let hash = self.name.strip_prefix(ATTACHMENT_NAME_PREFIX);
+        hash.is_some_and(|hash| hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
     }
 
     /// The PersistentVolume's name, unless the source is inline.

@@ -9,11 +9,11 @@ use std::sync::Arc;
 /// Placeholder for the parts that only the node id contains.
 pub(crate) const UNSPECIFIED: &str = "UNSPECIFIED";
 
-/// Parts of `projects/<project>/zones/<zone>/disks/<name>`, of its regional sister, and of a node's id.
+/// Parts of `projects/<project>/zones/<zone>/disks/<name>`, of the regional form, and of a node's id.
 const PARTS: usize = 6;
 const PROJECT: usize = 1;
 const SCOPE: usize = 2;
-const PLACE: usize = 3;
+const LOCATION: usize = 3;
 const NAME: usize = 5;
 
 /// Zones without a common region.
@@ -52,7 +52,7 @@ impl fmt::Display for AsMap<'_> {
     }
 }
 
-/// The handle as a driver completes it for this node; as it is, if nothing is missing, or the node id does not tell it. Two that
+/// The handle as a driver completes it for this node; as it is, if nothing is missing, or the node id does not contain it. Two that
 /// are equal then name the same volume. Only handles of migrated disks are incomplete, so this needs no driver.
 pub(crate) fn completed_if_possible<'h>(handle: &'h str, node_id: &str) -> Cow<'h, str> {
     match handle.contains(UNSPECIFIED) {
@@ -74,7 +74,8 @@ pub(crate) fn may_be_same_volume(one: &str, other: &str, node_id: &str) -> bool 
 fn may_be_same_disk(one: &str, other: &str) -> bool {
     let [one, other] = [one, other].map(|handle| handle.split('/').collect::<Vec<_>>());
     let is_open = |part: usize| one[part] == UNSPECIFIED || other[part] == UNSPECIFIED;
-    let is_same = |part: usize| one[part] == other[part] || matches!(part, PROJECT | PLACE) && is_open(part);
+    let is_same =
+        |part: usize| one[part] == other[part] || matches!(part, PROJECT | LOCATION) && is_open(part);
     one.len() == PARTS && other.len() == PARTS && (0..PARTS).all(is_same)
 }
 
@@ -88,7 +89,7 @@ pub(crate) fn index_value(handle: &Arc<str>) -> Arc<str> {
     }
 }
 
-/// Completes project and place of `handle` from the id of the node that the disk is published to.
+/// Completes project and location of `handle` from the id of the node that the disk is published to.
 ///
 /// # Errors
 ///
@@ -98,7 +99,7 @@ pub(crate) fn completed<'h>(handle: &'h str, node_id: &str) -> Result<Cow<'h, st
     if disk.len() < PARTS {
         return Err(Irreparable::Handle(disk.len()));
     }
-    let open = disk[PLACE] == UNSPECIFIED;
+    let open = disk[LOCATION] == UNSPECIFIED;
     if disk[PROJECT] != UNSPECIFIED && !open {
         return Ok(handle.into());
     }
@@ -106,21 +107,21 @@ pub(crate) fn completed<'h>(handle: &'h str, node_id: &str) -> Result<Cow<'h, st
     if node.len() < PARTS {
         return Err(Irreparable::NodeId(node.len()));
     }
-    let zone = node[PLACE];
+    let zone = node[LOCATION];
     let project = match disk[PROJECT] {
         UNSPECIFIED => node[PROJECT],
         project => project,
     };
     match disk[SCOPE] {
         "zones" => {
-            let zone = if open { zone } else { disk[PLACE] };
+            let zone = if open { zone } else { disk[LOCATION] };
             Ok(zonal(project, zone, disk[NAME]).into())
         }
         "regions" if open => match region(&[zone]) {
             Ok(region) => Ok(regional(project, &region, disk[NAME]).into()),
             Err(problem) => Err(Irreparable::Region(zone.to_owned(), problem)),
         },
-        "regions" => Ok(regional(project, disk[PLACE], disk[NAME]).into()),
+        "regions" => Ok(regional(project, disk[LOCATION], disk[NAME]).into()),
         other => Err(Irreparable::Scope(other.to_owned())),
     }
 }

@@ -1,12 +1,17 @@
 //! A PersistentVolume or an inline volume.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeSpec;
+use sha2::{Digest as _, Sha256};
 
 use super::{Driver, SecretRef, Uid, Version};
+
+/// The attach/detach controller's, before the hash of handle, driver and node.
+pub(super) const ATTACHMENT_NAME_PREFIX: &str = "csi-";
 
 /// One PersistentVolume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,5 +138,20 @@ impl VolumeSpec {
 impl Default for VolumeSpec {
     fn default() -> Self {
         Self::from_wire(PersistentVolumeSpec::default())
+    }
+}
+
+// === impl CsiSource ===
+
+impl CsiSource {
+    /// The name that the attach/detach controller gives the VolumeAttachment of this volume and the node (`getAttachmentName` in
+    /// Kubernetes' `pkg/volume/csi/csi_attacher.go`).
+    pub(crate) fn attachment_name(&self, node: &str) -> String {
+        let hash = Sha256::digest(format!("{}{}{node}", self.handle, self.driver));
+        hash.iter()
+            .fold(ATTACHMENT_NAME_PREFIX.to_owned(), |mut name, byte| {
+                write!(name, "{byte:02x}").expect("writing to a String must succeed");
+                name
+            })
     }
 }

@@ -165,15 +165,12 @@ fn former(
 ) -> Option<DetachPlan> {
     let recorded = &inputs.attachment.recorded;
     let node_id = recorded.node_id.clone()?;
-    let (handle, csi) = match &recorded.handle {
-        Some(handle) if *handle != wanted.volume_id => (handle, None),
-        Some(_) | None => (&wanted.volume_id, Some(csi)),
-    };
-    let (secret, recorded_secret) = detach::secrets(csi, recorded);
     let target = PublishTarget {
-        volume_id: handle.clone(),
+        volume_id: recorded.handle.as_ref().unwrap_or(&wanted.volume_id).clone(),
         node_id,
     };
+    let csi = Some(csi).filter(|_| target.with_volume(&wanted.volume_id) == target);
+    let (secret, recorded_secret) = detach::secrets(csi, recorded);
     (target != *wanted).then(|| DetachPlan {
         node: NodeState::of(inputs.node.as_deref(), &target.node_id),
         target,

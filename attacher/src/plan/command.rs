@@ -36,7 +36,7 @@ pub(crate) enum Command {
     Record(Record),
     /// Write an attachError, before an attach unpublishes this target of an earlier one: a status write of that one that the API server
     /// executes late is refused then, and a crash leaves an error, which repeats the attach.
-    AnnounceUndo(PublishTarget),
+    SaveUndoError(PublishTarget),
     Publish(Box<AttachPlan>),
     Unpublish {
         target: PublishTarget,
@@ -87,7 +87,7 @@ impl Command {
             Self::Connect | Self::GetAttachment | Self::GetOther(_) => true,
             Self::GetVolume(_) | Self::GetNode(_) => true,
             Self::GetSecret { .. } | Self::AddPvFinalizer(_) | Self::Record(_) => true,
-            Self::AnnounceUndo(_) => true,
+            Self::SaveUndoError(_) => true,
             Self::Publish(_) | Self::Unpublish { .. } => true,
         }
     }

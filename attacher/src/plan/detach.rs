@@ -84,17 +84,17 @@ pub(crate) fn detach(inputs: &AttachInputs, driver: &Driver) -> Result<DetachPla
     })
 }
 
-/// The Secret to send to unpublish a volume with this source, if that is known, and the one to send if it cannot be read.
+/// The Secret to send to unpublish a volume with this source, and the one to send if it cannot be read. Of an unknown source, the
+/// recorded one.
 pub(super) fn secrets(
     csi: Option<&CsiSource>,
     recorded: &Recorded,
 ) -> (Option<SecretRef>, Option<SecretRef>) {
     let recorded = recorded.secret.clone();
-    match csi.and_then(|csi| csi.publish_secret.clone()) {
-        Some(secret) => {
-            let other = recorded.filter(|recorded| *recorded != secret);
-            (Some(secret), other)
-        }
-        None => (recorded, None),
-    }
+    let Some(csi) = csi else {
+        return (recorded, None);
+    };
+    let secret = csi.publish_secret.clone();
+    let other = recorded.filter(|recorded| secret.as_ref().is_some_and(|secret| secret != recorded));
+    (secret, other)
 }

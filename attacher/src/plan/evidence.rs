@@ -38,6 +38,8 @@ pub(crate) struct DetachEvidence {
     seen_unattached: HashMap<Uid, Instant>,
     /// Targets of publish calls that ran since the last reconcile round began.
     published_in_round: HashSet<PublishTarget>,
+    /// What was forgotten since the last reconcile round began.
+    forgotten_in_round: HashSet<Uid>,
 }
 
 // === impl DetachEvidence ===
@@ -69,6 +71,7 @@ impl DetachEvidence {
         }
         forget(&mut self.answers, uid);
         forget(&mut self.lists, uid);
+        self.forgotten_in_round.insert(uid.clone());
     }
 
     fn forget_target(&mut self, target: &PublishTarget) {
@@ -162,6 +165,7 @@ impl DetachEvidence {
 
     pub(crate) fn round_begins(&mut self) {
         self.published_in_round = self.publishing.values().cloned().collect();
+        self.forgotten_in_round.clear();
     }
 
     /// A list is incomplete, so nothing is known of that time.
@@ -187,7 +191,7 @@ impl DetachEvidence {
         entries: u64,
         began: Instant,
     ) -> bool {
-        if self.published_in_round.contains(&target) {
+        if self.published_in_round.contains(&target) || self.forgotten_in_round.contains(&uid) {
             return false;
         }
         let may_run = |ended: &Instant| began.saturating_duration_since(*ended) < PUBLISH_MAY_RUN;

@@ -112,7 +112,7 @@ impl Machine<'_> {
             return Err(act(Command::GetAttachment));
         }
         let target = &former.target;
-        if target.volume_id != plan.target.volume_id {
+        if target.with_volume(&plan.target.volume_id) != *target {
             return self.prove(attachment, former, true).map(|_| ());
         }
         self.detach_secret(former)?;
@@ -262,8 +262,8 @@ impl Machine<'_> {
             TargetUsage::No => match answer {
                 Some((_, result)) => *result,
                 // The status write of the earlier attach may be late.
-                None if is_undo && !self.progress.sync.is_undo_announced => {
-                    return Err(act(Command::AnnounceUndo(target.clone())));
+                None if is_undo && !self.progress.sync.is_undo_saved => {
+                    return Err(act(Command::SaveUndoError(target.clone())));
                 }
                 None => {
                     return Err(act(Command::Unpublish {

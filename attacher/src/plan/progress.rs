@@ -27,6 +27,9 @@ pub(crate) struct Progress {
     /// object, it needs no memory of deleted UIDs; the record's write is such an answer, so that an uneventful attach needs no
     /// read. Ends when the object leaves the store, and with a success.
     pub(crate) is_confirmed: bool,
+    /// Whether `status.attachError` only says that an earlier attach's target is being unpublished, so that its end is no recovery.
+    /// Ends when an attach fails.
+    pub(crate) has_undo_error_alone: bool,
     /// Ends with the sync.
     pub(crate) sync: SyncProgress,
 }
@@ -51,7 +54,7 @@ pub(crate) struct SyncProgress {
     /// The PersistentVolume that got our finalizer.
     pub(crate) pv_finalizer: Option<Uid>,
     /// Whether an attachError is written in the version that the unpublish of an earlier attach's target rests on.
-    pub(crate) is_undo_announced: bool,
+    pub(crate) is_undo_saved: bool,
     /// The driver's answers to unpublishes.
     pub(crate) unpublished: Vec<(PublishTarget, UnpublishResult)>,
     /// The last of them that does not end the sync, as another proof may outweigh it.
@@ -132,7 +135,7 @@ impl Progress {
             Command::Connect | Command::GetAttachment | Command::GetOther(_) => false,
             Command::GetVolume(_) | Command::GetNode(_) => false,
             Command::GetSecret { .. } | Command::AddPvFinalizer(_) | Command::Record(_) => false,
-            Command::AnnounceUndo(_) | Command::Publish(_) | Command::Unpublish { .. } => false,
+            Command::SaveUndoError(_) | Command::Publish(_) | Command::Unpublish { .. } => false,
             Command::KeepOrphan(_) | Command::EndOrphan | Command::KeepProof(_) => false,
         };
         let driver = self.sync.driver.filter(|_| rests_on_session);

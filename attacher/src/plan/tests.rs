@@ -248,7 +248,7 @@ fn plans_a_migrated_volume_as_translated() {
     assert!(!detach(&native, &mk_driver()).unwrap().migrated);
 }
 
-/// Its PersistentVolume was re-created. Both times are in seconds.
+/// Its PersistentVolume was re-created. The clocks of two API servers may differ by a minute.
 #[test]
 fn an_attachment_that_may_be_published_without_handle_has_no_younger_volume() {
     type Change = fn(&mut Attachment);
@@ -271,7 +271,7 @@ fn an_attachment_that_may_be_published_without_handle_has_no_younger_volume() {
         ),
     ];
     for (number, (change, is_its_own)) in cases.into_iter().enumerate() {
-        for (age, expected) in [(-1, true), (0, true), (1, is_its_own)] {
+        for (age, expected) in [(-1, true), (60, true), (61, is_its_own)] {
             let inputs = mk_inputs(|attachment, volume, _| {
                 change(attachment);
                 attachment.created = jiff::Timestamp::from_second(5).ok();
@@ -287,5 +287,39 @@ fn an_attachment_that_may_be_published_without_handle_has_no_younger_volume() {
             let backfills = lacks_handle(attachment) && expected;
             assert_eq!(lacks_handle_of(volume, attachment), backfills, "{case}");
         }
+    }
+}
+
+/// By `sha256sum`: the attach/detach controller's names for volumes `handle` and `other`.
+#[test]
+fn a_younger_volume_is_the_attachments_own_by_name_or_within_a_minute() {
+    let named = "csi-cbbfa141d1e287b8fa777e2fd2c4522e1d5f843e78e39ac4241da0210e7b2912";
+    let of_another = "csi-dbc863ee602a07d694d28eae3b4571dc7667c850f452fe3cc20c051a40f0fb88";
+    let of_another_driver = ("other.example", named);
+    for ((driver, name), age, expected) in [
+        ((DRIVER, named), 0, true),
+        ((DRIVER, named), 61, true),
+        ((DRIVER, of_another), 0, true),
+        ((DRIVER, of_another), 1, false),
+        (of_another_driver, 1, false),
+        ((DRIVER, &named[..67]), 60, true),
+        ((DRIVER, &named[..67]), 61, false),
+    ] {
+        let mut attachment = Attachment {
+            created: jiff::Timestamp::from_second(5).ok(),
+            finalizer: true,
+            ..mk_attachment(name)
+        };
+        let mut volume = mk_volume("pv");
+        volume.created = jiff::Timestamp::from_second(5 + age).ok();
+        csi_of(&mut volume).driver = driver.to_owned();
+        let case = format!("{driver} {name} {age}");
+        assert_eq!(attachment.may_predate(&volume), !expected, "{case}");
+        attachment.node = "node-2".into();
+        assert_eq!(
+            attachment.may_predate(&volume),
+            !expected || name == named && age > 0,
+            "{case}"
+        );
     }
 }

@@ -27,7 +27,7 @@ pub(super) struct Limiter {
     interval: Interval,
     /// The longest time without calls from the end of the last one on, whatever the interval: twice the longest after which a call
     /// was refused.
-    rest: Duration,
+    max_idle: Duration,
     /// Whether only the interval permits the next call.
     outlasts_call: bool,
     /// The latest admission, begin and end of successful calls.
@@ -78,7 +78,7 @@ impl Limiter {
             is_start: false,
             changed: None,
             interval: Interval::default(),
-            rest: JUST_ENDED,
+            max_idle: JUST_ENDED,
             outlasts_call: false,
             last_admitted: None,
             last_began: None,
@@ -166,7 +166,7 @@ impl Limiter {
             return None;
         };
         // The calls in flight may end before that.
-        Some(at.min(now + self.rest))
+        Some(at.min(now + self.max_idle))
     }
 
     /// When the interval permits a call after the begin of the last one. After a long call it alone would keep the node idle for the
@@ -174,7 +174,7 @@ impl Limiter {
     fn paced(&self, last: Instant, is_idle: bool) -> Instant {
         let at = last + self.interval.current;
         let end = self.last_end.filter(|_| is_idle);
-        end.map_or(at, |end| at.min(end + self.rest))
+        end.map_or(at, |end| at.min(end + self.max_idle))
     }
 
     fn sent(&self) -> impl Iterator<Item = (&CallId, &Call)> {
@@ -286,7 +286,7 @@ impl Limiter {
         let overlapped = self.last_end >= Some(call.began);
         let before = self.window();
         if before.is_none() {
-            (self.interval, self.rest) = (Interval::default(), JUST_ENDED);
+            (self.interval, self.max_idle) = (Interval::default(), JUST_ENDED);
         }
         self.is_start = false;
         let window = match (others, before) {
@@ -303,7 +303,7 @@ impl Limiter {
             self.interval.refused(gap);
             if let Some(end) = self.last_end.filter(|_| others == 0) {
                 let idle = call.began.saturating_duration_since(end).min(self.longest_lock);
-                self.rest = self.rest.max(2 * idle);
+                self.max_idle = self.max_idle.max(2 * idle);
             }
         }
     }
@@ -324,7 +324,7 @@ impl Limiter {
 
     pub(super) fn unlearn(&mut self) {
         (self.window, self.is_start, self.outlasts_call) = (None, false, false);
-        (self.interval, self.rest) = (Interval::default(), JUST_ENDED);
+        (self.interval, self.max_idle) = (Interval::default(), JUST_ENDED);
     }
 
     // === the reasons of a refusal ===

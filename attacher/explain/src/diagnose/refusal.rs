@@ -1,5 +1,6 @@
 //! Attaches and detaches that fail before the driver is called.
 
+use csi_attacher::model::attachment::VOLUME_HANDLE_ANNOTATION;
 use jiff::Timestamp;
 use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeError};
 
@@ -38,6 +39,16 @@ pub(super) fn refused(
         )
         .advise(
             "A deletion cannot be undone: delete the pod, let the volume be deleted, and use another one.",
+        )
+    } else if let Refusal::VolumeRecreated(name) = refusal {
+        stuck(
+            Cause::AttachmentRefused,
+            format!("PersistentVolume {name} was created again, and the VolumeAttachment does not record its volume's handle."),
+        )
+        .advise_to_run(
+            "Record the handle (spec.csi.volumeHandle) of the volume that is attached. Do not delete either object: that would leave the \
+             volume attached.",
+            format!("kubectl annotate volumeattachment {} {VOLUME_HANDLE_ANNOTATION}=HANDLE", va.name()),
         )
     } else if matches!(
         refusal,

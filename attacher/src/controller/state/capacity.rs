@@ -72,8 +72,8 @@ impl ControllerState {
         error.retry_after = error.retry_after.max(Some(DETACH_WAIT));
     }
 
-    /// Ends the backoff of attaches that may succeed after a detach, which released the volume, whatever names it, and capacity
-    /// on its node.
+    /// Ends the backoff of attaches that may succeed after a detach, which released the volume, by any PersistentVolume or inline,
+    /// and capacity on its node.
     pub(super) fn enqueue_waiting_for(&mut self, detached: &Attachment, handle: Option<&Arc<str>>) {
         let handle = handle.or_else(|| self.index.handle(detached));
         let of_handle = handle.into_iter().flat_map(|handle| self.index.of_handle(handle));

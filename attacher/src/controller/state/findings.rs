@@ -1,5 +1,5 @@
-//! Situations that Events, metrics and the log name. But for drifts, only people can end them, and the attacher calls nothing for
-//! them.
+//! Situations that Events, metrics and the log name. Only an administrator can end them, except drifts, and the
+//! attacher calls nothing for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -68,7 +68,7 @@ impl ControllerState {
         if before.is_none()
             && let Some(id) = self.index.node_id(&after.node).cloned()
         {
-            self.warn_of_node_id(&id, &after.node, |attachment| attachment.uid == after.uid);
+            self.find_shared_node_id(&id, &after.node, |attachment| attachment.uid == after.uid);
         }
         if is_attached_without_record(after)
             && !before.is_some_and(is_attached_without_record)
@@ -87,11 +87,16 @@ impl ControllerState {
             std::slice::from_ref(node)
         };
         for node in reported {
-            self.warn_of_node_id(id, node, |_| true);
+            self.find_shared_node_id(id, node, |_| true);
         }
     }
 
-    fn warn_of_node_id(&mut self, id: &Arc<str>, node: &Arc<str>, concerned: impl Fn(&Attachment) -> bool) {
+    fn find_shared_node_id(
+        &mut self,
+        id: &Arc<str>,
+        node: &Arc<str>,
+        concerned: impl Fn(&Attachment) -> bool,
+    ) {
         let Some(other) = self.index.by_node_id.get(id).find(|other| *other != node) else {
             return;
         };

@@ -284,7 +284,7 @@ async fn a_late_status_write_shows_no_volume_that_an_attach_has_unpublished() {
 
 /// It would leave the version as it is, and the late write would be executed.
 #[tokio::test(start_paused = true)]
-async fn an_undo_is_announced_by_a_write_that_changes_the_status() {
+async fn an_undo_is_saved_by_a_write_that_changes_the_status() {
     let mut fixture = Fixture::new(Attachment {
         deleting: false,
         ..mk_moved()
@@ -295,9 +295,29 @@ async fn an_undo_is_announced_by_a_write_that_changes_the_status() {
         let sync = fixture.controller.sync(&item);
         assert!(timeout(FOREVER, sync).await.is_err());
         fixture.world.state().silent.clear();
-        let error = fixture.attachment().attach_error.expect("it is announced");
+        let error = fixture.attachment().attach_error.expect("it is saved");
         assert_eq!(error.time, times);
         fixture = Fixture::on(fixture.world.clone());
+    }
+}
+
+/// Nothing failed, so the Event of a recovery would be wrong. Each Event is about the VolumeAttachment and the PersistentVolume.
+#[tokio::test(start_paused = true)]
+async fn an_attach_that_moves_to_a_new_node_id_recovers_only_from_failures() {
+    for (fails, events) in [(false, 0), (true, 4)] {
+        let mut fixture = Fixture::new(Attachment {
+            deleting: false,
+            ..mk_moved()
+        });
+        if fails {
+            let refused = ("publish", "id", "Internal");
+            fixture.world.state().refused_at.push(refused);
+            fixture.fails().await;
+            fixture.world.state().refused_at.clear();
+        }
+        assert_eq!(fixture.at_once().await, Ok(()), "{fails}");
+        assert!(fixture.attachment().attached);
+        assert_eq!(fixture.controller.recorder.dropped(), events, "{fails}");
     }
 }
 
@@ -427,7 +447,7 @@ async fn records_the_handle_on_attachments_of_the_go_sidecar_while_their_volume_
 /// It may be another volume.
 #[tokio::test]
 async fn records_no_handle_of_a_younger_volume() {
-    for (seconds, is_recorded) in [(-1, true), (0, true), (1, false)] {
+    for (seconds, is_recorded) in [(-1, true), (60, true), (61, false)] {
         let created = Timestamp::UNIX_EPOCH;
         let fixture = Fixture::new(Attachment {
             created: Some(created),
@@ -465,7 +485,7 @@ async fn an_attachment_of_the_go_sidecar_does_not_use_a_younger_volume() {
             ..mk_deleting()
         });
         let volume = Volume {
-            created: Some(Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_secs(1)),
+            created: Some(Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_secs(61)),
             version: Version(2),
             ..mk_secret_volume()
         };
@@ -490,6 +510,35 @@ async fn an_attachment_of_the_go_sidecar_does_not_use_a_younger_volume() {
             assert_eq!(&*unpublished[0].volume_id, "earlier");
             assert_eq!(fixture.world.state().attachment, None);
         }
+    }
+}
+
+/// The API server that created the PersistentVolume had a faster clock, or the PersistentVolume was re-created for the same volume.
+#[tokio::test]
+async fn an_attachment_of_the_go_sidecar_is_detached_although_its_volume_looks_younger() {
+    // By `sha256sum`.
+    let named = "csi-cbbfa141d1e287b8fa777e2fd2c4522e1d5f843e78e39ac4241da0210e7b2912";
+    for (name, seconds) in [(named, 1), (named, 3600), ("va", 60)] {
+        let mut fixture = Fixture::new(Attachment {
+            name: name.into(),
+            created: Some(Timestamp::UNIX_EPOCH),
+            attached: true,
+            recorded: Recorded {
+                handle: None,
+                ..mk_deleting().recorded
+            },
+            ..mk_deleting()
+        });
+        let volume = Volume {
+            created: Some(Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_secs(seconds)),
+            version: Version(2),
+            ..mk_secret_volume()
+        };
+        fixture.state().handle(Event::Volumes(Change::Applied(volume)));
+        assert_eq!(fixture.sync_next().await, Some(Ok(())), "{name} {seconds}");
+        let unpublished = fixture.world.state().unpublished.clone();
+        assert_eq!(&*unpublished[0].volume_id, "handle");
+        assert_eq!(fixture.world.state().attachment, None);
     }
 }
 
@@ -616,6 +665,7 @@ async fn lists_prove_a_detach_unless_a_publish_or_a_reconnect_comes_between() {
         ("a publish", false),
         ("a running publish", false),
         ("a reconnect", false),
+        ("a change of the CSINode", false),
     ] {
         let (mut fixture, uid) = (Fixture::new(mk_detached()), mk_deleting().uid);
         fixture.connect_listing();
@@ -634,10 +684,17 @@ async fn lists_prove_a_detach_unless_a_publish_or_a_reconnect_comes_between() {
                 fixture.state().publish_begins(&uid, &target);
             }
             "a reconnect" => fixture.connect_listing(),
+            "a change of the CSINode" => {
+                let node = mk_node("node", None);
+                fixture.state().handle(Event::Nodes(Change::Applied(Node {
+                    version: Version(9),
+                    ..node
+                })));
+            }
             _ => {}
         }
         fixture.end_round(second);
-        if between == "a running publish" {
+        if matches!(between, "a running publish" | "a change of the CSINode") {
             let third = fixture.begin_round();
             fixture.end_round(third);
         }
@@ -787,7 +844,7 @@ async fn lists_end_with_a_change_of_the_csinode() {
 
 /// The orphan is enqueued under its own target.
 #[tokio::test(start_paused = true)]
-async fn a_list_that_proves_the_present_id_of_an_orphan_wakes_it() {
+async fn a_list_that_proves_the_present_id_of_an_orphan_enqueues_it() {
     let at = |node_id: &str| PublishTarget {
         volume_id: "handle".into(),
         node_id: node_id.into(),

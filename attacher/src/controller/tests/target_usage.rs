@@ -413,7 +413,7 @@ async fn detach_leaves_a_disk_to_an_attachment_with_another_form_of_its_handle()
     }
 }
 
-/// Nothing tells the zone: an unpublish could take the disk from the pod of the other, and without one it may stay published.
+/// Nothing determines the zone: an unpublish could take the disk from the pod of the other, and without one it may stay published.
 #[tokio::test]
 async fn detach_waits_for_an_attachment_whose_handle_may_name_its_disk() {
     let complete = "projects/p/zones/us-east1-a/disks/d";

@@ -309,3 +309,30 @@ fn another_form_of_the_recorded_handle_is_the_same_volume() {
         }
     }
 }
+
+/// Its former target is of the same volume, so that it is unpublished with the volume's Secret, and need not be proven.
+#[test]
+fn another_form_of_the_recorded_handle_is_the_same_volume_under_another_node_id() {
+    for (present, is_same) in [("us-east1-a", true), ("us-east1-b", false)] {
+        let inputs = mk_inputs(|attachment, volume, node| {
+            node.id = Some("projects/p/zones/us-east1-a/instances/new".into());
+            attachment.finalizer = true;
+            attachment.recorded = Recorded {
+                node_id: Some("projects/p/zones/us-east1-a/instances/old".into()),
+                handle: Some("projects/UNSPECIFIED/zones/UNSPECIFIED/disks/d".into()),
+                secret: SecretRef::parse("ns/old"),
+            };
+            let csi = csi_of(volume);
+            csi.handle = format!("projects/UNSPECIFIED/zones/{present}/disks/d")
+                .as_str()
+                .into();
+            csi.publish_secret = SecretRef::parse("ns/new");
+        });
+        let former = attach(&inputs, &mk_driver()).unwrap().former.unwrap();
+        let expected = match is_same {
+            true => (SecretRef::parse("ns/new"), SecretRef::parse("ns/old")),
+            false => (SecretRef::parse("ns/old"), None),
+        };
+        assert_eq!((former.secret, former.recorded_secret), expected, "{present}");
+    }
+}

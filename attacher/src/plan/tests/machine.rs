@@ -248,7 +248,7 @@ fn in_words(next: &Next) -> String {
                 Command::GetSecret { .. } => "GetSecret".to_owned(),
                 Command::AddPvFinalizer(_) => "AddPvFinalizer".to_owned(),
                 Command::Record(_) => "Record".to_owned(),
-                Command::AnnounceUndo(target) => format!("AnnounceUndo {}", target.node_id),
+                Command::SaveUndoError(target) => format!("SaveUndoError {}", target.node_id),
                 Command::Publish(plan) => format!("Publish {}", plan.target.node_id),
                 Command::Unpublish { target, .. } => format!("Unpublish {}", target.node_id),
                 Command::KeepOrphan(_) => "KeepOrphan".to_owned(),
@@ -314,11 +314,11 @@ fn rows() -> Vec<(&'static str, Situation)> {
         ("attach: another id is recorded", recorded().moved()),
         ("attach: the same, read live", recorded().moved().read()),
         (
-            "attach: the same, announced",
+            "attach: the same, error saved",
             recorded()
                 .moved()
                 .read()
-                .with(|s| s.progress.sync.is_undo_announced = true),
+                .with(|s| s.progress.sync.is_undo_saved = true),
         ),
         (
             "attach: the same, NOT_FOUND",

@@ -78,6 +78,37 @@ const DETACHES: &[Row] = &[
         &["\"pv-1\" not found"],
     ),
     (
+        "volume created again",
+        World::deleting,
+        |w| {
+            w.set(
+                "pv",
+                json!({"metadata": {"creationTimestamp": "2026-01-01T00:59:00Z"}}),
+            );
+            let message = csi_attacher::plan::Refusal::VolumeRecreated("pv-1".into()).to_string();
+            w.set(
+                "va",
+                json!({"status": {"detachError": {"message": message, "time": EARLIER}}}),
+            );
+        },
+        VA,
+        (Cause::AttachmentRefused, Stuck, Administrator),
+        &["$ kubectl annotate volumeattachment va-1 external-attacher/volume-handle=HANDLE"],
+    ),
+    (
+        "volume created again, Go sidecar",
+        World::deleting,
+        |w| {
+            w.set(
+                "pv",
+                json!({"metadata": {"creationTimestamp": "2026-01-01T00:59:00Z"}}),
+            )
+        },
+        VA,
+        (Cause::Detaching, Stuck, Driver),
+        &[],
+    ),
+    (
         "volume gone, handle recorded",
         World::deleting,
         |w| {

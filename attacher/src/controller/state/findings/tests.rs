@@ -1,4 +1,4 @@
-//! Which events and lists lead to which warnings.
+//! Which events and lists lead to which findings.
 
 use super::*;
 use crate::controller::state::reconcile::tests::attached;
@@ -20,9 +20,9 @@ fn on(node: &str, attachment: Attachment) -> Attachment {
     }
 }
 
-/// Warned VolumeAttachments with the other object that the warning names.
+/// VolumeAttachments of findings, with the other object that each finding names.
 fn pairs(state: &mut ControllerState) -> Vec<(String, String)> {
-    let pair = |warning| match warning {
+    let pair = |finding| match finding {
         Finding::NodeIdNotUnique {
             attachment, other, ..
         } => (attachment.name.to_string(), other.to_string()),
@@ -43,7 +43,7 @@ fn owned(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn warns_of_both_nodes_with_one_id() {
+fn finds_both_nodes_with_one_id() {
     let mut state = mk_state(1);
     let node = |name: &str, id: &str, version: u64| {
         Event::Nodes(Change::Applied(crate::model::Node {
@@ -81,13 +81,13 @@ fn warns_of_both_nodes_with_one_id() {
 }
 
 #[test]
-fn warns_of_two_attached_without_record_on_two_nodes() {
+fn finds_two_attached_without_record_on_two_nodes() {
     let unrecorded = |name: &str, node: &str| Attachment {
         attached: true,
         ..on(node, mk_attachment(name))
     };
     type Change = fn(&mut Attachment);
-    for (case, change, access_mode, warned) in [
+    for (case, change, access_mode, is_found) in [
         ("both", (|_| {}) as Change, "ReadWriteOnce", true),
         ("multi-node volume", |_| {}, "ReadWriteMany", false),
         ("same node", |b| b.node = "a".into(), "ReadWriteOnce", false),
@@ -114,12 +114,12 @@ fn warns_of_two_attached_without_record_on_two_nodes() {
             if !is_volume_first {
                 state.handle(Event::Volumes(crate::informer::Change::Applied(volume)));
             }
-            let expected = match warned {
+            let expected = match is_found {
                 true => owned(&[("va-a", "va-b"), ("va-b", "va-a")]),
                 false => Vec::new(),
             };
             assert_eq!(pairs(&mut state), expected, "{case}");
-            assert_eq!(state.attached_twice(), usize::from(warned), "{case}");
+            assert_eq!(state.attached_twice(), usize::from(is_found), "{case}");
         }
     }
 }
@@ -160,7 +160,7 @@ fn list(
 }
 
 #[test]
-fn warns_of_a_volume_that_two_lists_show_without_attachment() {
+fn finds_a_volume_that_two_lists_show_without_attachment() {
     let mut listing = mk_listing();
     assert_eq!(list(&mut listing, &["id"], |_| {}), []);
     assert_eq!(listing.0.unattached(), 0);
@@ -181,7 +181,7 @@ fn warns_of_a_volume_that_two_lists_show_without_attachment() {
 }
 
 #[test]
-fn does_not_warn_of_volumes_with_attachment_or_on_foreign_machines() {
+fn does_not_find_volumes_with_attachment_or_on_foreign_machines() {
     let recorded = |id: &str| Recorded {
         node_id: Some(id.into()),
         ..Recorded::default()

@@ -748,7 +748,7 @@ impl World {
                 }
                 return self.judge().map(|()| written.is_some());
             }
-            Command::AnnounceUndo(_) => return Ok(self.announce_undo(run, subject)),
+            Command::SaveUndoError(_) => return Ok(self.save_undo_error(run, subject)),
             Command::MarkAttached(_) => return Ok(self.mark_attached(run, subject)),
             Command::MarkDetached => {
                 let written = self.send(run, subject, |attachment| attachment.attached = false);
@@ -772,11 +772,11 @@ impl World {
         Ok(true)
     }
 
-    fn announce_undo(&mut self, run: usize, subject: &Subject) -> bool {
+    fn save_undo_error(&mut self, run: usize, subject: &Subject) -> bool {
         let error = Some(Box::default());
         let written = self.send(run, subject, |attachment| attachment.attach_error = error);
         if written == Some(true) {
-            self.state.progress(subject).sync.is_undo_announced = true;
+            self.state.progress(subject).sync.is_undo_saved = true;
         }
         written.is_some()
     }
