@@ -76,6 +76,7 @@ const RECIPES: &[Recipe] = &[
     Recipe("deploy/README.md", "patches:\n  - target: {kind: Role", Test(VALIDATORS, "TestOverlaysOfTheReadmeBuild")),
     Recipe("deploy/README.md", "patches:\n  - target: {kind: ServiceMonitor", Test(VALIDATORS, "TestOverlaysOfTheReadmeBuild")),
     Recipe("deploy/README.md", "kubectl create clusterrolebinding csi-attacher-metrics-reader", Test("e2e/tests/nodes/monitoring.rs", "fn reads_authenticated_pages")),
+    Recipe("deploy/README.md", "# scraper.yaml", NotRun("needs the monitoring of OpenShift; `deploy::` runs the same reader role")),
     Recipe("deploy/README.md", "patches:\n  - target: {kind: Deployment", Test(VALIDATORS, "TestOverlaysOfTheReadmeBuild")),
     Recipe("deploy/README.md", "containers:", NotRun("no image of the all-in-one sidecar is released")),
     Recipe("deploy/charts/csi-attacher/README.md", "helm install", Test(NODES, "install_the_attachers_chart")),

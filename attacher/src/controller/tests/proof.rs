@@ -315,7 +315,7 @@ async fn an_attach_that_moves_to_a_new_node_id_recovers_only_from_failures() {
             fixture.fails().await;
             fixture.world.state().refused_at.clear();
         }
-        assert_eq!(fixture.at_once().await, Ok(()), "{fails}");
+        assert_eq!(fixture.sync_next().await, Some(Ok(())), "{fails}");
         assert!(fixture.attachment().attached);
         assert_eq!(fixture.controller.recorder.dropped(), events, "{fails}");
     }

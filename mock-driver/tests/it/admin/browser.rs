@@ -839,7 +839,12 @@ async fn rows_have_one_line_and_titles_where_text_is_cut_off() {
         .until("document.querySelector('#panel-faults tr.detail pre')?.textContent.startsWith('backend-faults:\\n- id: q\\n')")
         .await;
 
-    // The last chip of a long strip comes into view with the focus.
+    last_chip_comes_into_view(&browser, &shared).await;
+    browser.close().await;
+}
+
+/// The last chip of a long strip comes into view with the focus.
+async fn last_chip_comes_into_view(browser: &Browser, shared: &str) {
     browser.click("#tab-volumes").await;
     let strip = format!("document.querySelector('#panel-volumes tr[data-key=\"{shared}\"] .strip')");
     browser
@@ -851,7 +856,6 @@ async fn rows_have_one_line_and_titles_where_text_is_cut_off() {
             "{strip}.lastChild.getBoundingClientRect().right <= {strip}.getBoundingClientRect().right + 3"
         ))
         .await;
-    browser.close().await;
 }
 
 /// Enters a value in a field of the form that adds a fault.

@@ -482,9 +482,16 @@ async fn unattached(controller: &mut ControllerClient<Channel>, name: &str) -> V
     }
 }
 
-/// Number of a node's device links.
+/// Number of a node's device links. Notes of detached devices stay until the kernel has freed these.
 fn links(shared: &TempDir, node: &str) -> usize {
-    fs::read_dir(shared.path().join("media/devices").join(node)).map_or(0, Iterator::count)
+    let directory = shared.path().join("media/devices").join(node);
+    let names = fs::read_dir(directory)
+        .into_iter()
+        .flatten()
+        .map(|entry| entry.unwrap().file_name());
+    names
+        .filter(|name| !name.to_string_lossy().starts_with(".detached-"))
+        .count()
 }
 
 #[tokio::test]
