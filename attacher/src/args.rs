@@ -163,6 +163,9 @@ impl Args {
     pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let mut command = Self::command().mut_args(go_style::argument);
         let line = go_style::rewritten(line, &command);
+        if let Some(problem) = go_style::stray_word(&line, &command) {
+            return Err(command.error(ErrorKind::UnknownArgument, problem));
+        }
         let args = Self::from_arg_matches(&command.try_get_matches_from_mut(line)?)?;
         args.check()
             .map_err(|problem| command.error(ErrorKind::ValueValidation, problem))?;

@@ -61,10 +61,7 @@ pub fn init(logging: &Logging, traces: Option<TraceLayer>) -> LogGuard {
         let text = panic.payload_as_str().unwrap_or("no text");
         tracing::error!(place, panic = text, "panicked");
     }));
-    if [&logging.text_info_buffer_size, &logging.json_info_buffer_size]
-        .into_iter()
-        .any(|size| size != "0")
-    {
+    if logging.text_info_buffer_size.0 > 0 || logging.json_info_buffer_size.0 > 0 {
         tracing::warn!(
             "--log-text-info-buffer-size and --log-json-info-buffer-size have no effect: lines are written at once"
         );

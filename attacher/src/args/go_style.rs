@@ -103,6 +103,39 @@ fn takes_value(flag: &str, command: &Command) -> bool {
     })
 }
 
+/// The error of a rewritten line with a word that is not a flag. clap reports unknown flags and suggests similar ones.
+pub(super) fn stray_word(line: &[OsString], command: &Command) -> Option<String> {
+    let mut before = None;
+    for word in line.iter().skip(1) {
+        let flag = word.to_str().and_then(|word| word.strip_prefix("--"));
+        let Some(flag) = flag else {
+            let word = word.to_string_lossy();
+            return Some(match (&*word, before) {
+                ("explain", _) => {
+                    "explain is a command of the kubectl plugin kubectl-csi_attach: kubectl csi-attach explain KIND/NAME"
+                        .to_owned()
+                }
+                (value, Some(flag)) if boolean(value).is_ok() => format!(
+                    "unexpected argument {value:?}: a boolean flag takes its value after =, as in --{flag}={value}"
+                ),
+                (word, _) => format!(
+                    "unexpected argument {word:?}: flags begin with a dash"
+                ),
+            });
+        };
+        let name = flag.split_once('=').map_or(flag, |(name, _)| name);
+        let known = name == "help"
+            || command
+                .get_arguments()
+                .any(|argument| argument.get_long() == Some(name));
+        if !known {
+            return None;
+        }
+        before = Some(flag);
+    }
+    None
+}
+
 /// Go's booleans (strconv.ParseBool).
 pub(super) fn boolean(value: &str) -> Result<bool, String> {
     match value {
@@ -124,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rewrites_go_style_flags() {
+    fn rewrites_go_style_flags_and_rejects_stray_words() {
         let command = Command::new("c").arg(Arg::new("n").long("number")).arg(
             Arg::new("b")
                 .long("bool")
@@ -132,6 +165,22 @@ mod tests {
                 .require_equals(true)
                 .action(ArgAction::Set),
         );
+        let stray = |line: &[&str]| {
+            let line: Vec<_> = ["c"].iter().chain(line).map(OsString::from).collect();
+            stray_word(&line, &command)
+        };
+        assert_eq!(stray(&["--number=5", "--bool", "--help"]), None);
+        assert_eq!(stray(&["--unknown", "5"]), None, "clap names the flag");
+        for (line, part) in [
+            (&["--bool", "true"][..], "--bool=true"),
+            (&["explain", "pod/x"], "kubectl csi-attach explain"),
+            (&["--bool", "explain"], "kubectl csi-attach explain"),
+            (&["explian", "pod/x"], "unexpected argument \"explian\""),
+            (&["-", "--number=5"], "unexpected argument \"-\""),
+        ] {
+            let error = stray(line).unwrap();
+            assert!(error.contains(part), "{line:?}: {error}");
+        }
         for (line, expected) in [
             (&["-number", "-5"][..], &["--number=-5"][..]),
             (&["--number", "5", "-bool"], &["--number=5", "--bool"]),

@@ -40,13 +40,13 @@ pub struct Logging {
     #[arg(long = "log-json-split-stream", default_value = "false", action = ArgAction::Set)]
     pub(crate) json_split_stream: bool,
 
-    /// In text format with split streams: size of the info buffer. Ignored: lines are written immediately.
+    /// In text format with split streams: size of the info buffer, such as 512, 4K or 2Mi.
     #[arg(long = "log-text-info-buffer-size", default_value = "0", value_name = "BYTES")]
-    pub(crate) text_info_buffer_size: String,
+    pub(crate) text_info_buffer_size: Bytes,
 
-    /// In JSON format with split streams: size of the info buffer. Ignored: lines are written immediately.
+    /// In JSON format with split streams: size of the info buffer, such as 512, 4K or 2Mi.
     #[arg(long = "log-json-info-buffer-size", default_value = "0", value_name = "BYTES")]
-    pub(crate) json_info_buffer_size: String,
+    pub(crate) json_info_buffer_size: Bytes,
 }
 
 /// `--logging-format`.
@@ -61,6 +61,10 @@ pub(crate) enum LogFormat {
 /// `--vmodule`: patterns of modules (`*` and `?` are wildcards) with their levels. The first match wins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Modules(pub(crate) Vec<(String, u8)>);
+
+/// An amount of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bytes(pub(crate) u64);
 
 // === impl Modules ===
 
@@ -80,6 +84,33 @@ impl FromStr for Modules {
     }
 }
 
+// === impl Bytes ===
+
+impl FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(value: &str) -> Result<Self, Self::Err> {
+        let digits = value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len());
+        let (number, unit) = value.split_at(digits);
+        let factor: Option<u64> = match unit {
+            "" => Some(1),
+            "k" | "K" => Some(1000),
+            "M" => Some(1000_u64.pow(2)),
+            "G" => Some(1000_u64.pow(3)),
+            "Ki" => Some(1 << 10),
+            "Mi" => Some(1 << 20),
+            "Gi" => Some(1 << 30),
+            _ => None,
+        };
+        let bytes = factor
+            .zip(number.parse::<u64>().ok())
+            .and_then(|(factor, number)| number.checked_mul(factor));
+        bytes
+            .map(Self)
+            .ok_or_else(|| format!("{value:?} is not a number of bytes such as 512, 4K or 2Mi"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,6 +126,22 @@ mod tests {
         assert_eq!("a=1,b*=2,,".parse(), modules(&[("a", 1), ("b*", 2)]));
         for value in ["x", "=5", "a=b", "a=-1", "a=256"] {
             assert!(value.parse::<Modules>().is_err(), "{value}");
+        }
+    }
+
+    #[test]
+    fn parses_sizes_with_kubernetes_units() {
+        for (value, bytes) in [
+            ("0", 0),
+            ("512", 512),
+            ("1K", 1000),
+            ("2Ki", 2048),
+            ("3M", 3_000_000),
+        ] {
+            assert_eq!(value.parse(), Ok(Bytes(bytes)));
+        }
+        for value in ["", "K", "-1", "1.5K", "1Q", "99999999999G"] {
+            assert!(value.parse::<Bytes>().is_err(), "{value}");
         }
     }
 }
