@@ -15,6 +15,7 @@ pub use self::database::Database;
 use self::database::META;
 pub use self::error::{Error, OpenError};
 pub use self::path_error::PathError;
+pub(crate) use self::path_error::remove_if_exists;
 use self::stale_state::StaleState;
 
 pub(crate) mod durable;

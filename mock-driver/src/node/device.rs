@@ -21,10 +21,9 @@ use std::sync::{Arc, Mutex};
 
 use crate::fault::DeviceFault;
 use crate::node::exec;
-use crate::store::PathError;
 use crate::store::volume_files::{VolumeFiles, file_name, paths_in};
+use crate::store::{PathError, remove_if_exists};
 
-use self::abandoned::remove_if_exists;
 use self::backing_file_id::BackingFileId;
 pub use self::error::Error;
 pub use self::kind::{Choice, Kind};

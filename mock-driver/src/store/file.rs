@@ -13,7 +13,7 @@ use redb::{
 };
 
 use super::error::OpenError;
-use super::{PathError, durable};
+use super::{PathError, durable, remove_if_exists};
 
 const FILE: &str = "state.redb";
 const NEW_FILE: &str = "state.redb.new";
@@ -127,12 +127,7 @@ fn lock(directory: &Path) -> Result<File, OpenError> {
 /// Creates an empty database atomically.
 fn create(directory: &Path) -> Result<(), OpenError> {
     let new = directory.join(NEW_FILE);
-    match fs::remove_file(&new) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            return Err(PathError::of("remove", &new)(error).into());
-        }
-        Ok(()) | Err(_) => {}
-    }
+    remove_if_exists(&new)?;
     drop(builder().create(&new).map_err(|error| refused(&new, error))?);
     let path = path(directory);
     fs::rename(&new, &path).map_err(PathError::of("create", &path))?;

@@ -31,3 +31,10 @@ impl PathError {
         }
     }
 }
+
+pub(crate) fn remove_if_exists(path: &Path) -> Result<(), PathError> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(PathError::of("remove", path)(error)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}

@@ -1,15 +1,14 @@
 //! Devices that a killed process left.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::backing_file_id::BackingFileId;
 use super::error::Error;
 use super::link::DETACHED;
 use super::{Devices, Kind, PENDING, PREFIX, TargetNotes, link, loopback};
-use crate::store::PathError;
 use crate::store::volume_files::{FileId, paths_in};
+use crate::store::{PathError, remove_if_exists};
 
 // === impl Devices ===
 
@@ -134,12 +133,5 @@ impl Devices {
             Kind::Loop | Kind::Emulated => Some(TargetNotes(self.location.clone())),
             Kind::None | Kind::Simulated => None,
         }
-    }
-}
-
-pub(super) fn remove_if_exists(path: &Path) -> Result<(), PathError> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(PathError::of("remove", path)(error)),
-        Ok(()) | Err(_) => Ok(()),
     }
 }

@@ -7,8 +7,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use super::DeviceLocation;
-use crate::store::PathError;
 use crate::store::volume_files::{file_name, paths_in};
+use crate::store::{PathError, remove_if_exists};
 
 pub(super) const TARGET: &str = ".target-csi-mock-";
 
@@ -49,10 +49,7 @@ pub(crate) fn noted_in(directory: &Path) -> Result<Vec<PathBuf>, PathError> {
 
 pub(crate) fn remove_note(directory: &Path, target: &Path) -> Result<(), PathError> {
     let note = directory.join(name(&target.to_string_lossy()));
-    match fs::remove_file(&note) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(PathError::of("remove", &note)(error)),
-        Ok(()) | Err(_) => Ok(()),
-    }
+    remove_if_exists(&note)
 }
 
 fn name(target: &str) -> String {

@@ -4,7 +4,7 @@
 //! is mounted or published: whatever is on a disk with the mark is of an interrupted mkfs, which is repeated.
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use super::Disk;
 use super::error::Error;
 use super::filesystem::{Content, Filesystem, check, content, grow_unmounted};
 use crate::node::exec::Program;
-use crate::store::PathError;
+use crate::store::{PathError, remove_if_exists};
 
 const BLKDISCARD: Program = Program {
     name: "blkdiscard",
@@ -101,11 +101,8 @@ fn wipe(disk: &Disk) -> Result<(), Error> {
 }
 
 fn remove(mark: &Path) -> Result<(), Error> {
-    let removed = match fs::remove_file(mark) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        Ok(()) | Err(_) => flush_directory_of(mark),
-    };
-    Ok(removed.map_err(PathError::of("remove", mark))?)
+    remove_if_exists(mark)?;
+    Ok(flush_directory_of(mark).map_err(PathError::of("remove", mark))?)
 }
 
 fn flush_directory_of(mark: &Path) -> io::Result<()> {
