@@ -93,6 +93,11 @@ impl WatchRecorder {
         self.volume_events.borrow().clone()
     }
 
+    /// All states of PersistentVolumes; the receiver is notified of each new one.
+    pub fn volumes(&self) -> watch::Receiver<Vec<WatchEvent<PersistentVolume>>> {
+        self.volume_events.subscribe()
+    }
+
     /// When watch events may have been lost. The API server sent all objects afterwards, but not the states in between.
     pub fn gaps(&self) -> Vec<(Timestamp, String)> {
         lock(&self.gaps).clone()

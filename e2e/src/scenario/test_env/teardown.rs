@@ -24,6 +24,7 @@ use crate::cluster::ignore_not_found;
 use crate::driver::FAULTS;
 use crate::fixture::{NODE_LEASE_NAMESPACE, SCENARIO_LABEL};
 use crate::invariant;
+use crate::invariant::observations::WatchEvent;
 use crate::wait::{self, Progress};
 
 /// Timeout for the deletion of a test environment's objects, with hundreds of volumes.
@@ -105,6 +106,7 @@ impl TestEnv<'_> {
         wait_for_none(&claims, "claims").await?;
         let config = watcher::Config::default().labels(&format!("{SCENARIO_LABEL}={}", self.prefix));
         wait::for_objects(&volumes, config, CLEAN_UP, "all volumes to go", none_left).await?;
+        self.wait_until_recorded().await;
         tracing::info!(prefix = self.prefix, "objects gone");
         for volume in self.volumes.values() {
             self.driver.delete_volume(&volume.handle).await?;
@@ -112,6 +114,23 @@ impl TestEnv<'_> {
         tracing::info!(prefix = self.prefix, "volumes deleted at the driver");
         invariant::enforce(&invariant::check_cleaned_up(&self.observations().await?))?;
         self.attacher.ensure_no_unexpected_exits()
+    }
+
+    /// Waits until the record shows that the attacher has released all volumes: after an outage its watch may resume late. Otherwise
+    /// the invariants report it.
+    async fn wait_until_recorded(&self) {
+        let finalizer = self.finalizer();
+        let mut recorded = self.recorder.volumes();
+        let released = recorded.wait_for(|events| {
+            let last: BTreeMap<_, _> = events.iter().map(|event| (event.object.uid(), event)).collect();
+            let is_held = |event: &WatchEvent<PersistentVolume>| {
+                !event.gone && event.object.finalizers().contains(&finalizer)
+            };
+            last.into_iter().all(|(uid, event)| {
+                !is_held(event) || uid.is_some_and(|uid| self.lost_objects.contains(&uid))
+            })
+        });
+        tokio::time::timeout(CLEAN_UP, released).await.ok();
     }
 
     /// Stops the processes and deletes the test environment's namespace, accounts and registrations.
