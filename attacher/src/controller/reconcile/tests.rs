@@ -11,11 +11,11 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::controller::state::LastRound;
-use crate::controller::state::tests::mk_state;
+use crate::controller::state::tests::mk_listing;
 use crate::csi::Session;
 use crate::informer::Change;
 use crate::model::{Attachment, Capabilities};
-use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
+use crate::plan::tests::mk_attachment;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -63,12 +63,7 @@ fn mk_reconciler<F>(
     connection: watch::Receiver<ConnectionState>,
     page: F,
 ) -> (Reconciler<Lister<F>>, mpsc::Receiver<Event>) {
-    let mut driver = mk_driver();
-    driver.capabilities.list_published = true;
-    let mut state = mk_state(1);
-    state.handle(Event::DriverConnected(driver.capabilities));
-    state.handle(Event::Volumes(Change::Applied(mk_volume("pv"))));
-    state.handle(Event::Nodes(Change::Applied(mk_node("node", Some("id")))));
+    let (mut state, driver) = mk_listing(1);
     state.handle(Event::Attachments(Change::Applied(Attachment {
         attached: true,
         finalizer: true,

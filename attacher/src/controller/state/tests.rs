@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::*;
-use crate::model::{Problem, PublishTarget, Recorded, Source, Version};
+use crate::model::{Driver, Problem, PublishTarget, Recorded, Source, Version};
 use crate::plan::Published;
 use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_spec, mk_volume};
 use crate::workqueue::{Failures, Stage};
@@ -28,6 +28,17 @@ pub(crate) fn mk_state(concurrency: usize) -> ControllerState {
     #[expect(clippy::disallowed_methods, reason = "an Instant has no other beginning")]
     let now = Instant::now();
     ControllerState::new(limits, backoff, 1, now)
+}
+
+/// A state with one volume, one node, and a driver that lists.
+pub(crate) fn mk_listing(concurrency: usize) -> (ControllerState, Driver) {
+    let mut driver = mk_driver();
+    driver.capabilities.list_published = true;
+    let mut state = mk_state(concurrency);
+    state.handle(Event::DriverConnected(driver.capabilities));
+    state.handle(Event::Volumes(Change::Applied(mk_volume("pv"))));
+    state.handle(Event::Nodes(Change::Applied(mk_node("node", Some("id")))));
+    (state, driver)
 }
 
 /// A state from which the same follows in the exhaustive search ([`ControllerState::digest`]).

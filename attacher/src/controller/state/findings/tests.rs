@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::controller::state::reconcile::tests::attached;
-use crate::controller::state::tests::mk_state;
+use crate::controller::state::tests::{mk_listing, mk_state};
 use crate::controller::state::{Event, Round};
 use crate::informer::Change;
 use crate::model::{Recorded, Version};
 use crate::plan::reconcile::ListVolumesResult;
-use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
+use crate::plan::tests::{mk_attachment, mk_node, mk_volume};
 
 fn put(state: &mut ControllerState, attachment: Attachment) {
     state.handle(Event::Attachments(Change::Applied(attachment)));
@@ -125,13 +125,8 @@ fn finds_two_attached_without_record_on_two_nodes() {
 }
 
 /// A state with one volume, the nodes `node` and `other`, and a driver that lists.
-fn mk_listing() -> (ControllerState, crate::model::Driver) {
-    let mut driver = mk_driver();
-    driver.capabilities.list_published = true;
-    let mut state = mk_state(1);
-    state.handle(Event::DriverConnected(driver.capabilities));
-    state.handle(Event::Volumes(Change::Applied(mk_volume("pv"))));
-    state.handle(Event::Nodes(Change::Applied(mk_node("node", Some("id")))));
+fn mk_two_nodes() -> (ControllerState, crate::model::Driver) {
+    let (mut state, driver) = mk_listing(1);
     state.handle(Event::Nodes(Change::Applied(mk_node("other", Some("id-2")))));
     (state, driver)
 }
@@ -161,7 +156,7 @@ fn list(
 
 #[test]
 fn finds_a_volume_that_two_lists_show_without_attachment() {
-    let mut listing = mk_listing();
+    let mut listing = mk_two_nodes();
     assert_eq!(list(&mut listing, &["id"], |_| {}), []);
     assert_eq!(listing.0.unattached(), 0);
     assert_eq!(list(&mut listing, &["id"], |_| {}), owned(&[("pv", "node")]));
@@ -208,7 +203,7 @@ fn does_not_find_volumes_with_attachment_or_on_foreign_machines() {
         ("unknown node", "id", Some(on("gone", mk_attachment("va")))),
         ("foreign machine", "id-9", None),
     ] {
-        let mut listing = mk_listing();
+        let mut listing = mk_two_nodes();
         if let Some(attachment) = attachment {
             put(&mut listing.0, attachment);
         }
@@ -217,7 +212,7 @@ fn does_not_find_volumes_with_attachment_or_on_foreign_machines() {
         }
     }
     // An attachment to another node explains nothing.
-    let mut listing = mk_listing();
+    let mut listing = mk_two_nodes();
     put(&mut listing.0, attached("va"));
     assert_eq!(list(&mut listing, &["id", "id-2"], |_| {}), []);
     assert_eq!(
@@ -225,7 +220,7 @@ fn does_not_find_volumes_with_attachment_or_on_foreign_machines() {
         owned(&[("pv", "other")])
     );
     // It was attached while the driver listed.
-    let mut listing = mk_listing();
+    let mut listing = mk_two_nodes();
     list(&mut listing, &["id"], |_| {});
     assert_eq!(
         list(&mut listing, &["id"], |state| put(state, mk_attachment("va"))),

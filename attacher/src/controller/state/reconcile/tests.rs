@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::controller::SyncError;
-use crate::controller::state::tests::mk_state;
+use crate::controller::state::tests::mk_listing;
 use crate::controller::state::{Event, Finding, Item};
 use crate::informer::Change;
 use crate::model::{Attachment, Capabilities, Recorded, Version};
 use crate::plan::Subject;
-use crate::plan::tests::{mk_attachment, mk_driver, mk_node, mk_volume};
+use crate::plan::tests::{mk_attachment, mk_driver, mk_node};
 
 /// The list's entry of the only volume.
 #[derive(Clone, Copy)]
@@ -28,12 +28,7 @@ pub(in crate::controller::state) struct Fixture {
 impl Fixture {
     /// A state that has started to work, with one volume, one node and `attachments`.
     pub(in crate::controller::state) fn new(attachments: impl IntoIterator<Item = Attachment>) -> Self {
-        let mut driver = mk_driver();
-        driver.capabilities.list_published = true;
-        let mut state = mk_state(10);
-        state.handle(Event::DriverConnected(driver.capabilities));
-        state.handle(Event::Volumes(Change::Applied(mk_volume("pv"))));
-        state.handle(Event::Nodes(Change::Applied(mk_node("node", Some("id")))));
+        let (mut state, driver) = mk_listing(10);
         for attachment in attachments {
             state.handle(Event::Attachments(Change::Applied(attachment)));
         }
