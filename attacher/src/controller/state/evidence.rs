@@ -59,9 +59,9 @@ impl ControllerState {
         }
     }
 
-    /// Whether each node id that the list shows is recorded by another VolumeAttachment with our finalizer, which unpublishes it. Any
-    /// other one may be the new form of the target's id, also if a CSINode registers it: that may be the target's own node, and
-    /// may be gone when the lists are a proof.
+    /// Whether each node id that the list shows is another node's: another VolumeAttachment with our finalizer records it, which
+    /// unpublishes it, or only CSINodes of other nodes register it. Any other one may be the new form of the target's id, also if
+    /// the target's own node registers it, whose entry may be gone when the lists are a proof.
     fn knows_nodes(&self, watched: &WatchedTarget) -> bool {
         let volume_id = &watched.target.volume_id;
         let waiting = watched.waiting.uid();
@@ -76,7 +76,15 @@ impl ControllerState {
             (target == target.with_volume(volume_id)).then_some(node_id)
         });
         let recorded: Vec<_> = recorded.collect();
-        watched.listed_at.iter().all(|id| recorded.contains(&id))
+        let own = &watched.waiting.attachment().node;
+        let is_of_other_node = |id| {
+            let mut nodes = self.index.by_node_id.get(id).peekable();
+            nodes.peek().is_some() && nodes.all(|node| node != own)
+        };
+        watched
+            .listed_at
+            .iter()
+            .all(|id| recorded.contains(&id) || is_of_other_node(id))
     }
 
     pub(crate) fn unproven(&self) -> usize {

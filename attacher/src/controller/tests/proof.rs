@@ -770,7 +770,8 @@ async fn lists_with_an_unknown_node_id_prove_nothing() {
         (&["zone/id"][..], None, None, true, false),
         (&["zone/id"], None, Some("other-id"), true, false),
         (&["zone/id", "other-id"], None, Some("other-id"), true, false),
-        (&["other-id"], Some("other-id"), None, true, false),
+        (&["zone/id", "other-id"], Some("other-id"), None, true, false),
+        (&["other-id"], Some("other-id"), None, true, true),
         (&["other-id"], None, Some("other-id"), true, true),
         // Nothing ensures that it is unpublished there.
         (&["other-id"], None, Some("other-id"), false, false),
@@ -800,6 +801,26 @@ async fn lists_with_an_unknown_node_id_prove_nothing() {
         }
         let case = format!("{listed:?} {registered:?} {recorded:?} {finalizer}");
         assert_eq!(fixture.is_released().await, proves, "{case}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_with_an_id_of_the_own_csinode_proves_nothing() {
+    for (listed, proves) in [("id", false), ("other-id", true)] {
+        let mut fixture = Fixture::new(Attachment {
+            attached: true,
+            ..mk_moved()
+        });
+        fixture.connect_listing();
+        let other = mk_node("other", Some("other-id"));
+        fixture.state().handle(Event::Nodes(Change::Applied(other)));
+        fixture.answers("old-id", "NotFound");
+        fixture.fails().await;
+        for _ in 0..2 {
+            let round = fixture.begin_round();
+            fixture.end_round_with(round, &[listed]);
+        }
+        assert_eq!(fixture.is_released().await, proves, "{listed}");
     }
 }
 
