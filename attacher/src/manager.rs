@@ -78,6 +78,10 @@ enum Task {
 }
 
 /// Runs the attacher until SIGTERM or SIGINT, and sends the traces of its work.
+///
+/// # Errors
+///
+/// When it ended for any other reason than one signal.
 pub async fn run(args: Args, traces: Option<Exporter>) -> Result<(), Error> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
@@ -127,6 +131,10 @@ async fn traced(
 
 /// Runs the attacher in `environment` until `shutdown`. Dropping the future is a crash. Seeds come from [`fastrand`]'s
 /// generator of this thread.
+///
+/// # Errors
+///
+/// When it ended for any other reason.
 pub async fn serve<C: Connect>(
     args: Args,
     environment: Environment<C>,

@@ -99,6 +99,10 @@ pub fn is_migration_driver(name: &str) -> bool {
 
 /// The volume handle in ListVolumes of a migrated (or inline, and so migrated) volume. A translated handle may lack a GCE
 /// disk's project and zone, which the driver completes from the node, as this does from the node id.
+///
+/// # Errors
+///
+/// If the handle is incomplete and the node id does not complete it.
 pub fn repaired<'h>(driver: &str, handle: &'h str, node_id: &str) -> Result<Cow<'h, str>, Irreparable> {
     if driver == Plugin::GcePd.driver() {
         gce_pd::repaired(handle, node_id)

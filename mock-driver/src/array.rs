@@ -223,6 +223,8 @@ impl Array {
         self.counters.initial_volumes = self.counters.initial_volumes.max(count);
     }
 
+    /// # Errors
+    /// It does not exist.
     pub fn volume(&self, id: &str) -> Result<&Volume, Error> {
         self.volumes.get(id).ok_or_else(|| Error::VolumeNotFound {
             volume: id.to_owned(),

@@ -100,6 +100,9 @@ pub struct Driver {
 
 impl Driver {
     /// Restores the array and opens the files. The caller must follow the returned fault file.
+    ///
+    /// # Errors
+    /// A file or directory cannot be used.
     pub fn open(settings: Settings) -> Result<(Arc<Self>, Option<FaultFile>), OpenError> {
         Self::open_if(settings, &|| Ok(()))
     }

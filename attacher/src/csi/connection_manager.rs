@@ -70,6 +70,10 @@ impl<C: Connect> ConnectionManager<C> {
     }
 
     /// Keeps a session open until `shutdown`.
+    ///
+    /// # Errors
+    ///
+    /// [`DriverChanged`] if the socket now belongs to another driver.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), DriverChanged> {
         shutdown.run_until_cancelled(self.keep()).await.unwrap_or(Ok(()))
     }

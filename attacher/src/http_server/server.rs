@@ -51,6 +51,10 @@ struct Peer {
 
 /// Listens at an address of Go's form, `host:port`. Without a host it binds all addresses, IPv4 and IPv6, whatever
 /// `net.ipv6.bindv6only` is.
+///
+/// # Errors
+///
+/// When the address cannot be bound.
 pub async fn listen(address: &str) -> io::Result<TcpListener> {
     let Some(port) = address.strip_prefix(':') else {
         return TcpListener::bind(address).await;

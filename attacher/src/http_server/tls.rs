@@ -59,6 +59,10 @@ type Chain = Vec<CertificateDer<'static>>;
 
 impl Tls {
     /// Reads certificate and key, or without files makes a pair for this process.
+    ///
+    /// # Errors
+    ///
+    /// When the pair is not usable.
     pub fn new(files: Option<[PathBuf; 2]>) -> Result<Self, TlsError> {
         let pair = files.as_ref().map_or_else(self_signed, read)?;
         Ok(Self {

@@ -151,6 +151,10 @@ impl Access {
     }
 
     /// An API server in this process, such as that of a simulation.
+    ///
+    /// # Errors
+    ///
+    /// None with these settings.
     pub fn in_process<S, B>(service: S) -> Result<Self, ConnectError>
     where
         S: Service<Request<Fenced<Body>>, Response = Response<B>> + Clone + Send + Sync + 'static,

@@ -136,6 +136,9 @@ impl Array {
     }
 
     /// Deregisters a node. Its volumes stay attached until they are detached.
+    ///
+    /// # Errors
+    /// It is not registered.
     pub fn remove_node(&mut self, id: &str) -> Result<Done<()>, Error> {
         self.registered(id)?;
         Ok(self.set_node(

@@ -71,6 +71,9 @@ impl PoolUsage<'_> {
 
 impl Array {
     /// Free capacity of the pools that match.
+    ///
+    /// # Errors
+    /// The named pool does not exist.
     pub fn capacity_for(
         &self,
         pool: Option<&str>,
@@ -112,6 +115,8 @@ impl Array {
         self.settings.pools.iter().map(|pool| self.filling(pool))
     }
 
+    /// # Errors
+    /// It does not exist.
     pub fn pool(&self, name: &str) -> Result<PoolUsage<'_>, Error> {
         let pool = self.find_pool(name).ok_or_else(|| Error::PoolNotFound {
             pool: name.to_owned(),

@@ -187,6 +187,8 @@ impl Array {
         Ok(self.done((), [Row::Snapshot(snapshot, None)]))
     }
 
+    /// # Errors
+    /// It does not exist.
     pub fn snapshot(&self, id: &str) -> Result<&Arc<Snapshot>, Error> {
         self.snapshots.get(id).ok_or_else(|| Error::SnapshotNotFound {
             snapshot: id.to_owned(),

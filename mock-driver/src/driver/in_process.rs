@@ -25,6 +25,9 @@ impl Driver {
     ///
     /// Settings of files, sockets and other processes are ignored. With [`Settings::seed`] and [`Settings::clock`], runs are
     /// reproducible.
+    ///
+    /// # Errors
+    /// Scenarios exclude each other, or getrandom fails.
     pub fn in_memory(settings: Settings) -> Result<Arc<Self>, OpenError> {
         let (driver, _) = Self::open(Settings {
             mode: Mode::All,
@@ -48,6 +51,9 @@ impl Driver {
 
     /// A node process of this driver's array, with the Node service. It shares array, fault rules, capabilities and journal.
     /// Dropping it discards the records of staged and published volumes, like the exit of a process without state directory.
+    ///
+    /// # Errors
+    /// The node cannot be opened.
     pub fn on_node(&self, id: &str) -> Result<Arc<Self>, OpenError> {
         let volume_files = VolumeFiles::nowhere();
         let settings = node::Settings {

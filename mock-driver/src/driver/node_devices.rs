@@ -339,6 +339,9 @@ impl Driver {
     }
 
     /// Checks whether kubelet can find a driver that registers itself.
+    ///
+    /// # Errors
+    /// Nothing listens on the registration socket.
     pub async fn check_registration(&self) -> std::io::Result<()> {
         match &self.registrar {
             Some(registrar) => registration::dial(&registrar.socket()).await,
