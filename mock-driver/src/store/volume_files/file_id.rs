@@ -32,7 +32,7 @@ pub enum FileId {
     /// A volume of a pod. Nodes share the directory, and each removes only its own.
     Ephemeral {
         node: String,
-        /// The name of its files, see [`file_name`].
+        /// The name of its files, made by `file_name`.
         name: String,
     },
 }
