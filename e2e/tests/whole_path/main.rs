@@ -27,7 +27,7 @@ use history::{ALL, FaultKind, Plan};
 use injected_bug::Bug;
 
 /// Seeds of the histories, few enough for a quick verdict. `.ci/run` runs 40.
-const SEEDS: Range<u64> = 0..10;
+const SEEDS: Range<u64> = 0..5;
 /// How many seeds may be tried for an injected bug, from the one that found it last.
 const SEEDS_FOR_BUG: u64 = 40;
 /// Environment variable with the seeds, such as `7` or `0..1000`.

@@ -19,7 +19,7 @@ use super::{TIMING, Timing, attacher_with, run_histories, seeds, settles};
 use crate::election::server::{self, Server};
 use crate::election::{QUICK, Suspendable, settings};
 
-const HISTORIES: u64 = 400;
+const HISTORIES: u64 = 100;
 const REPLICAS: usize = 2;
 /// Minimum duration of a container's restart. Longer than a request or call: the next process has the identity of the killed
 /// one, so it leads at once, and would race with the calls that the driver still executes.
