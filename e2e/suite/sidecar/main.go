@@ -1,6 +1,6 @@
 // Command sidecar does what node-driver-registrar and livenessprobe do for the suite's drivers, with their flags: the Go
 // module proxy has neither. With --kubelet-registration-path it registers the driver with kubelet, with --health-port it
-// answers liveness probes.
+// answers liveness probes of the driver, with --http-endpoint those of the registration.
 package main
 
 import (
@@ -42,7 +42,8 @@ func (r registrar) NotifyRegistrationStatus(_ context.Context, status *registrat
 func main() {
 	address := flag.String("csi-address", "", "the driver's socket")
 	endpoint := flag.String("kubelet-registration-path", "", "the driver's socket as a path on the node")
-	healthPort := flag.String("health-port", "", "port of /healthz")
+	healthPort := flag.String("health-port", "", "port of the driver's /healthz")
+	httpEndpoint := flag.String("http-endpoint", "", "address of the registration's /healthz")
 	timeout := flag.Duration("timeout", time.Minute, "limit of a call of the driver")
 	flag.String("v", "", "no effect")
 	flag.Parse()
@@ -54,7 +55,7 @@ func main() {
 	if *healthPort != "" {
 		log.Fatal(answerProbes(identity, *healthPort))
 	}
-	log.Fatal(register(identity, *endpoint, *timeout))
+	log.Fatal(register(identity, *endpoint, *httpEndpoint, *timeout))
 }
 
 func answerProbes(identity csi.IdentityClient, port string) error {
@@ -68,7 +69,7 @@ func answerProbes(identity csi.IdentityClient, port string) error {
 	return http.ListenAndServe(":"+port, nil)
 }
 
-func register(identity csi.IdentityClient, endpoint string, timeout time.Duration) error {
+func register(identity csi.IdentityClient, endpoint, httpEndpoint string, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	plugin, err := identity.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{}, grpc.WaitForReady(true))
 	cancel()
@@ -84,6 +85,9 @@ func register(identity csi.IdentityClient, endpoint string, timeout time.Duratio
 	if err != nil {
 		return err
 	}
+	if httpEndpoint != "" {
+		go func() { log.Fatal(serveRegistrationHealth(socket, httpEndpoint)) }()
+	}
 	server := grpc.NewServer()
 	registration.RegisterRegistrationServer(server, registrar{info: &registration.PluginInfo{
 		Type:              registration.CSIPlugin,
@@ -92,4 +96,17 @@ func register(identity csi.IdentityClient, endpoint string, timeout time.Duratio
 		SupportedVersions: []string{"1.0.0"},
 	}})
 	return server.Serve(listener)
+}
+
+// serveRegistrationHealth answers whether kubelet could reach the registration socket.
+func serveRegistrationHealth(socket, address string) error {
+	http.HandleFunc("/healthz", func(answer http.ResponseWriter, _ *http.Request) {
+		connection, err := net.Dial("unix", socket)
+		if err != nil {
+			http.Error(answer, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		connection.Close()
+	})
+	return http.ListenAndServe(address, nil)
 }
