@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::failure::{FIRST_TURNS, Failures, MAX_TURNS, Outcome};
-use super::limiter::{CallId, JUST_ENDED, LONGEST_LOCK, Limiter};
+use super::limiter::{CallId, Limiter};
 use super::metrics::FlowMetrics;
 
 #[derive(Debug)]
@@ -99,7 +99,7 @@ impl FlowControl {
         Self {
             adaptive,
             nodes: HashMap::new(),
-            driver: Limiter::new(JUST_ENDED),
+            driver: Limiter::of_driver(),
             stray: None,
             fails: false,
             failing: None,
@@ -203,7 +203,7 @@ impl FlowControl {
         }
         self.driver.begin(id, sent, now);
         let node = self.nodes.entry(node.clone()).or_insert_with(|| Node {
-            limiter: Limiter::new(LONGEST_LOCK),
+            limiter: Limiter::of_node(),
             failed: None,
         });
         node.limiter.begin(id, sent, now);
@@ -310,21 +310,22 @@ impl FlowControl {
             limits.limiter.forget(id);
             // The nodes may have learned the driver's limit as their own.
             let is_first = self.driver.window().is_none();
-            let nodes = self.nodes.values_mut().map(|node| &mut node.limiter);
-            nodes
-                .filter(|node| is_first || node.outlasts_call())
-                .for_each(Limiter::doubt);
-            self.driver.refused(id, repeated, now);
+            if self.driver.refused(id, repeated, now) {
+                let nodes = self.nodes.values_mut().map(|node| &mut node.limiter);
+                nodes
+                    .filter(|node| is_first || node.outlasts_call())
+                    .for_each(Limiter::doubt);
+            }
             &mut self.metrics.refused_by_driver
         } else if node_contended {
             limits.failed = limits.failed.max(Some(now).filter(|_| backs_off));
             limits.limiter.refused(id, repeated, now);
-            self.driver.forget(id);
+            self.driver.failed(id);
             &mut self.metrics.refused_by_node
         } else {
             limits.limiter.forget(id);
             limits.failed = Some(now);
-            self.driver.forget(id);
+            self.driver.failed(id);
             &mut self.metrics.failed_alone
         };
         *counter += 1;

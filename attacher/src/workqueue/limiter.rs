@@ -5,10 +5,13 @@
 //! the node for a part of its duration. A refusal without other calls shows that the lock outlasts the call, or that the
 //! driver limits the rate: then only the interval counts.
 
+mod suspects;
+
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::interval::Interval;
+use suspects::Suspects;
 
 /// Identifies a call in flight.
 pub(super) type CallId = i64;
@@ -39,6 +42,9 @@ pub(super) struct Limiter {
     took: Duration,
     /// The duration of the slowest refusal, less what calls one at a time have disproved of it.
     latency: Duration,
+    /// Whether calls of all nodes are limited.
+    of_driver: bool,
+    suspects: Suspects,
 }
 
 #[derive(Debug)]
@@ -70,7 +76,15 @@ pub(super) const LONGEST_LOCK: Duration = Duration::from_secs(4);
 // === impl Limiter ===
 
 impl Limiter {
-    pub(super) fn new(longest_lock: Duration) -> Self {
+    pub(super) fn of_node() -> Self {
+        Self::new(false, LONGEST_LOCK)
+    }
+
+    pub(super) fn of_driver() -> Self {
+        Self::new(true, JUST_ENDED)
+    }
+
+    fn new(of_driver: bool, longest_lock: Duration) -> Self {
         Self {
             longest_lock,
             calls: BTreeMap::new(),
@@ -86,6 +100,8 @@ impl Limiter {
             last_ended: 0,
             took: Duration::ZERO,
             latency: Duration::ZERO,
+            of_driver,
+            suspects: Suspects::new(!of_driver),
         }
     }
 
@@ -240,6 +256,8 @@ impl Limiter {
         // What was admitted before a refusal had an interval that is no more in use.
         let is_paced = call.is_paced && self.changed < Some(call.began);
         let (gap, began) = (call.gap, call.began);
+        self.suspects.accepted(id);
+        self.refute();
         match (self.window, gap) {
             (Some(window), _) if self.is_start => self.grow(window),
             (_, None) => {}
@@ -266,14 +284,14 @@ impl Limiter {
         }
     }
 
-    /// A refusal because of other calls. That of a call that is `repeated` lowers no window of more than one call, as the call
-    /// may fail for a reason of its own.
-    pub(super) fn refused(&mut self, id: CallId, repeated: bool, now: Instant) {
+    /// A refusal because of other calls. Returns whether it teaches the limit: that of a call that is `repeated` lowers no window of
+    /// more than one call, as the call may fail for a reason of its own.
+    pub(super) fn refused(&mut self, id: CallId, repeated: bool, now: Instant) -> bool {
         let Some(call) = self.calls.remove(&id) else {
-            return;
+            return false;
         };
-        if repeated && self.window().is_none_or(|window| window > 1) {
-            return;
+        if self.is_suspect(id, repeated, call.began) || repeated && self.window() != Some(1) {
+            return false;
         }
         let latency = now.saturating_duration_since(call.began);
         self.latency = self.latency.max(latency).min(SLOWEST_REFUSAL);
@@ -296,7 +314,7 @@ impl Limiter {
         };
         self.window = Some(window.max(1));
         if window > 1 || overlapped {
-            return;
+            return true;
         }
         self.outlasts_call |= others == 0;
         if let Some(gap) = call.gap.filter(|_| is_first && (call.is_paced || others == 0)) {
@@ -306,6 +324,7 @@ impl Limiter {
                 self.max_idle = self.max_idle.max(2 * idle);
             }
         }
+        true
     }
 
     /// Ends the limit, and begins with `window` calls in flight.
@@ -325,6 +344,7 @@ impl Limiter {
     pub(super) fn unlearn(&mut self) {
         (self.window, self.is_start, self.outlasts_call) = (None, false, false);
         (self.interval, self.max_idle) = (Interval::default(), JUST_ENDED);
+        self.suspects = Suspects::new(!self.of_driver);
     }
 
     // === the reasons of a refusal ===

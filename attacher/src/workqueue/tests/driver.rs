@@ -1,6 +1,6 @@
 //! The queue in front of simulated drivers that refuse concurrent calls, on virtual time.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::*;
 
@@ -42,8 +42,8 @@ struct Model {
     unknown: Option<&'static str>,
     /// Each write and answer takes up to this much longer.
     jitter: Duration,
-    /// The call of this key always fails.
-    poison: Option<&'static str>,
+    /// The calls of these keys always fail.
+    poison: BTreeSet<Key>,
     refuses_with: i32,
 }
 
@@ -143,7 +143,7 @@ impl Simulation {
             }
             let step = self.steps.first_key_value().map(|((at, _), _)| *at);
             let next = [step, self.queue.next_advance()].into_iter().flatten().min();
-            let next = next.expect("keys must not be forgotten");
+            let next = next.expect("keys must not be forgotten").min(end);
             assert!(next > now || step == Some(next), "the queue spins");
             self.queue.now = next.max(now);
             while let Some(first) = self
@@ -224,7 +224,7 @@ impl Simulation {
         {
             return (code, if code == 4 { TIMEOUT } else { REFUSAL });
         }
-        if model.poison.is_some_and(|poison| *key == super::key(poison)) {
+        if model.poison.contains(key) {
             return (model.refuses_with, REFUSAL);
         }
         if let Some((executes, pending)) = model.executes {
@@ -556,7 +556,7 @@ fn keys_that_say_nothing_about_the_driver_delay_no_probe() {
 fn one_key_that_fails_alone_is_no_outage() {
     for code in [8, 14, 13] {
         let model = Model {
-            poison: Some("a-0"),
+            poison: [key("a-0")].into(),
             refuses_with: code,
             call: 10 * MS,
             ..Model::default()
@@ -637,7 +637,7 @@ fn a_key_that_always_fails_does_not_hold_up_its_node() {
         (10, 10, 5 * SECOND, 20 * SECOND, 25 * SECOND),
     ] {
         let model = Model {
-            poison: Some("a-0"),
+            poison: [key("a-0")].into(),
             refuses_with: code,
             call,
             varies,
@@ -657,6 +657,42 @@ fn a_key_that_always_fails_does_not_hold_up_its_node() {
         assert!(last < within);
         assert!(simulation.reports >= 1, "its own failure is reported");
         assert!(simulation.refused <= 60, "it backs off, or probes every 2 s");
+    }
+}
+
+/// Full nodes, or broken volumes, are no limit of the driver: calls for other nodes go on.
+#[test]
+fn keys_that_always_fail_do_not_hold_up_other_nodes() {
+    let took = |seed, code, failing: usize| {
+        let names: Vec<_> = (0..failing).map(|number| format!("full-{number}")).collect();
+        let model = Model {
+            poison: names.iter().map(|name| key(name)).collect(),
+            refuses_with: code,
+            call: 5 * SECOND,
+            varies: 500 * MS,
+            jitter: 20 * MS,
+            ..Model::default()
+        };
+        let mut simulation = Simulation::new(model, 10, true);
+        simulation.random = fastrand::Rng::with_seed(seed);
+        simulation.spread("a", 3, 3, Lane::Attach);
+        simulation.run(SECOND);
+        for name in &names {
+            simulation.add(name, &format!("node-of-{name}"), Lane::Attach);
+        }
+        simulation.run(SECOND);
+        simulation.spread("b", 50, 10, Lane::Attach);
+        simulation.run(300 * SECOND);
+        assert_eq!(simulation.done.len(), 53, "seed {seed}, {failing} fail");
+        simulation.done[52].1.as_secs_f64()
+    };
+    for code in [8, 14, 10, 1] {
+        for failing in [2, 3, 5] {
+            let ratios = (0..20).map(|seed| took(seed, code, failing) / took(seed, code, 0));
+            let slowest = ratios.fold(0.0, f64::max);
+            eprintln!("code {code}, {failing} that fail: ratio at most {slowest:.2}");
+            assert!(slowest < 1.2, "code {code}, {failing} that fail: {slowest}");
+        }
     }
 }
 
