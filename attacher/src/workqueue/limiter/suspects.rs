@@ -64,8 +64,8 @@ impl Limiter {
         self.forget(id);
     }
 
-    /// Whether a refusal of a call that began then may not lower a limit that is not proven: the key was refused before, or the rush
-    /// is over that taught the limit. Intervals are searched with refusals in a row, until one is accepted.
+    /// Whether a refusal of a call that began then teaches nothing, as the limit is not proven: the key was refused before, or the
+    /// rush is over that taught the limit. An interval is searched with refusals in a row until one is accepted.
     pub(super) fn is_suspect(&mut self, id: CallId, repeated: bool, began: Instant) -> bool {
         let is_again = self.suspects.refused_again(id) || repeated;
         if self.suspects.is_proven() {
