@@ -19,6 +19,12 @@ struct Model {
     slow_write: Duration,
     /// A call takes up to this much longer.
     varies: Duration,
+    /// Calls take this much longer for each other one in flight.
+    shares: Duration,
+    /// Whether a call locks its volume, the number in its key's name.
+    volume_lock: bool,
+    /// For this long after an outage, the calls in flight in all grow from one to ten.
+    warms_up: Option<Duration>,
     /// How long a call locks its node, from its begin; refused calls are not queued.
     node_lock: Option<Duration>,
     /// Nodes with an odd number are locked this many times longer.
@@ -242,7 +248,17 @@ impl Simulation {
             return (4, TIMEOUT);
         }
         let on_node = self.calling.values().filter(|other| **other == node).count();
-        let refused = self.locks.get(&node).is_some_and(|until| *until > now)
+        let volume = |key: &Key| match key {
+            Key::Attachment(name) => name.rsplit_once('-').map(|(_, number)| number.to_owned()),
+            Key::Volume(_) | Key::Target(_) => None,
+        };
+        let is_cold = model.warms_up.is_some_and(|warms_up| {
+            let since = elapsed.saturating_sub(model.outage.map_or(Duration::ZERO, |(_, to, _)| to));
+            self.calling.len() > (9.0 * since.div_duration_f64(warms_up)) as usize
+        });
+        let refused = is_cold
+            || model.volume_lock && self.calling.keys().any(|other| volume(other) == volume(key))
+            || self.locks.get(&node).is_some_and(|until| *until > now)
             || model.node_lock_of_call && on_node > 0
             || model.node_calls.is_some_and(|most| on_node >= most)
             || model.calls.is_some_and(|most| self.calling.len() >= most);
@@ -263,7 +279,11 @@ impl Simulation {
             let times = model.odd_nodes.filter(|_| is_odd).unwrap_or(1);
             self.locks.insert(node, now + lock * times);
         }
-        (0, model.call + model.varies.mul_f64(self.random.f64()))
+        let others = u32::try_from(self.calling.len()).unwrap();
+        (
+            0,
+            model.call + model.shares * others + model.varies.mul_f64(self.random.f64()),
+        )
     }
 }
 
@@ -712,6 +732,88 @@ fn without_refusals_nothing_is_slower() {
     };
     let (with, without) = (took(true), took(false));
     assert!(with <= 1.01 * without, "{with} {without}");
+}
+
+/// A driver that works on one call at a time, and lets the others wait, loses nothing by their number: latency teaches no limit.
+#[test]
+fn calls_that_take_longer_the_more_there_are_are_not_limited() {
+    for workers in [10, 100] {
+        let took = |adaptive| {
+            let model = Model {
+                call: 100 * MS,
+                shares: 100 * MS,
+                ..Model::default()
+            };
+            let mut simulation = Simulation::new(model, workers, adaptive);
+            simulation.spread("a", 400, 20, Lane::Attach);
+            let took = simulation.run(1000 * SECOND);
+            assert_eq!((simulation.done.len(), simulation.refused), (400, 0));
+            took.as_secs_f64()
+        };
+        let (with, without) = (took(true), took(false));
+        eprintln!("{workers} workers: {with:.1} s, without limits {without:.1} s");
+        assert!(with <= 1.01 * without, "{with} {without}");
+    }
+}
+
+/// Volumes move to other nodes while their detaches are in flight.
+#[test]
+fn serves_locked_volumes() {
+    for code in [8, 10, 13, 14] {
+        // The refusals of several nodes look like a limit of the driver, which grows again.
+        for (workers, call, ideal, most) in [(10, 2000, 17, 1.7), (100, 2000, 4, 7.0), (10, 100, 1, 1.7)] {
+            let model = Model {
+                call: call * MS,
+                volume_lock: true,
+                jitter: 5 * MS,
+                refuses_with: code,
+                ..Model::default()
+            };
+            let mut simulation = Simulation::new(model, workers, true);
+            simulation.spread("d", 40, 10, Lane::Detach);
+            for number in 0..40 {
+                let node = format!("other-{}", number % 10);
+                simulation.add(&format!("a-{number}"), &node, Lane::Attach);
+            }
+            let took = simulation.run(300 * SECOND);
+            let name = format!("volume lock, code {code}, {workers} workers, call {call} ms");
+            let (ratio, refused) = row(&name, &simulation, took, ideal * SECOND);
+            assert_eq!(simulation.done.len(), 80, "{name}");
+            assert!(ratio < most && refused < 0.2, "{name}: {ratio} {refused}");
+        }
+    }
+}
+
+/// A driver that has just come up takes few calls at first.
+#[test]
+fn a_driver_that_warms_up_after_an_outage_is_not_overrun() {
+    for code in [8, 10, 14] {
+        for (workers, call, warms_up, most) in [
+            (10, 100, 5, 4),
+            (100, 100, 5, 4),
+            (10, 2000, 20, 100),
+            (100, 2000, 20, 100),
+        ] {
+            let model = Model {
+                call: call * MS,
+                outage: Some((Duration::ZERO, 30 * SECOND, 14)),
+                warms_up: Some(warms_up * SECOND),
+                jitter: 5 * MS,
+                refuses_with: code,
+                ..Model::default()
+            };
+            let mut simulation = Simulation::new(model, workers, true);
+            simulation.spread("a", 100, 20, Lane::Attach);
+            let took = simulation.run(300 * SECOND).saturating_sub(30 * SECOND);
+            let name = format!("warms up in {warms_up} s, code {code}, {workers} workers, call {call} ms");
+            let (_, refused) = row(&name, &simulation, took, 10 * call * MS);
+            assert_eq!(simulation.done.len(), 100, "{name}");
+            assert!(
+                took < most * SECOND && refused < 0.75,
+                "{name}: {took:?} {refused}"
+            );
+        }
+    }
 }
 
 #[test]
