@@ -6,17 +6,11 @@ use super::call::Rpc;
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::rpc::capabilities::{Capability, ReportedIn};
-use crate::rpc::validate::Invalid;
 
 macro_rules! report_capabilities {
     ($($service:ident: $request:ident -> $reply:ident, $capability:ident in $types:ident;)+) => {
         $(impl Rpc for v1::$request {
-            type Reply = v1::$reply;
-            type Params = ();
-
-            fn validate(&self) -> Result<(), Invalid> {
-                Ok(())
-            }
+            no_parameters!();
 
             async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
                 let reported = |capability: Capability| {

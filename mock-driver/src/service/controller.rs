@@ -1,13 +1,6 @@
 //! The Controller service.
 
 use csi_proto::v1::controller_server::Controller;
-use csi_proto::v1::{
-    ControllerExpandVolumeRequest, ControllerGetCapabilitiesRequest, ControllerGetVolumeHealthRequest,
-    ControllerGetVolumeRequest, ControllerListVolumeHealthRequest, ControllerModifyVolumeRequest,
-    ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, CreateSnapshotRequest,
-    CreateVolumeRequest, DeleteSnapshotRequest, DeleteVolumeRequest, GetCapacityRequest, GetSnapshotRequest,
-    ListSnapshotsRequest, ListVolumesRequest, ValidateVolumeCapabilitiesRequest,
-};
 
 mod change;
 mod publish;
@@ -19,21 +12,21 @@ mod volume;
 
 answer_calls! {
     Controller:
-    CreateVolume: create_volume(CreateVolumeRequest { name: name }),
-    DeleteVolume: delete_volume(DeleteVolumeRequest { volume: volume_id }),
-    ControllerPublishVolume: controller_publish_volume(ControllerPublishVolumeRequest { volume: volume_id, node: node_id }),
-    ControllerUnpublishVolume: controller_unpublish_volume(ControllerUnpublishVolumeRequest { volume: volume_id, node: node_id }),
-    ValidateVolumeCapabilities: validate_volume_capabilities(ValidateVolumeCapabilitiesRequest { volume: volume_id }),
-    ListVolumes: list_volumes(ListVolumesRequest),
-    ControllerGetCapabilities: controller_get_capabilities(ControllerGetCapabilitiesRequest),
-    ControllerGetVolume: controller_get_volume(ControllerGetVolumeRequest { volume: volume_id }),
-    ControllerListVolumeHealth: controller_list_volume_health(ControllerListVolumeHealthRequest),
-    ControllerGetVolumeHealth: controller_get_volume_health(ControllerGetVolumeHealthRequest { volume: volume_id }),
-    GetCapacity: get_capacity(GetCapacityRequest),
-    CreateSnapshot: create_snapshot(CreateSnapshotRequest { volume: source_volume_id, name: name }),
-    DeleteSnapshot: delete_snapshot(DeleteSnapshotRequest),
-    ListSnapshots: list_snapshots(ListSnapshotsRequest { volume: source_volume_id }),
-    GetSnapshot: get_snapshot(GetSnapshotRequest),
-    ControllerExpandVolume: controller_expand_volume(ControllerExpandVolumeRequest { volume: volume_id }),
-    ControllerModifyVolume: controller_modify_volume(ControllerModifyVolumeRequest { volume: volume_id }),
+    CreateVolume: create_volume(CreateVolumeRequest { name: name }) -> CreateVolumeResponse,
+    DeleteVolume: delete_volume(DeleteVolumeRequest { volume: volume_id }) -> DeleteVolumeResponse,
+    ControllerPublishVolume: controller_publish_volume(ControllerPublishVolumeRequest { volume: volume_id, node: node_id }) -> ControllerPublishVolumeResponse,
+    ControllerUnpublishVolume: controller_unpublish_volume(ControllerUnpublishVolumeRequest { volume: volume_id, node: node_id }) -> ControllerUnpublishVolumeResponse,
+    ValidateVolumeCapabilities: validate_volume_capabilities(ValidateVolumeCapabilitiesRequest { volume: volume_id }) -> ValidateVolumeCapabilitiesResponse,
+    ListVolumes: list_volumes(ListVolumesRequest) -> ListVolumesResponse,
+    ControllerGetCapabilities: controller_get_capabilities(ControllerGetCapabilitiesRequest) -> ControllerGetCapabilitiesResponse,
+    ControllerGetVolume: controller_get_volume(ControllerGetVolumeRequest { volume: volume_id }) -> ControllerGetVolumeResponse,
+    ControllerListVolumeHealth: controller_list_volume_health(ControllerListVolumeHealthRequest) -> ControllerListVolumeHealthResponse,
+    ControllerGetVolumeHealth: controller_get_volume_health(ControllerGetVolumeHealthRequest { volume: volume_id }) -> ControllerGetVolumeHealthResponse,
+    GetCapacity: get_capacity(GetCapacityRequest) -> GetCapacityResponse,
+    CreateSnapshot: create_snapshot(CreateSnapshotRequest { volume: source_volume_id, name: name }) -> CreateSnapshotResponse,
+    DeleteSnapshot: delete_snapshot(DeleteSnapshotRequest) -> DeleteSnapshotResponse,
+    ListSnapshots: list_snapshots(ListSnapshotsRequest { volume: source_volume_id }) -> ListSnapshotsResponse,
+    GetSnapshot: get_snapshot(GetSnapshotRequest) -> GetSnapshotResponse,
+    ControllerExpandVolume: controller_expand_volume(ControllerExpandVolumeRequest { volume: volume_id }) -> ControllerExpandVolumeResponse,
+    ControllerModifyVolume: controller_modify_volume(ControllerModifyVolumeRequest { volume: volume_id }) -> ControllerModifyVolumeResponse,
 }

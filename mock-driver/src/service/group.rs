@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 
 use csi_proto::v1::group_controller_server::GroupController;
 use csi_proto::v1::{
-    CreateVolumeGroupSnapshotRequest, CreateVolumeGroupSnapshotResponse, DeleteVolumeGroupSnapshotRequest,
-    DeleteVolumeGroupSnapshotResponse, GetVolumeGroupSnapshotRequest, GetVolumeGroupSnapshotResponse,
-    GroupControllerGetCapabilitiesRequest, VolumeGroupSnapshot,
+    CreateVolumeGroupSnapshotRequest, DeleteVolumeGroupSnapshotRequest, GetVolumeGroupSnapshotRequest,
+    VolumeGroupSnapshot,
 };
 
 use super::controller::shape;
@@ -19,10 +18,10 @@ use crate::service::call::Rpc;
 
 answer_calls! {
     GroupController:
-    GroupControllerGetCapabilities: group_controller_get_capabilities(GroupControllerGetCapabilitiesRequest),
-    CreateVolumeGroupSnapshot: create_volume_group_snapshot(CreateVolumeGroupSnapshotRequest { name: name }),
-    DeleteVolumeGroupSnapshot: delete_volume_group_snapshot(DeleteVolumeGroupSnapshotRequest),
-    GetVolumeGroupSnapshot: get_volume_group_snapshot(GetVolumeGroupSnapshotRequest),
+    GroupControllerGetCapabilities: group_controller_get_capabilities(GroupControllerGetCapabilitiesRequest) -> GroupControllerGetCapabilitiesResponse,
+    CreateVolumeGroupSnapshot: create_volume_group_snapshot(CreateVolumeGroupSnapshotRequest { name: name }) -> CreateVolumeGroupSnapshotResponse,
+    DeleteVolumeGroupSnapshot: delete_volume_group_snapshot(DeleteVolumeGroupSnapshotRequest) -> DeleteVolumeGroupSnapshotResponse,
+    GetVolumeGroupSnapshot: get_volume_group_snapshot(GetVolumeGroupSnapshotRequest) -> GetVolumeGroupSnapshotResponse,
 }
 
 /// A group snapshot with the snapshot ids of the request.
@@ -32,7 +31,6 @@ pub(crate) struct GroupParams {
 }
 
 impl Rpc for CreateVolumeGroupSnapshotRequest {
-    type Reply = CreateVolumeGroupSnapshotResponse;
     type Params = CreateGroupParams;
 
     fn keys(&self) -> Vec<(Key, LockMode)> {
@@ -67,14 +65,13 @@ impl Rpc for CreateVolumeGroupSnapshotRequest {
 
     async fn execute(wanted: CreateGroupParams, driver: &Driver) -> Result<Self::Reply, Error> {
         let members = driver.create_group(&wanted).await?;
-        Ok(CreateVolumeGroupSnapshotResponse {
+        Ok(Self::Reply {
             group_snapshot: Some(group_snapshot(driver, &members)),
         })
     }
 }
 
 impl Rpc for DeleteVolumeGroupSnapshotRequest {
-    type Reply = DeleteVolumeGroupSnapshotResponse;
     type Params = GroupParams;
 
     fn keys(&self) -> Vec<(Key, LockMode)> {
@@ -91,12 +88,11 @@ impl Rpc for DeleteVolumeGroupSnapshotRequest {
 
     async fn execute(named: GroupParams, driver: &Driver) -> Result<Self::Reply, Error> {
         driver.delete_group(&named.group, &named.snapshots).await?;
-        Ok(DeleteVolumeGroupSnapshotResponse {})
+        Ok(Self::Reply {})
     }
 }
 
 impl Rpc for GetVolumeGroupSnapshotRequest {
-    type Reply = GetVolumeGroupSnapshotResponse;
     type Params = GroupParams;
 
     fn validate(&self) -> Result<GroupParams, Invalid> {
@@ -108,7 +104,7 @@ impl Rpc for GetVolumeGroupSnapshotRequest {
             .store
             .read(|array| array.group(&named.group, &named.snapshots))
             .await?;
-        Ok(GetVolumeGroupSnapshotResponse {
+        Ok(Self::Reply {
             group_snapshot: Some(group_snapshot(driver, &members)),
         })
     }

@@ -4,35 +4,26 @@ use std::collections::HashMap;
 
 use csi_proto::v1::identity_server::Identity;
 use csi_proto::v1::plugin_capability::{Service, Type, VolumeExpansion};
-use csi_proto::v1::{
-    GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse,
-    PluginCapability, ProbeRequest, ProbeResponse,
-};
+use csi_proto::v1::{GetPluginCapabilitiesRequest, GetPluginInfoRequest, PluginCapability, ProbeRequest};
 use tokio::time::Instant;
 
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::rpc::capabilities::{Capability, ReportedIn};
-use crate::rpc::validate::Invalid;
 use crate::service::call::Rpc;
 
 answer_calls! {
     Identity:
-    GetPluginInfo: get_plugin_info(GetPluginInfoRequest),
-    GetPluginCapabilities: get_plugin_capabilities(GetPluginCapabilitiesRequest),
-    Probe: probe(ProbeRequest),
+    GetPluginInfo: get_plugin_info(GetPluginInfoRequest) -> GetPluginInfoResponse,
+    GetPluginCapabilities: get_plugin_capabilities(GetPluginCapabilitiesRequest) -> GetPluginCapabilitiesResponse,
+    Probe: probe(ProbeRequest) -> ProbeResponse,
 }
 
 impl Rpc for GetPluginInfoRequest {
-    type Reply = GetPluginInfoResponse;
-    type Params = ();
-
-    fn validate(&self) -> Result<(), Invalid> {
-        Ok(())
-    }
+    no_parameters!();
 
     async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
-        Ok(GetPluginInfoResponse {
+        Ok(Self::Reply {
             name: driver.name.clone(),
             vendor_version: env!("CARGO_PKG_VERSION").to_owned(),
             manifest: HashMap::new(),
@@ -41,12 +32,7 @@ impl Rpc for GetPluginInfoRequest {
 }
 
 impl Rpc for GetPluginCapabilitiesRequest {
-    type Reply = GetPluginCapabilitiesResponse;
-    type Params = ();
-
-    fn validate(&self) -> Result<(), Invalid> {
-        Ok(())
-    }
+    no_parameters!();
 
     async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
         let info = |capability: Capability| match capability.reported_in() {
@@ -58,7 +44,7 @@ impl Rpc for GetPluginCapabilitiesRequest {
             })),
             ReportedIn::Controller(_) | ReportedIn::Group(_) | ReportedIn::Node(_) => None,
         };
-        Ok(GetPluginCapabilitiesResponse {
+        Ok(Self::Reply {
             capabilities: driver
                 .capabilities
                 .read()
@@ -71,17 +57,12 @@ impl Rpc for GetPluginCapabilitiesRequest {
 }
 
 impl Rpc for ProbeRequest {
-    type Reply = ProbeResponse;
-    type Params = ();
-
-    fn validate(&self) -> Result<(), Invalid> {
-        Ok(())
-    }
+    no_parameters!();
 
     /// The socket is bound after the array is ready, so the driver is ready for any client, unless it is configured to report
     /// otherwise.
     async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
         let ready = Instant::now() >= driver.ready_from && driver.faults.is_ready();
-        Ok(ProbeResponse { ready: Some(ready) })
+        Ok(Self::Reply { ready: Some(ready) })
     }
 }

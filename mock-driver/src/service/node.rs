@@ -1,16 +1,10 @@
 //! The Node service of a driver with a node id.
 
 use csi_proto::v1::node_server::Node;
-use csi_proto::v1::{
-    NodeExpandVolumeRequest, NodeGetCapabilitiesRequest, NodeGetInfoRequest, NodeGetInfoResponse,
-    NodeGetStorageHealthRequest, NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest,
-    NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
-    Topology,
-};
+use csi_proto::v1::{NodeGetInfoRequest, Topology};
 
 use crate::driver::Driver;
 use crate::driver::error::Error;
-use crate::rpc::validate::Invalid;
 use crate::service::call::Rpc;
 
 mod health;
@@ -20,25 +14,20 @@ mod stats_expand;
 
 answer_calls! {
     Node:
-    NodeGetInfo: node_get_info(NodeGetInfoRequest),
-    NodeGetCapabilities: node_get_capabilities(NodeGetCapabilitiesRequest),
-    NodeStageVolume: node_stage_volume(NodeStageVolumeRequest { volume: volume_id }),
-    NodeUnstageVolume: node_unstage_volume(NodeUnstageVolumeRequest { volume: volume_id }),
-    NodePublishVolume: node_publish_volume(NodePublishVolumeRequest { volume: volume_id }),
-    NodeUnpublishVolume: node_unpublish_volume(NodeUnpublishVolumeRequest { volume: volume_id }),
-    NodeGetVolumeStats: node_get_volume_stats(NodeGetVolumeStatsRequest { volume: volume_id }),
-    NodeGetVolumeHealth: node_get_volume_health(NodeGetVolumeHealthRequest { volume: volume_id }),
-    NodeGetStorageHealth: node_get_storage_health(NodeGetStorageHealthRequest),
-    NodeExpandVolume: node_expand_volume(NodeExpandVolumeRequest { volume: volume_id }),
+    NodeGetInfo: node_get_info(NodeGetInfoRequest) -> NodeGetInfoResponse,
+    NodeGetCapabilities: node_get_capabilities(NodeGetCapabilitiesRequest) -> NodeGetCapabilitiesResponse,
+    NodeStageVolume: node_stage_volume(NodeStageVolumeRequest { volume: volume_id }) -> NodeStageVolumeResponse,
+    NodeUnstageVolume: node_unstage_volume(NodeUnstageVolumeRequest { volume: volume_id }) -> NodeUnstageVolumeResponse,
+    NodePublishVolume: node_publish_volume(NodePublishVolumeRequest { volume: volume_id }) -> NodePublishVolumeResponse,
+    NodeUnpublishVolume: node_unpublish_volume(NodeUnpublishVolumeRequest { volume: volume_id }) -> NodeUnpublishVolumeResponse,
+    NodeGetVolumeStats: node_get_volume_stats(NodeGetVolumeStatsRequest { volume: volume_id }) -> NodeGetVolumeStatsResponse,
+    NodeGetVolumeHealth: node_get_volume_health(NodeGetVolumeHealthRequest { volume: volume_id }) -> NodeGetVolumeHealthResponse,
+    NodeGetStorageHealth: node_get_storage_health(NodeGetStorageHealthRequest) -> NodeGetStorageHealthResponse,
+    NodeExpandVolume: node_expand_volume(NodeExpandVolumeRequest { volume: volume_id }) -> NodeExpandVolumeResponse,
 }
 
 impl Rpc for NodeGetInfoRequest {
-    type Reply = NodeGetInfoResponse;
-    type Params = ();
-
-    fn validate(&self) -> Result<(), Invalid> {
-        Ok(())
-    }
+    no_parameters!();
 
     async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
         let info = driver.info().await?;
@@ -46,7 +35,7 @@ impl Rpc for NodeGetInfoRequest {
         let topology = Topology {
             segments: info.topology.into_iter().collect(),
         };
-        Ok(NodeGetInfoResponse {
+        Ok(Self::Reply {
             node_id: info.id,
             max_volumes_per_node: i64::try_from(limit).unwrap_or(i64::MAX),
             accessible_topology: Some(topology).filter(|topology| !topology.segments.is_empty()),

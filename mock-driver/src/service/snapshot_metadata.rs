@@ -65,12 +65,13 @@ macro_rules! snapshot_metadata {
         }
 
         $(impl RpcRequest for $request {
+            /// The first page, with adjacent blocks merged.
+            type Reply = $reply;
+
             const METHOD: Method = Method::$rpc;
         }
 
         impl Rpc for $request {
-            /// The first page, with adjacent blocks merged.
-            type Reply = $reply;
             type Params = Span;
 
             fn validate(&self) -> Result<Span, Invalid> {

@@ -12,6 +12,8 @@ use crate::rpc::validate::Invalid;
 
 /// A request of an RPC that the driver implements, as the tables of the services describe it.
 pub(crate) trait RpcRequest: Message + Secrets + Clone + 'static {
+    type Reply: Message + Secrets + Clone + Default + 'static;
+
     const METHOD: Method;
 
     const PATH: &'static str = Self::METHOD.path();
@@ -36,8 +38,6 @@ pub(crate) trait RpcRequest: Message + Secrets + Clone + 'static {
 
 /// The execution of a request by the driver.
 pub(crate) trait Rpc: RpcRequest {
-    type Reply: Message + Secrets + Clone + Default + 'static;
-
     type Params: Send + 'static;
 
     /// The keys that the call locks, unless it only reads: the volume, or the name of the object to create.

@@ -1,9 +1,6 @@
 //! ControllerExpandVolume and ControllerModifyVolume.
 
-use csi_proto::v1::{
-    ControllerExpandVolumeRequest, ControllerExpandVolumeResponse, ControllerModifyVolumeRequest,
-    ControllerModifyVolumeResponse,
-};
+use csi_proto::v1::{ControllerExpandVolumeRequest, ControllerModifyVolumeRequest};
 
 use super::shape;
 use crate::array::{Array, Capability, SizeRange};
@@ -14,7 +11,6 @@ use crate::rpc::validate::{self, Invalid, Map};
 use crate::service::call::Rpc;
 
 impl Rpc for ControllerExpandVolumeRequest {
-    type Reply = ControllerExpandVolumeResponse;
     type Params = (String, SizeRange, Option<Capability>);
 
     fn validate(&self) -> Result<Self::Params, Invalid> {
@@ -43,7 +39,7 @@ impl Rpc for ControllerExpandVolumeRequest {
             .capabilities
             .has(capabilities::Capability::VolumeExpansionOnline);
         let bytes = driver.expand_volume(&volume, range, online).await?;
-        Ok(ControllerExpandVolumeResponse {
+        Ok(Self::Reply {
             capacity_bytes: shape::bytes(bytes),
             // The node must refresh its device and the filesystem.
             node_expansion_required: driver
@@ -54,7 +50,6 @@ impl Rpc for ControllerExpandVolumeRequest {
 }
 
 impl Rpc for ControllerModifyVolumeRequest {
-    type Reply = ControllerModifyVolumeResponse;
     type Params = (String, Map);
 
     fn validate(&self) -> Result<Self::Params, Invalid> {
@@ -69,6 +64,6 @@ impl Rpc for ControllerModifyVolumeRequest {
         }
         let modify = |array: &mut Array| array.modify_volume(&volume, &parameters);
         driver.store.change(modify).await?;
-        Ok(ControllerModifyVolumeResponse {})
+        Ok(Self::Reply {})
     }
 }

@@ -2,10 +2,7 @@
 
 use std::collections::HashMap;
 
-use csi_proto::v1::{
-    ControllerPublishVolumeRequest, ControllerPublishVolumeResponse, ControllerUnpublishVolumeRequest,
-    ControllerUnpublishVolumeResponse,
-};
+use csi_proto::v1::{ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest};
 
 use crate::array::{self, Array, PublishParams};
 use crate::driver::Driver;
@@ -16,7 +13,6 @@ use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 
 impl Rpc for ControllerPublishVolumeRequest {
-    type Reply = ControllerPublishVolumeResponse;
     type Params = (String, String, PublishParams);
 
     fn validate(&self) -> Result<Self::Params, Invalid> {
@@ -59,12 +55,11 @@ impl Rpc for ControllerPublishVolumeRequest {
             publish_context.insert("serial".to_owned(), format!("wrong-{}", array::serial(&volume)));
             publish_context.insert("device".to_owned(), device);
         }
-        Ok(ControllerPublishVolumeResponse { publish_context })
+        Ok(Self::Reply { publish_context })
     }
 }
 
 impl Rpc for ControllerUnpublishVolumeRequest {
-    type Reply = ControllerUnpublishVolumeResponse;
     /// Without a node, all attachments of the volume.
     type Params = (String, Option<String>);
 
@@ -80,7 +75,7 @@ impl Rpc for ControllerUnpublishVolumeRequest {
     async fn execute((volume, node): Self::Params, driver: &Driver) -> Result<Self::Reply, Error> {
         driver.apply_qos_latency(&volume).await;
         detach(driver, &volume, node.as_deref()).await?;
-        Ok(ControllerUnpublishVolumeResponse {})
+        Ok(Self::Reply {})
     }
 }
 

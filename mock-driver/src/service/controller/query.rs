@@ -2,9 +2,8 @@
 
 use csi_proto::v1::list_volumes_response::{Entry, VolumeStatus};
 use csi_proto::v1::{
-    ControllerGetVolumeHealthRequest, ControllerGetVolumeHealthResponse, ControllerListVolumeHealthRequest,
-    ControllerListVolumeHealthResponse, GetCapacityRequest, GetCapacityResponse, ListVolumesRequest,
-    ListVolumesResponse,
+    ControllerGetVolumeHealthRequest, ControllerListVolumeHealthRequest, GetCapacityRequest,
+    ListVolumesRequest,
 };
 
 use super::shape;
@@ -32,7 +31,6 @@ impl ListParams {
 }
 
 impl Rpc for ListVolumesRequest {
-    type Reply = ListVolumesResponse;
     type Params = ListParams;
 
     fn validate(&self) -> Result<ListParams, Invalid> {
@@ -54,7 +52,7 @@ impl Rpc for ListVolumesRequest {
                 status: (reports_nodes || status.volume_condition.is_some()).then_some(status),
             }
         };
-        Ok(ListVolumesResponse {
+        Ok(Self::Reply {
             entries: page.entries.into_iter().map(entry).collect(),
             next_token: page.next_token.unwrap_or_default(),
         })
@@ -62,7 +60,6 @@ impl Rpc for ListVolumesRequest {
 }
 
 impl Rpc for GetCapacityRequest {
-    type Reply = GetCapacityResponse;
     type Params = (Map, Option<Segments>);
 
     fn validate(&self) -> Result<Self::Params, Invalid> {
@@ -84,7 +81,7 @@ impl Rpc for GetCapacityRequest {
         )?;
         let capacity = |array: &Array| array.capacity_for(array.pool_named(&parameters), topology.as_ref());
         let capacity = driver.store.read(capacity).await?;
-        Ok(GetCapacityResponse {
+        Ok(Self::Reply {
             available_capacity: shape::bytes(capacity.available),
             maximum_volume_size: Some(shape::bytes(capacity.largest)),
             minimum_volume_size: Some(shape::bytes(capacity.smallest)),
@@ -93,7 +90,6 @@ impl Rpc for GetCapacityRequest {
 }
 
 impl Rpc for ControllerListVolumeHealthRequest {
-    type Reply = ControllerListVolumeHealthResponse;
     type Params = ListParams;
 
     fn validate(&self) -> Result<ListParams, Invalid> {
@@ -106,7 +102,7 @@ impl Rpc for ControllerListVolumeHealthRequest {
             .read(|array| array.list_health(params.max_entries, params.token.as_deref()))
             .await?;
         let health = |entry: &array::Entry| shape::health(entry.spec.id.as_str(), &entry.issues);
-        Ok(ControllerListVolumeHealthResponse {
+        Ok(Self::Reply {
             entries: page.entries.iter().map(health).collect(),
             next_token: page.next_token.unwrap_or_default(),
         })
@@ -114,16 +110,11 @@ impl Rpc for ControllerListVolumeHealthRequest {
 }
 
 impl Rpc for ControllerGetVolumeHealthRequest {
-    type Reply = ControllerGetVolumeHealthResponse;
-    type Params = String;
-
-    fn validate(&self) -> Result<String, Invalid> {
-        Ok(validate::required("volume_id", &self.volume_id)?.to_owned())
-    }
+    required_id!(volume_id);
 
     async fn execute(volume: String, driver: &Driver) -> Result<Self::Reply, Error> {
         let found = driver.store.read(|array| array.volume(&volume).cloned()).await?;
-        Ok(ControllerGetVolumeHealthResponse {
+        Ok(Self::Reply {
             volume_health: Some(shape::health(&volume, &found.health)),
         })
     }

@@ -1,10 +1,7 @@
 //! CreateSnapshot, DeleteSnapshot, ListSnapshots and GetSnapshot.
 
 use csi_proto::v1::list_snapshots_response::Entry;
-use csi_proto::v1::{
-    CreateSnapshotRequest, CreateSnapshotResponse, DeleteSnapshotRequest, DeleteSnapshotResponse,
-    GetSnapshotRequest, GetSnapshotResponse, ListSnapshotsRequest, ListSnapshotsResponse,
-};
+use csi_proto::v1::{CreateSnapshotRequest, DeleteSnapshotRequest, GetSnapshotRequest, ListSnapshotsRequest};
 
 use super::query::ListParams;
 use crate::array::{Array, CreateSnapshotParams, Requirement, SnapshotFilter};
@@ -16,7 +13,6 @@ use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 
 impl Rpc for CreateSnapshotRequest {
-    type Reply = CreateSnapshotResponse;
     type Params = CreateSnapshotParams;
 
     fn keys(&self) -> Vec<(Key, LockMode)> {
@@ -57,14 +53,13 @@ impl Rpc for CreateSnapshotRequest {
         if wanted.requirement.as_ref().is_some_and(has_one_topology) {
             snapshot.accessible_topology.clear();
         }
-        Ok(CreateSnapshotResponse {
+        Ok(Self::Reply {
             snapshot: Some(snapshot),
         })
     }
 }
 
 impl Rpc for DeleteSnapshotRequest {
-    type Reply = DeleteSnapshotResponse;
     type Params = String;
 
     fn keys(&self) -> Vec<(Key, LockMode)> {
@@ -77,12 +72,11 @@ impl Rpc for DeleteSnapshotRequest {
 
     async fn execute(snapshot: String, driver: &Driver) -> Result<Self::Reply, Error> {
         driver.delete_snapshot(&snapshot).await?;
-        Ok(DeleteSnapshotResponse {})
+        Ok(Self::Reply {})
     }
 }
 
 impl Rpc for ListSnapshotsRequest {
-    type Reply = ListSnapshotsResponse;
     type Params = (ListParams, SnapshotFilter);
 
     fn validate(&self) -> Result<Self::Params, Invalid> {
@@ -96,7 +90,7 @@ impl Rpc for ListSnapshotsRequest {
     async fn execute((params, filter): Self::Params, driver: &Driver) -> Result<Self::Reply, Error> {
         let list = |array: &Array| array.list_snapshots(&filter, params.max_entries, params.token.as_deref());
         let page = driver.store.read(list).await?;
-        Ok(ListSnapshotsResponse {
+        Ok(Self::Reply {
             entries: page
                 .entries
                 .iter()
@@ -110,19 +104,14 @@ impl Rpc for ListSnapshotsRequest {
 }
 
 impl Rpc for GetSnapshotRequest {
-    type Reply = GetSnapshotResponse;
-    type Params = String;
-
-    fn validate(&self) -> Result<String, Invalid> {
-        Ok(validate::required("snapshot_id", &self.snapshot_id)?.to_owned())
-    }
+    required_id!(snapshot_id);
 
     async fn execute(snapshot: String, driver: &Driver) -> Result<Self::Reply, Error> {
         let snapshot = driver
             .store
             .read(|array| array.snapshot(&snapshot).cloned())
             .await?;
-        Ok(GetSnapshotResponse {
+        Ok(Self::Reply {
             snapshot: Some(driver.shape_snapshot(&snapshot)),
         })
     }

@@ -1,7 +1,7 @@
 //! ValidateVolumeCapabilities.
 
+use csi_proto::v1::ValidateVolumeCapabilitiesRequest;
 use csi_proto::v1::validate_volume_capabilities_response::Confirmed;
-use csi_proto::v1::{ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse};
 
 use super::volume::check_filesystems;
 use crate::array::{Capability, Volume};
@@ -21,7 +21,6 @@ pub(crate) struct ValidateParams {
 }
 
 impl Rpc for ValidateVolumeCapabilitiesRequest {
-    type Reply = ValidateVolumeCapabilitiesResponse;
     type Params = ValidateParams;
 
     fn validate(&self) -> Result<ValidateParams, Invalid> {
@@ -43,11 +42,11 @@ impl Rpc for ValidateVolumeCapabilitiesRequest {
         let volume = &question.request.volume_id;
         let volume = driver.store.read(|array| array.volume(volume).cloned()).await?;
         Ok(match question.objection(&volume, &driver.capabilities) {
-            Some(message) => ValidateVolumeCapabilitiesResponse {
+            Some(message) => Self::Reply {
                 confirmed: None,
                 message,
             },
-            None => ValidateVolumeCapabilitiesResponse {
+            None => Self::Reply {
                 confirmed: Some(question.confirmed()),
                 message: String::new(),
             },

@@ -1,10 +1,7 @@
 //! CreateVolume, DeleteVolume and ControllerGetVolume.
 
 use csi_proto::v1::controller_get_volume_response::VolumeStatus;
-use csi_proto::v1::{
-    ControllerGetVolumeRequest, ControllerGetVolumeResponse, CreateVolumeRequest, CreateVolumeResponse,
-    DeleteVolumeRequest, DeleteVolumeResponse,
-};
+use csi_proto::v1::{ControllerGetVolumeRequest, CreateVolumeRequest, DeleteVolumeRequest};
 
 use crate::array::{self, Access, Array, CreateVolumeParams, Source};
 use crate::driver::Driver;
@@ -16,7 +13,6 @@ use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 
 impl Rpc for CreateVolumeRequest {
-    type Reply = CreateVolumeResponse;
     type Params = CreateVolumeParams;
 
     fn keys(&self) -> Vec<(Key, LockMode)> {
@@ -56,37 +52,27 @@ impl Rpc for CreateVolumeRequest {
         check_offer(&driver.capabilities, &wanted)?;
         check_filesystems(&wanted.capabilities)?;
         let spec = driver.create_volume(&wanted).await?;
-        Ok(CreateVolumeResponse {
+        Ok(Self::Reply {
             volume: Some(driver.shape_volume(&spec)),
         })
     }
 }
 
 impl Rpc for DeleteVolumeRequest {
-    type Reply = DeleteVolumeResponse;
-    type Params = String;
-
-    fn validate(&self) -> Result<String, Invalid> {
-        Ok(validate::required("volume_id", &self.volume_id)?.to_owned())
-    }
+    required_id!(volume_id);
 
     async fn execute(volume: String, driver: &Driver) -> Result<Self::Reply, Error> {
         driver.delete_volume(&volume).await?;
-        Ok(DeleteVolumeResponse {})
+        Ok(Self::Reply {})
     }
 }
 
 impl Rpc for ControllerGetVolumeRequest {
-    type Reply = ControllerGetVolumeResponse;
-    type Params = String;
-
-    fn validate(&self) -> Result<String, Invalid> {
-        Ok(validate::required("volume_id", &self.volume_id)?.to_owned())
-    }
+    required_id!(volume_id);
 
     async fn execute(volume: String, driver: &Driver) -> Result<Self::Reply, Error> {
         let volume = driver.store.read(|array| array.volume(&volume).cloned()).await?;
-        Ok(ControllerGetVolumeResponse {
+        Ok(Self::Reply {
             volume: Some(driver.shape_volume(&volume.spec)),
             status: Some(VolumeStatus {
                 published_node_ids: volume.attachments.keys().map(ToString::to_string).collect(),

@@ -3,8 +3,7 @@
 use csi_proto::v1::node_get_storage_health_response::StorageBackendHealth;
 use csi_proto::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode};
 use csi_proto::v1::{
-    NodeGetStorageHealthRequest, NodeGetStorageHealthResponse, NodeGetVolumeHealthRequest,
-    NodeGetVolumeHealthResponse, StorageHealthErrorType, VolumeCapability,
+    NodeGetStorageHealthRequest, NodeGetVolumeHealthRequest, StorageHealthErrorType, VolumeCapability,
 };
 
 use super::super::controller::shape;
@@ -16,7 +15,6 @@ use crate::rpc::validate::{self, Invalid};
 use crate::service::call::Rpc;
 
 impl Rpc for NodeGetVolumeHealthRequest {
-    type Reply = NodeGetVolumeHealthResponse;
     type Params = (String, Option<String>);
 
     fn validate(&self) -> Result<Self::Params, Invalid> {
@@ -34,23 +32,18 @@ impl Rpc for NodeGetVolumeHealthRequest {
             .await?;
         let mut issues = view.map(|view| view.issues).unwrap_or_default();
         issues.extend(findings);
-        Ok(NodeGetVolumeHealthResponse {
+        Ok(Self::Reply {
             volume_health: Some(shape::health(&volume, &issues)),
         })
     }
 }
 
 impl Rpc for NodeGetStorageHealthRequest {
-    type Reply = NodeGetStorageHealthResponse;
-    type Params = ();
-
-    fn validate(&self) -> Result<(), Invalid> {
-        Ok(())
-    }
+    no_parameters!();
 
     async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
         let issues = driver.storage_health().await?;
-        Ok(NodeGetStorageHealthResponse {
+        Ok(Self::Reply {
             backend_health: issues.into_iter().map(backend_health).collect(),
         })
     }

@@ -1,9 +1,7 @@
 //! NodeStageVolume, NodePublishVolume and their inverses.
 
 use csi_proto::v1::{
-    NodePublishVolumeRequest, NodePublishVolumeResponse, NodeStageVolumeRequest, NodeStageVolumeResponse,
-    NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse, NodeUnstageVolumeRequest,
-    NodeUnstageVolumeResponse,
+    NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
 };
 
 use super::path;
@@ -28,7 +26,6 @@ const INLINE_DEFAULT_BYTES: u64 = 1024 * MIB;
 const INLINE_BOUNDS: std::ops::RangeInclusive<u64> = MIB..=1024 * 1024 * MIB;
 
 impl Rpc for NodeStageVolumeRequest {
-    type Reply = NodeStageVolumeResponse;
     type Params = Record;
 
     fn validate(&self) -> Result<Record, Invalid> {
@@ -48,12 +45,11 @@ impl Rpc for NodeStageVolumeRequest {
         path::needs(&driver.capabilities, &stage.capability)?;
         let act = |view| async move { node.stage(stage, &view, driver.node_features()).await };
         driver.with_device(&stage.volume, &stage.capability, act).await?;
-        Ok(NodeStageVolumeResponse {})
+        Ok(Self::Reply {})
     }
 }
 
 impl Rpc for NodeUnstageVolumeRequest {
-    type Reply = NodeUnstageVolumeResponse;
     type Params = (String, String);
 
     fn validate(&self) -> Result<Self::Params, Invalid> {
@@ -66,12 +62,11 @@ impl Rpc for NodeUnstageVolumeRequest {
         driver.check_strict(&volume).await?;
         driver.here()?.unstage(&volume, &staging).await?;
         driver.release_device(&volume).await?;
-        Ok(NodeUnstageVolumeResponse {})
+        Ok(Self::Reply {})
     }
 }
 
 impl Rpc for NodePublishVolumeRequest {
-    type Reply = NodePublishVolumeResponse;
     type Params = Record;
 
     fn validate(&self) -> Result<Self::Params, Invalid> {
@@ -112,12 +107,11 @@ impl Rpc for NodePublishVolumeRequest {
                 .with_device(&publish.volume, &publish.capability, act)
                 .await?;
         }
-        Ok(NodePublishVolumeResponse {})
+        Ok(Self::Reply {})
     }
 }
 
 impl Rpc for NodeUnpublishVolumeRequest {
-    type Reply = NodeUnpublishVolumeResponse;
     type Params = (String, String);
 
     fn validate(&self) -> Result<Self::Params, Invalid> {
@@ -135,7 +129,7 @@ impl Rpc for NodeUnpublishVolumeRequest {
         if !is_inline {
             driver.release_device(&volume).await?;
         }
-        Ok(NodeUnpublishVolumeResponse {})
+        Ok(Self::Reply {})
     }
 }
 

@@ -1,10 +1,7 @@
 //! NodeGetVolumeStats and NodeExpandVolume.
 
 use csi_proto::v1::volume_usage::Unit;
-use csi_proto::v1::{
-    NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse,
-    VolumeUsage,
-};
+use csi_proto::v1::{NodeExpandVolumeRequest, NodeGetVolumeStatsRequest, VolumeUsage};
 
 use super::path;
 use crate::array::{Capability, SizeRange};
@@ -19,7 +16,6 @@ use crate::service::call::Rpc;
 use crate::service::controller::shape;
 
 impl Rpc for NodeGetVolumeStatsRequest {
-    type Reply = NodeGetVolumeStatsResponse;
     type Params = (String, String);
 
     fn validate(&self) -> Result<Self::Params, Invalid> {
@@ -50,7 +46,7 @@ impl Rpc for NodeGetVolumeStatsRequest {
         let reports_condition = driver
             .capabilities
             .has(capabilities::Capability::NodeVolumeCondition);
-        Ok(NodeGetVolumeStatsResponse {
+        Ok(Self::Reply {
             usage,
             volume_condition: reports_condition.then(|| shape::condition(&issues)),
         })
@@ -58,7 +54,6 @@ impl Rpc for NodeGetVolumeStatsRequest {
 }
 
 impl Rpc for NodeExpandVolumeRequest {
-    type Reply = NodeExpandVolumeResponse;
     type Params = (String, String, SizeRange, Option<Capability>);
 
     fn validate(&self) -> Result<Self::Params, Invalid> {
@@ -88,7 +83,7 @@ impl Rpc for NodeExpandVolumeRequest {
         let bytes = node
             .expand(&volume, &path, range, view.as_ref(), driver.node_features())
             .await?;
-        Ok(NodeExpandVolumeResponse {
+        Ok(Self::Reply {
             capacity_bytes: shape::bytes(bytes),
         })
     }
