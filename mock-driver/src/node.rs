@@ -266,9 +266,10 @@ impl Node {
     /// The disk of a volume with its device, and its size in bytes.
     async fn disk(self: &Arc<Self>, volume_disk: &VolumeDisk) -> Result<(Disk, u64), Error> {
         if self.devices.kind == Kind::None {
-            return Err(Error::WithoutDevices {
-                volume: volume_disk.volume.clone(),
-            });
+            return Err(Error::failed_precondition(format!(
+                "this driver has no devices (--devices=none), so it cannot bring volume \"{}\" to a path",
+                volume_disk.volume
+            )));
         }
         let volume_disk = volume_disk.clone();
         self.blocking(move |node| {
@@ -381,10 +382,6 @@ impl Node {
         }
         let node = self.clone();
         let done = crate::blocking(&self.work, move || act(&node)).await;
-        done.unwrap_or_else(|| {
-            Err(Error::NoArray {
-                reason: "the driver is ending".to_owned(),
-            })
-        })
+        done.unwrap_or_else(|| Err(Error::no_array("the driver is ending")))
     }
 }

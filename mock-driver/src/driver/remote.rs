@@ -217,24 +217,19 @@ fn is_not_found(error: &client::Error) -> bool {
 
 fn refusal(error: client::Error) -> node::Error {
     if let client::Error::Refused { problem, .. } = error {
-        return node::Error::Refused {
-            code: code::named(&problem.code).unwrap_or(Code::Unknown),
-            reason: problem.message,
-        };
+        let code = code::named(&problem.code).unwrap_or(Code::Unknown);
+        return node::Error::refused(code, problem.message);
     }
     no_array(&error)
 }
 
 fn no_array(error: &client::Error) -> node::Error {
-    node::Error::NoArray {
-        reason: error_chain(error),
-    }
+    node::Error::no_array(&error_chain(error))
 }
 
 fn read_attachment(attachment: &resource::Attachment) -> Result<Attachment, node::Error> {
-    let capability = Capability::read(&attachment.capability).ok_or_else(|| node::Error::NoArray {
-        reason: format!("unknown capability \"{}\"", attachment.capability),
-    })?;
+    let capability = Capability::read(&attachment.capability)
+        .ok_or_else(|| node::Error::no_array(&format!("unknown capability \"{}\"", attachment.capability)))?;
     Ok(Attachment {
         number: attachment.number,
         params: PublishParams {

@@ -174,6 +174,6 @@ pub(super) async fn ensure_joined(remote: &RemoteArray, node: &Arc<Node>) -> Res
     *topology_reported = true;
     known.ok_or_else(|| {
         let reason = format!("it has taken node \"{id}\" in and does not know it");
-        node::Error::NoArray { reason }.into()
+        node::Error::no_array(&reason).into()
     })
 }

@@ -243,7 +243,7 @@ impl Driver {
             && let Some(volume) = node.volumes().pop_first()
         {
             let path = node.path_of(&volume).unwrap_or_default();
-            return Err(node::Error::InUse { volume, path }.into());
+            return Err(node::Error::in_use(&volume, &path).into());
         }
         let volumes = |array: &Array| -> BTreeSet<String> {
             array.volumes().map(|volume| volume.spec.id.to_string()).collect()

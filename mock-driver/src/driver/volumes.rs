@@ -191,11 +191,7 @@ impl Driver {
             .lock_on_node(Scope::Operation, LockMode::Shared, volume)
             .await?;
         match node.path_of(volume) {
-            Some(path) => Err(node::Error::InUse {
-                volume: volume.to_owned(),
-                path,
-            }
-            .into()),
+            Some(path) => Err(node::Error::in_use(volume, &path).into()),
             None => Ok(Some(held)),
         }
     }

@@ -1,6 +1,8 @@
 //! Which calls for a volume are compatible with each other: the rules of NodeStageVolume and NodePublishVolume,
 //! decided from the records alone.
 
+use tonic::Code;
+
 use super::error::Error;
 use super::record::{Map, Progress, Record};
 use crate::array::{AccessMode, Capability};
@@ -85,12 +87,9 @@ pub(super) fn covered(
     if held.covers(asked) {
         return Ok(());
     }
-    Err(Error::Unsupported {
-        volume: volume.to_owned(),
-        done,
-        held: held.to_string(),
-        asked: asked.to_string(),
-    })
+    Err(Error::failed_precondition(format!(
+        "volume_capability: volume \"{volume}\" was {done} for {held}, which does not cover {asked}"
+    )))
 }
 
 /// Checks that the publish context is the one that ControllerPublishVolume returned.
@@ -104,13 +103,15 @@ pub(super) fn same_context(volume: &str, expected: &Map, given: &Map) -> Result<
         (Some(_), Some(_)) | (None, None) => None,
     };
     let mut keys = expected.keys().chain(given.keys());
-    match keys.find_map(|key| Some((key.clone(), fault(key)?))) {
+    match keys.find_map(|key| Some((key, fault(key)?))) {
         None => Ok(()),
-        Some((key, fault)) => Err(Error::OtherContext {
-            volume: volume.to_owned(),
-            key,
-            fault,
-        }),
+        Some((key, fault)) => Err(Error::refused(
+            Code::InvalidArgument,
+            format!(
+                "publish_context[{key}]: {fault}; pass the publish_context that ControllerPublishVolume returned for \
+                 volume \"{volume}\""
+            ),
+        )),
     }
 }
 

@@ -16,7 +16,6 @@ use std::sync::{Arc, Mutex, Weak};
 
 use fuser::{BackgroundSession, Config, Session, SessionACL};
 use rustix::mount::UnmountFlags;
-use tonic::Code;
 
 use self::filesystem::Passthrough;
 use self::operation::Volume;
@@ -307,10 +306,7 @@ impl Mounted {
 }
 
 fn refused(volume: &str, reason: &str) -> Error {
-    Error::Refused {
-        code: Code::FailedPrecondition,
-        reason: format!("a fault rule names volume \"{volume}\", which {reason}"),
-    }
+    Error::failed_precondition(format!("a fault rule names volume \"{volume}\", which {reason}"))
 }
 
 /// Aborts a FUSE filesystem, as `/sys/fs/fuse/connections/N/abort` does, and unmounts it, although processes may use it. The kernel

@@ -94,10 +94,11 @@ impl Node {
             path.parent()
         };
         if let Some(directory) = wanted.filter(|directory| !directory.is_dir()) {
-            return Err(Error::NoDirectory {
-                field: record.path_field(),
-                path: directory.to_owned(),
-            });
+            return Err(Error::failed_precondition(format!(
+                "{}: there is no directory {}, which the caller makes before the call",
+                record.path_field(),
+                directory.display()
+            )));
         }
         if let Some(there) = self.records.at(&record.path)
             && there.volume != record.volume

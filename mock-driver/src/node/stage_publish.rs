@@ -66,7 +66,8 @@ impl Node {
     ) -> Result<(), Error> {
         if features.stages {
             if record.staging().is_empty() {
-                return Err(Error::NoStagingPath);
+                let reason = "staging_target_path: must be set, this driver stages volumes";
+                return Err(Error::failed_precondition(reason.to_owned()));
             }
             return self
                 .publish_staged(record, view, features, self.compare(record)?)
@@ -95,10 +96,7 @@ impl Node {
             .records
             .at(record.staging())
             .filter(|staged| staged.is_staged() && staged.is_done() && staged.volume == record.volume)
-            .ok_or_else(|| Error::NotStaged {
-                volume: record.volume.clone(),
-                path: record.staging().to_owned(),
-            })?;
+            .ok_or_else(|| Error::not_staged(&record.volume, record.staging()))?;
         compatibility::covered(&record.volume, "staged", &staged.capability, &record.capability)?;
         let volume_disk = self.reachable(record, view, features).await?;
         self.stage_device(record, &volume_disk, compatibility).await
@@ -122,9 +120,7 @@ impl Node {
         let volume_disk = self.volume_disk_of(record, Some(view));
         let Some(attachment) = &view.attachment else {
             if features.attaches {
-                return Err(Error::NotAttached {
-                    volume: record.volume.clone(),
-                });
+                return Err(Error::not_attached(&record.volume));
             }
             // The driver has no ControllerPublishVolume, so the node attaches the device.
             self.attach(&volume_disk).await?;
@@ -133,11 +129,10 @@ impl Node {
         if let Some(given) = record.publish_context.get(Attachment::NUMBER)
             && *given != attachment.number.to_string()
         {
-            return Err(Error::OldContext {
-                volume: record.volume.clone(),
-                given: given.clone(),
-                current: attachment.number,
-            });
+            return Err(Error::failed_precondition(format!(
+                "publish_context: is of attachment {given} of volume \"{}\", which is attached as {} now",
+                record.volume, attachment.number
+            )));
         }
         if features.attaches {
             let expected = attachment.publish_context(&record.volume);
@@ -260,10 +255,7 @@ impl Node {
             (Role::Published { staging, .. }, Access::Mount { flags, .. }) => {
                 let from = Path::new(staging);
                 if !self.mounter.is_mounted(disk, from)? {
-                    return Err(Error::NotStaged {
-                        volume: record.volume.clone(),
-                        path: staging.clone(),
-                    });
+                    return Err(Error::not_staged(&record.volume, staging));
                 }
                 // The leftovers of an interrupted call: see `claim`.
                 self.unmount(record)?;
@@ -305,10 +297,12 @@ impl Node {
             .devices
             .mounted_elsewhere(&disk.device, &disk.file, disk.writable)?;
         match elsewhere {
-            Some(device) => Err(Error::MountedElsewhere {
-                volume: record.volume.clone(),
-                device,
-            }),
+            Some(device) => Err(Error::failed_precondition(format!(
+                "the filesystem of volume \"{}\" is mounted already through {}, as by another node: a filesystem is \
+                 written to through one device at a time; unstage it there first, or use the volume as a raw block device",
+                record.volume,
+                device.display()
+            ))),
             None => Ok(Some(guard)),
         }
     }

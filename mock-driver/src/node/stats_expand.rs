@@ -5,6 +5,8 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 use std::sync::Arc;
 
+use tonic::Code;
+
 use super::error::Error;
 use super::record::Record;
 use super::stage_publish::NodeFeatures;
@@ -110,26 +112,23 @@ impl Node {
         check_attached(&record, view, features)?;
         let volume_disk = self.volume_disk_of(&record, view);
         if range.required > volume_disk.bytes {
-            return Err(Error::Size {
-                reason: format!(
-                    "required_bytes {} is more than the volume has, {}: ControllerExpandVolume comes first",
-                    range.required, volume_disk.bytes
-                ),
-            });
+            return Err(Error::size(&format!(
+                "required_bytes {} is more than the volume has, {}: ControllerExpandVolume comes first",
+                range.required, volume_disk.bytes
+            )));
         }
         if range.limit != 0 && volume_disk.bytes > range.limit {
-            return Err(Error::Size {
-                reason: format!(
-                    "limit_bytes {} is less than the volume has, {}, and volumes do not shrink",
-                    range.limit, volume_disk.bytes
-                ),
-            });
+            return Err(Error::size(&format!(
+                "limit_bytes {} is less than the volume has, {}, and volumes do not shrink",
+                range.limit, volume_disk.bytes
+            )));
         }
         let (disk, bytes) = self.disk(&volume_disk).await?;
         if !volume_disk.writable && bytes < volume_disk.bytes {
-            return Err(Error::CannotGrow {
-                volume: volume_disk.volume,
-            });
+            return Err(Error::failed_precondition(format!(
+                "volume \"{}\" is attached for reading only, so its filesystem cannot grow",
+                volume_disk.volume
+            )));
         }
         self.refresh(&volume_disk, &disk).await?;
         // The staging path if it exists: a target may be mounted read-only.
@@ -182,9 +181,7 @@ impl Node {
 /// Checks that the recorded volume was not force-detached meanwhile: then its device will not appear.
 fn check_attached(record: &Record, view: Option<&ArrayVolume>, features: NodeFeatures) -> Result<(), Error> {
     if features.attaches && view.is_some_and(|view| view.attachment.is_none()) {
-        return Err(Error::NotAttached {
-            volume: record.volume.clone(),
-        });
+        return Err(Error::not_attached(&record.volume));
     }
     Ok(())
 }
@@ -198,8 +195,6 @@ fn inaccessible(reason: &str, message: &str) -> HealthIssue {
 }
 
 fn not_there(volume: &str, path: &str) -> Error {
-    Error::NotThere {
-        volume: volume.to_owned(),
-        path: path.to_owned(),
-    }
+    let reason = format!("volume \"{volume}\" is neither staged nor published at {path}");
+    Error::refused(Code::NotFound, reason)
 }

@@ -64,10 +64,9 @@ impl Node {
             .into_iter()
             .find(|record| !record.is_staged() && record.staging() == path);
         if let Some(record) = published {
-            return Err(Error::StillPublished {
-                volume: record.volume,
-                target: record.path,
-            });
+            let Record { volume, path, .. } = record;
+            let reason = format!("volume \"{volume}\" is still published at {path}: unpublish it first");
+            return Err(Error::failed_precondition(reason));
         }
         match self.records.at(path) {
             Some(record) if record.volume == volume && record.is_staged() => self.undo(record).await,

@@ -19,8 +19,6 @@ pub enum Error {
         group: u32,
         source: io::Error,
     },
-    #[error("fs_type \"{fs_type}\" is not supported: ask for ext4, ext3, ext2 or xfs, or for none")]
-    UnknownType { fs_type: String },
     #[error("the volume contains {found}; refusing to format it: wipe it to use it as {fs}")]
     UnknownData { found: &'static str, fs: &'static str },
     #[error(
@@ -45,8 +43,8 @@ pub enum Error {
     CannotGrowInUse(#[source] exec::Error),
     #[error("{} is in use: end the processes that have files open there", path.display())]
     Busy { path: PathBuf },
-    #[error("{} {reason}: remove it first", path.display())]
-    InTheWay { path: PathBuf, reason: &'static str },
+    #[error("{0}")]
+    Refused(String),
     #[error(transparent)]
     Path(#[from] PathError),
     #[error(transparent)]
@@ -57,9 +55,6 @@ pub enum Error {
 
 impl Error {
     pub(crate) fn in_the_way(path: &Path, reason: &'static str) -> Self {
-        Self::InTheWay {
-            path: path.to_owned(),
-            reason,
-        }
+        Self::Refused(format!("{} {reason}: remove it first", path.display()))
     }
 }

@@ -60,8 +60,10 @@ impl Filesystem {
             return Ok(None);
         }
         let known = Self::ALL.into_iter().find(|fs| fs.name() == fs_type);
-        known.map(Some).ok_or_else(|| Error::UnknownType {
-            fs_type: fs_type.to_owned(),
+        known.map(Some).ok_or_else(|| {
+            Error::Refused(format!(
+                "fs_type \"{fs_type}\" is not supported: ask for ext4, ext3, ext2 or xfs, or for none"
+            ))
         })
     }
 

@@ -72,7 +72,7 @@ impl Rpc for NodeExpandVolumeRequest {
         let most = driver.config.node_growth_limit;
         if let Some(most) = most.filter(|most| range.required > *most) {
             let reason = format!("nodes grow volumes to at most {most} bytes (--max-volume-size-node)");
-            return Err(node::Error::Size { reason }.into());
+            return Err(node::Error::size(&reason).into());
         }
         let view = driver.array_volume_or_inline(&volume).await?;
         let node = driver.here()?;
