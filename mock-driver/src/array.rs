@@ -77,7 +77,6 @@ pub struct Settings {
     /// The class parameter that selects a pool.
     pub pool_parameter: &'static str,
     pub sizes: SizeRule,
-    /// Supported mutable parameters.
     pub qos: QosRule,
     /// Whether copies depend on their source.
     pub copy_mode: CopyMode,
@@ -104,7 +103,6 @@ pub struct SpecDeviations {
     pub unpublish_not_found: bool,
 }
 
-/// The volumes, snapshots and nodes of one storage array.
 #[derive(Clone, Debug, Default)]
 pub struct Array {
     settings: Settings,
@@ -231,7 +229,6 @@ impl Array {
         })
     }
 
-    /// The volume created under this name, if any.
     pub(crate) fn volume_named(&self, name: &str) -> Option<&Volume> {
         self.names.get(name).and_then(|id| self.volumes.get(id))
     }
@@ -294,10 +291,17 @@ impl Array {
         }
     }
 
-    /// A hash of a text, keyed by the id_seed.
     fn keyed_hash(&self, text: &str) -> u64 {
         SipHasher24::new_with_key(&self.counters.id_seed.to_le_bytes()).hash(text.as_bytes())
     }
+}
+
+/// The name of the first field that is not the same.
+fn first_difference(fields: &[(&'static str, bool)]) -> Option<&'static str> {
+    fields
+        .iter()
+        .find(|(_, is_same)| !is_same)
+        .map(|(field, _)| *field)
 }
 
 #[cfg(test)]

@@ -20,7 +20,6 @@ pub enum Access {
     Mount {
         /// Filesystem type; empty for the driver's default.
         fs_type: String,
-        /// Mount options.
         flags: Vec<String>,
         /// Group of the files; empty for none.
         group: String,

@@ -1,5 +1,3 @@
-//! Creates, expands and deletes volumes.
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -8,7 +6,6 @@ use super::pool::PlacementRequest;
 use super::volume::{CreateVolumeParams, SizeRange, Source, Spec, Volume};
 use super::{Array, CopyMode, Counters, Done, Error, PoolName, Row, VolumeId, promise};
 
-/// The outcome that a request for a volume would have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CreateOutcome {
     /// The volume of an earlier equal request.

@@ -93,6 +93,15 @@ pub enum Error {
     ForeignToken,
 }
 
+// === impl Error ===
+
+impl Error {
+    pub(super) fn illegal(field: &str, reason: String) -> Self {
+        let field = field.to_owned();
+        Self::Illegal { field, reason }
+    }
+}
+
 /// Maximum number of items listed in a message, which becomes an HTTP/2 header field.
 const LISTED: usize = 5;
 

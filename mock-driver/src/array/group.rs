@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::error::listed;
 use super::snapshot::{Snapshot, Timing};
 use super::volume::Source;
-use super::{Array, Done, Error, GroupId, PoolName, Row, SnapshotId, VolumeId, promise};
+use super::{Array, Done, Error, GroupId, PoolName, Row, SnapshotId, VolumeId, first_difference, promise};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -37,7 +37,6 @@ pub struct Members {
     pub snapshots: Vec<Arc<Snapshot>>,
 }
 
-/// The ids of a group to be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupIds {
     pub group: GroupId,
@@ -75,7 +74,6 @@ impl Array {
         self.check_group(wanted).map(|()| None)
     }
 
-    /// Ids for a group to be created.
     pub fn group_ids(&self, wanted: &CreateGroupParams) -> GroupIds {
         let taken = |id: &str| self.groups.contains_key(id);
         let group = self.fresh(promise::GROUP, "group", self.counters.made, &wanted.name, taken);
@@ -209,13 +207,13 @@ impl Array {
 impl CreateGroupParams {
     fn difference(&self, existing: &Group) -> Option<&'static str> {
         let same = existing.members.keys().map(VolumeId::as_str);
-        if !same.eq(self.sources.iter().map(String::as_str)) {
-            Some("source_volume_ids")
-        } else if self.parameters != existing.parameters {
-            Some("parameters")
-        } else {
-            None
-        }
+        first_difference(&[
+            (
+                "source_volume_ids",
+                same.eq(self.sources.iter().map(String::as_str)),
+            ),
+            ("parameters", self.parameters == existing.parameters),
+        ])
     }
 }
 
@@ -234,8 +232,5 @@ fn check_members(group: &Group, snapshots: &[String]) -> Result<(), Error> {
             named.len()
         ),
     };
-    Err(Error::Illegal {
-        field: "snapshot_ids".to_owned(),
-        reason,
-    })
+    Err(Error::illegal("snapshot_ids", reason))
 }

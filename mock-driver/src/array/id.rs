@@ -66,7 +66,6 @@ ids! {
 // === impl PoolName ===
 
 impl Default for PoolName {
-    /// No pool.
     fn default() -> Self {
         Self::from("")
     }

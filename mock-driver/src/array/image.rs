@@ -1,5 +1,3 @@
-//! The whole state of an array in its stored form.
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -30,7 +28,6 @@ pub struct Image {
     pub groups: Vec<Arc<Group>>,
     /// Health issues of the storage behind a node; `None` for all nodes.
     pub storage: Vec<(Option<NodeId>, Vec<StorageHealthIssue>)>,
-    /// Settings of single nodes.
     pub nodes: BTreeMap<NodeId, NodeSettings>,
     /// Changed capacities of pools.
     pub pools: BTreeMap<PoolName, u64>,
@@ -51,26 +48,10 @@ impl Array {
             .flat_map(|volume| volume.attachments.values());
         // A fixture may lack the counter, and a publish context of its attachments must not fit a later one.
         let numbers = attachments.map(|attachment| attachment.number);
-        array.counters = Counters {
-            attached: numbers.fold(image.attached, u64::max),
-            ..image.counters()
-        };
-        for (node, settings) in image.nodes {
-            array.apply(Row::Node(node, settings));
+        let attached = numbers.fold(image.attached, u64::max);
+        for row in (Image { attached, ..image }).into_rows() {
+            array.apply(row);
         }
-        for (pool, capacity) in image.pools {
-            array.apply(Row::Pool(pool, capacity));
-        }
-        for volume in image.volumes {
-            array.apply(Row::Volume(volume.spec.id.clone(), Some(volume)));
-        }
-        for snapshot in image.snapshots {
-            array.apply(Row::Snapshot(snapshot.id.clone(), Some(snapshot)));
-        }
-        for group in image.groups {
-            array.apply(Row::Group(group.id.clone(), Some(group)));
-        }
-        array.storage = image.storage.into_iter().collect();
         array
     }
 
@@ -103,14 +84,34 @@ impl Image {
         }
     }
 
-    fn counters(&self) -> Counters {
-        Counters {
+    /// The whole state as rows, each after those that it refers to.
+    pub(super) fn into_rows(self) -> impl Iterator<Item = Row> {
+        let counters = Counters {
             id_seed: self.id_seed,
             created: self.created,
             attached: self.attached,
             initial_volumes: self.initial_volumes,
             made: self.made,
-        }
+        };
+        let volume = |volume: Volume| Row::Volume(volume.spec.id.clone(), Some(volume));
+        let snapshot = |snapshot: Arc<Snapshot>| Row::Snapshot(snapshot.id.clone(), Some(snapshot));
+        let group = |group: Arc<Group>| Row::Group(group.id.clone(), Some(group));
+        let health = |(node, issues)| Row::StorageHealth(node, issues);
+        std::iter::once(Row::Counters(counters))
+            .chain(
+                self.nodes
+                    .into_iter()
+                    .map(|(id, settings)| Row::Node(id, settings)),
+            )
+            .chain(
+                self.pools
+                    .into_iter()
+                    .map(|(name, capacity)| Row::Pool(name, capacity)),
+            )
+            .chain(self.volumes.into_iter().map(volume))
+            .chain(self.snapshots.into_iter().map(snapshot))
+            .chain(self.groups.into_iter().map(group))
+            .chain(self.storage.into_iter().map(health))
     }
 
     /// Checks what the array relies on: unique ids and names, known pools, complete groups, and attachments that exclude no other.
@@ -119,30 +120,16 @@ impl Image {
     /// The first contradiction, with its object.
     pub fn check(&self, settings: &Settings) -> Result<(), Error> {
         let volumes = self.volumes.iter().map(|volume| &volume.spec);
-        unique("volumes", volumes.clone().map(|spec| spec.id.as_str()))?;
-        unique("volumes", volumes.clone().map(|spec| spec.name.as_str()))?;
-        let snapshots = self.snapshots.iter();
-        unique(
-            "snapshots",
-            snapshots.clone().map(|snapshot| snapshot.id.as_str()),
-        )?;
-        unique("snapshots", snapshots.map(|snapshot| snapshot.name.as_str()))?;
-        unique("groups", self.groups.iter().map(|group| group.id.as_str()))?;
-        let storage = self.storage.iter().map(|(node, _)| node.as_ref());
-        unique("storage", storage.map(|node| node.map_or("*", NodeId::as_str)))?;
         self.check_texts()?;
         self.check_nodes(settings)?;
-        unique("groups", self.groups.iter().map(|group| group.name.as_str()))?;
         let pools = volumes.map(|spec| &spec.pool);
         let mut pools = pools.chain(self.snapshots.iter().map(|snapshot| &snapshot.pool));
         let is_unknown = |name: &&PoolName| settings.pools.iter().all(|pool| pool.name != **name);
         if let Some(pool) = pools.find(is_unknown) {
             let known = settings.pools.iter().map(|pool| pool.name.to_string());
             let known = super::error::listed(known);
-            return Err(wrong(
-                "pool",
-                format!("\"{pool}\" is no pool of the array, which has {known}"),
-            ));
+            let reason = format!("\"{pool}\" is no pool of the array, which has {known}");
+            return Err(Error::illegal("pool", reason));
         }
         self.check_groups()?;
         for volume in &self.volumes {
@@ -156,7 +143,7 @@ impl Image {
                     "the access modes of volume \"{}\" exclude each other",
                     volume.spec.id
                 );
-                return Err(wrong("attachments", reason));
+                return Err(Error::illegal("attachments", reason));
             }
         }
         Ok(())
@@ -164,39 +151,45 @@ impl Image {
 
     /// Checks ids, names and sizes, which no request could have given the objects otherwise.
     fn check_texts(&self) -> Result<(), Error> {
-        let volumes = self.volumes.iter().map(|volume| &volume.spec);
-        let volumes = volumes.map(|spec| {
-            (
-                "volumes",
-                spec.id.as_str(),
-                spec.name.as_str(),
-                Some(spec.capacity_bytes),
-            )
-        });
-        let snapshots = self.snapshots.iter();
-        let snapshots = snapshots.map(|shot| {
-            (
-                "snapshots",
-                shot.id.as_str(),
-                shot.name.as_str(),
-                Some(shot.size_bytes),
-            )
-        });
-        let groups = self.groups.iter();
-        let groups = groups.map(|group| ("groups", group.id.as_str(), group.name.as_str(), None));
-        for (field, id, name, bytes) in volumes.chain(snapshots).chain(groups) {
+        let mut seen = BTreeSet::new();
+        let mut check = |field: &'static str, id: &str, name: &str, bytes: u64| {
+            let refuse = |reason: String| Err(Error::illegal(field, reason));
             if id.is_empty() {
-                return Err(wrong(field, "an id is empty: give each object one".to_owned()));
+                return refuse("an id is empty: give each object one".to_owned());
             }
-            if let Some(long) = [id, name].into_iter().find(|text| text.len() > MAX_TEXT) {
-                let reason = format!("\"{long}\" is longer than {MAX_TEXT} bytes: shorten it");
-                return Err(wrong(field, reason));
+            for (kind, text) in [("id", id), ("name", name)] {
+                if text.len() > MAX_TEXT {
+                    return refuse(format!("\"{text}\" is longer than {MAX_TEXT} bytes: shorten it"));
+                }
+                // An empty name is no name.
+                if !text.is_empty() && !seen.insert((field, kind, text.to_owned())) {
+                    return refuse(format!("\"{text}\" is there twice: remove one of them"));
+                }
             }
-            if bytes == Some(0) {
-                return Err(wrong(
-                    field,
-                    format!("\"{id}\" has no bytes: give it a size above 0"),
-                ));
+            if bytes == 0 {
+                return refuse(format!("\"{id}\" has no bytes: give it a size above 0"));
+            }
+            Ok(())
+        };
+        for Volume { spec, .. } in &self.volumes {
+            check("volumes", spec.id.as_str(), &spec.name, spec.capacity_bytes)?;
+        }
+        for snapshot in &self.snapshots {
+            check(
+                "snapshots",
+                snapshot.id.as_str(),
+                &snapshot.name,
+                snapshot.size_bytes,
+            )?;
+        }
+        for group in &self.groups {
+            check("groups", group.id.as_str(), &group.name, 1)?;
+        }
+        for (node, _) in &self.storage {
+            let node = node.as_ref().map_or("*", NodeId::as_str);
+            if !seen.insert(("storage", "node", node.to_owned())) {
+                let reason = format!("\"{node}\" is there twice: remove one of them");
+                return Err(Error::illegal("storage", reason));
             }
         }
         Ok(())
@@ -215,7 +208,7 @@ impl Image {
                     "volume \"{volume}\" is attached to \"{node}\", which is no node of the array: add it to nodes, or start \
                      the driver with more --nodes"
                 );
-                return Err(wrong("attachments", reason));
+                return Err(Error::illegal("attachments", reason));
             }
         }
         Ok(())
@@ -229,7 +222,7 @@ impl Image {
         };
         if let Some(snapshot) = self.snapshots.iter().find(of_unknown) {
             let reason = format!("the group of \"{}\" is not in groups", snapshot.id);
-            return Err(wrong("snapshots", reason));
+            return Err(Error::illegal("snapshots", reason));
         }
         let snapshots: BTreeSet<_> = self.snapshots.iter().map(|snapshot| &snapshot.id).collect();
         for group in &self.groups {
@@ -239,31 +232,9 @@ impl Image {
                     "group \"{}\" has snapshot \"{member}\", which is not in snapshots",
                     group.id
                 );
-                return Err(wrong("groups", reason));
+                return Err(Error::illegal("groups", reason));
             }
         }
         Ok(())
-    }
-}
-
-/// Checks that no text is there twice. Empty names are no names.
-fn unique<'a>(field: &str, texts: impl Iterator<Item = &'a str>) -> Result<(), Error> {
-    let mut seen = BTreeSet::new();
-    match texts
-        .filter(|text| !text.is_empty())
-        .find(|text| !seen.insert(*text))
-    {
-        Some(text) => Err(wrong(
-            field,
-            format!("\"{text}\" is there twice: remove one of them"),
-        )),
-        None => Ok(()),
-    }
-}
-
-fn wrong(field: &str, reason: String) -> Error {
-    Error::Illegal {
-        field: field.to_owned(),
-        reason,
     }
 }

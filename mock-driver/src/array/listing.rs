@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use super::{Array, Error, HealthIssue, NodeId, Spec, Volume};
 
-/// A page of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page<T = Entry> {
     pub entries: Vec<T>,
@@ -104,7 +103,6 @@ impl<'a> Listing<'a> {
         (after, Bound::Unbounded)
     }
 
-    /// Takes a page of the remaining entries.
     pub(super) fn page<T>(
         self,
         mut rest: impl Iterator<Item = T>,

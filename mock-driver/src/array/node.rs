@@ -19,7 +19,6 @@ pub struct Node {
     pub advertised: Option<usize>,
     pub segments: Segments,
     pub attached: BTreeSet<VolumeId>,
-    /// Its present id, if it was renamed.
     pub renamed_to: Option<NodeId>,
     /// Its index among the nodes, for the round-robin assignment to pools.
     pub(crate) number: usize,
@@ -181,7 +180,6 @@ impl Array {
         Ok(self.done((), rows))
     }
 
-    /// Checks that no registered node has this id.
     pub(crate) fn check_new_node_id(&self, id: &str) -> Result<(), Error> {
         match self.registered(id) {
             Err(_) => Ok(()),

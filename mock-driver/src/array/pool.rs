@@ -16,7 +16,6 @@ pub struct Pool {
     /// Its topology. Nodes elsewhere cannot access it.
     #[serde(default)]
     pub segments: Segments,
-    /// Capacity in bytes.
     pub capacity: u64,
 }
 
@@ -32,16 +31,13 @@ pub struct PoolUsage<'a> {
 pub struct CapacityInfo {
     /// Free bytes in all pools of the request.
     pub available: u64,
-    /// The largest volume that could be created.
     pub(crate) largest: u64,
-    /// The smallest volume that could be created.
     pub(crate) smallest: u64,
 }
 
 /// Constraints on the pool of a new object.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PlacementRequest<'a> {
-    /// The pool of the class parameters.
     pub(super) pool: Option<&'a str>,
     /// The pool of its source: copies share blocks with it.
     pub(super) beside: Option<&'a PoolName>,
@@ -61,7 +57,6 @@ impl Pool {
 // === impl PoolUsage ===
 
 impl PoolUsage<'_> {
-    /// Free bytes.
     pub fn left(&self) -> u64 {
         self.pool.capacity.saturating_sub(self.used)
     }
@@ -98,7 +93,6 @@ impl Array {
         })
     }
 
-    /// The pool of the class parameters.
     pub(crate) fn pool_named<'a>(&self, parameters: &'a BTreeMap<String, String>) -> Option<&'a str> {
         let named = parameters.get(self.settings.pool_parameter)?;
         // An empty value selects none.
@@ -249,9 +243,7 @@ impl Array {
         if self.find_pool(name).is_some() {
             return Ok(());
         }
-        Err(Error::Illegal {
-            field: "parameters".to_owned(),
-            reason: format!("unknown pool \"{name}\": use one of {}", self.pool_names()),
-        })
+        let reason = format!("unknown pool \"{name}\": use one of {}", self.pool_names());
+        Err(Error::illegal("parameters", reason))
     }
 }

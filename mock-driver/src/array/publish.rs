@@ -1,9 +1,7 @@
-//! The rules of ControllerPublishVolume and ControllerUnpublishVolume.
-
 use siphasher::sip::SipHasher24;
 
 use super::volume::Attachment;
-use super::{Array, Counters, Done, Error, PublishParams, Row};
+use super::{Array, Counters, Done, Error, PublishParams, Row, first_difference};
 
 // === impl Array ===
 
@@ -135,11 +133,8 @@ pub(crate) fn serial(volume: &str) -> String {
 }
 
 fn difference(held: &PublishParams, asked: &PublishParams) -> Option<&'static str> {
-    if held.capability != asked.capability {
-        Some("volume_capability")
-    } else if held.readonly != asked.readonly {
-        Some("readonly")
-    } else {
-        None
-    }
+    first_difference(&[
+        ("volume_capability", held.capability == asked.capability),
+        ("readonly", held.readonly == asked.readonly),
+    ])
 }

@@ -7,11 +7,9 @@ use std::time::Duration;
 use super::error::listed;
 use super::{Array, Done, Error};
 
-/// The supported mutable parameters and their values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QosRule(BTreeMap<String, Values>);
 
-/// The values of one parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Values {
     Any,
@@ -20,7 +18,6 @@ pub enum Values {
     OneOf(Vec<String>),
 }
 
-/// A malformed parameter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "\"{text}\" describes no mutable parameter: write key for any value, key=LOW..HIGH for whole numbers, \
@@ -68,10 +65,7 @@ impl QosRule {
                 Some(values) if values.contain(value) => continue,
                 Some(values) => format!("\"{key}\" must be {values}, is \"{value}\""),
             };
-            return Err(Error::Illegal {
-                field: field.to_owned(),
-                reason,
-            });
+            return Err(Error::illegal(field, reason));
         }
         Ok(())
     }

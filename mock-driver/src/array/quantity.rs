@@ -1,5 +1,3 @@
-//! Resource quantities of bytes.
-
 /// Suffixes of Kubernetes' resource quantities.
 const UNITS: [(&str, u64); 13] = [
     ("", 1),

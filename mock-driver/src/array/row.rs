@@ -39,7 +39,6 @@ pub struct Counters {
     pub made: u64,
 }
 
-/// The result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done<T> {
     pub reply: T,
@@ -60,7 +59,6 @@ impl<T> Done<T> {
 // === impl Row ===
 
 impl Row {
-    /// The tables of all rows.
     pub(crate) const TABLES: [&'static str; 7] = [
         "counters",
         "volumes",
@@ -92,24 +90,10 @@ impl Row {
 // === impl Array ===
 
 impl Array {
-    /// The whole state.
     pub(crate) fn rows(&self) -> impl Iterator<Item = Row> {
-        let volumes = self.volumes.iter();
-        let snapshots = self.snapshots.iter();
-        let groups = self.groups.iter();
-        let storage = self.storage.iter();
-        let nodes = self.changed.iter();
-        let pools = self.resized.iter();
-        std::iter::once(Row::Counters(self.counters))
-            .chain(volumes.map(|(id, volume)| Row::Volume(id.clone(), Some(volume.clone()))))
-            .chain(snapshots.map(|(id, snapshot)| Row::Snapshot(id.clone(), Some(snapshot.clone()))))
-            .chain(groups.map(|(id, group)| Row::Group(id.clone(), Some(group.clone()))))
-            .chain(storage.map(|(node, issues)| Row::StorageHealth(node.clone(), issues.clone())))
-            .chain(nodes.map(|(id, settings)| Row::Node(id.clone(), settings.clone())))
-            .chain(pools.map(|(name, capacity)| Row::Pool(name.clone(), *capacity)))
+        self.image().into_rows()
     }
 
-    /// Applies the rows of an operation.
     pub(super) fn done<T>(&mut self, reply: T, rows: impl Into<Vec<Row>>) -> Done<T> {
         let rows = rows.into();
         for row in &rows {

@@ -48,7 +48,6 @@ pub struct CreateSnapshotParams {
     pub requirement: Option<Requirement>,
 }
 
-/// Filter of ListSnapshots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotFilter {
     pub source: Option<String>,
@@ -160,7 +159,6 @@ impl Array {
         self.done((), rows)
     }
 
-    /// Counts a snapshot or group.
     pub(super) fn count_made(&self) -> Row {
         Row::Counters(Counters {
             made: self.counters.made + 1,
@@ -177,10 +175,8 @@ impl Array {
             return Ok(Done::unchanged(()));
         };
         if let Some(group) = &snapshot.group {
-            return Err(Error::Illegal {
-                field: "snapshot_id".to_owned(),
-                reason: format!("snapshot \"{id}\" belongs to group \"{group}\": delete the group"),
-            });
+            let reason = format!("snapshot \"{id}\" belongs to group \"{group}\": delete the group");
+            return Err(Error::illegal("snapshot_id", reason));
         }
         let snapshot = snapshot.id.clone();
         self.check_no_dependants(&Source::Snapshot(snapshot.clone()))?;

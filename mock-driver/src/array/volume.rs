@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::capability::{Capability, PublishParams};
-use super::{Error, HealthIssue, NodeId, PoolName, Requirement, SnapshotId, VolumeId};
+use super::{Error, HealthIssue, NodeId, PoolName, Requirement, SnapshotId, VolumeId, first_difference};
 
 /// Sizes are multiples of a sector, so that a volume can back a block device.
 const SECTOR: u64 = 512;
@@ -35,7 +35,6 @@ pub struct Spec {
     pub pool: PoolName,
 }
 
-/// The source of a new volume's content.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
@@ -78,7 +77,6 @@ pub struct CreateVolumeParams {
     pub requirement: Option<Requirement>,
 }
 
-/// A capacity range in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SizeRange {
     /// `required_bytes`; 0 for any.
@@ -87,7 +85,6 @@ pub struct SizeRange {
     pub limit: u64,
 }
 
-/// The sizes that an array supports, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizeRule {
     pub min: u64,
@@ -109,26 +106,23 @@ impl CreateVolumeParams {
 
     /// The first request field that differs from an existing volume.
     pub(super) fn difference(&self, existing: &Spec) -> Option<&'static str> {
-        if !self.size.contains(existing.capacity_bytes) {
-            Some("capacity_range")
-        } else if self.sorted_capabilities() != existing.capabilities {
-            Some("volume_capabilities")
-        } else if self.parameters != existing.parameters {
-            Some("parameters")
-        } else if self.mutable_parameters != existing.mutable_parameters {
-            Some("mutable_parameters")
-        } else if self.source != existing.source {
-            Some("volume_content_source")
-        } else {
-            None
-        }
+        let are_same = self.mutable_parameters == existing.mutable_parameters;
+        first_difference(&[
+            ("capacity_range", self.size.contains(existing.capacity_bytes)),
+            (
+                "volume_capabilities",
+                self.sorted_capabilities() == existing.capabilities,
+            ),
+            ("parameters", self.parameters == existing.parameters),
+            ("mutable_parameters", are_same),
+            ("volume_content_source", self.source == existing.source),
+        ])
     }
 }
 
 // === impl Spec ===
 
 impl Spec {
-    /// Whether the volume can be used as `asked`.
     pub(crate) fn supports(&self, asked: &Capability) -> bool {
         self.capabilities.is_empty() || self.capabilities.iter().any(|made| made.covers(asked))
     }
