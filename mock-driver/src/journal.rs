@@ -30,8 +30,8 @@ use crate::journal::clock::Clock;
 use self::file::File;
 use self::message::Renderer;
 
+pub(crate) use self::call::Call;
 pub use self::call::Peer;
-pub(crate) use self::call::{Call, Outcome};
 pub use self::file::OpenError;
 pub use self::line::Line;
 pub(crate) use self::line::text;

@@ -190,7 +190,7 @@ impl ForwardedCall {
 
     fn reply(mut self, reply: Reply) -> http::Response<Body> {
         if let Some(mut record) = self.record.take() {
-            record.end_wire(reply.outcome(), reply.message());
+            record.end_wire(reply.status(), reply.message());
         }
         reply.into_http()
     }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, OnceLock};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
-use tonic::Code;
+use tonic::Status;
 use utoipa::ToSchema;
 
 use super::message::{RedactedMessage, Subject};
@@ -20,13 +20,6 @@ pub struct Peer {
     pub pid: Option<i32>,
     /// User id.
     pub uid: u32,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Outcome {
-    pub(crate) code: Code,
-    /// Empty with `Ok`.
-    pub(crate) message: String,
 }
 
 #[derive(Debug)]
@@ -54,7 +47,7 @@ pub(crate) struct Call {
 pub(super) enum Operation {
     #[default]
     Running,
-    Done(Outcome),
+    Done(Status),
     /// The call has ended before it.
     CallEnded,
 }
@@ -62,19 +55,8 @@ pub(super) enum Operation {
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) time: Timestamp,
-    pub(crate) outcome: Outcome,
+    pub(crate) status: Status,
     pub(super) response: Option<RedactedMessage>,
-}
-
-// === impl Outcome ===
-
-impl Outcome {
-    pub(crate) fn ok() -> Self {
-        Self {
-            code: Code::Ok,
-            message: String::new(),
-        }
-    }
 }
 
 // === impl Call ===

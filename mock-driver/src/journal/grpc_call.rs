@@ -31,20 +31,20 @@ pub(super) fn log(call: &Call, request: &Value, response: Option<&Value>) {
 }
 
 fn line(call: &Call, request: &Value, response: Option<&Value>) -> Option<String> {
-    let outcome = &call.end()?.outcome;
-    let failed = outcome.code != Code::Ok;
-    let message = outcome.message.as_str();
+    let status = &call.end()?.status;
+    let failed = status.code() != Code::Ok;
+    let message = status.message();
     let line = Line {
         method: &call.method,
         request,
         response,
         error: if failed {
-            format!("rpc error: code = {} desc = {message}", go_name(outcome.code))
+            format!("rpc error: code = {} desc = {message}", go_name(status.code()))
         } else {
             String::new()
         },
         full_error: failed.then_some(FullError {
-            code: outcome.code.into(),
+            code: status.code().into(),
             message,
         }),
     };
@@ -68,10 +68,11 @@ mod tests {
 
     use csi_proto::v1::{GetPluginInfoResponse, NodeGetInfoRequest};
     use serde_json::json;
+    use tonic::Status;
 
     use super::*;
     use crate::journal::clock::Clock;
-    use crate::journal::{Journal, JournalConfig, Outcome};
+    use crate::journal::{Journal, JournalConfig};
 
     fn logged(code: Code, message: &str, response: Option<&GetPluginInfoResponse>) -> Value {
         let readers = JournalConfig {
@@ -81,11 +82,10 @@ mod tests {
         let journal = Arc::new(Journal::open(None, readers, [7; 16], Clock::system()).unwrap());
         let request = journal.renderer.keep(&NodeGetInfoRequest {});
         let mut record = journal.begin("/csi.v1.Node/NodeGetInfo".into(), None, request);
-        let outcome = Outcome {
-            code,
-            message: message.to_owned(),
-        };
-        record.end(outcome, response.map(|response| journal.renderer.keep(response)));
+        record.end(
+            Status::new(code, message),
+            response.map(|response| journal.renderer.keep(response)),
+        );
         let call = journal.read(|memory| memory.after(0).next().unwrap().1.clone());
         let line = line(&call, &journal.request(&call), journal.response(&call).as_ref()).unwrap();
         assert!(!line.contains('\n'), "one call, one line: {line}");

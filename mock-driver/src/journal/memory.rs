@@ -177,7 +177,7 @@ impl Memory {
         let Some(end) = call.end() else { return };
         let mut key = (
             method::short(&call.method).to_owned(),
-            code::name(end.outcome.code),
+            code::name(end.status.code()),
         );
         if self.durations.len() >= MAX_HISTOGRAMS && !self.durations.contains_key(&key) {
             OTHER.clone_into(&mut key.0);
@@ -204,7 +204,7 @@ impl Filter {
     /// Whether a call matches. A running call has no code yet.
     pub(crate) fn covers(&self, call: &Call) -> bool {
         let method = |method: &String| *method == call.method || method == method::short(&call.method);
-        let code = call.end().map(|end| end.outcome.code);
+        let code = call.end().map(|end| end.status.code());
         self.method.as_ref().is_none_or(method)
             && self.code.is_none_or(|wanted| code == Some(wanted))
             && (!self.failed || code.is_some_and(|code| code != Code::Ok))

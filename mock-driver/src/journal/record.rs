@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tokio::time::Instant;
-use tonic::Code;
+use tonic::Status;
 
-use super::call::{Call, End, Operation, Outcome, Peer};
+use super::call::{Call, End, Operation, Peer};
 use super::line::Line;
 use super::message::{Direction, RedactedMessage};
 use super::{Event, Journal, grpc_call};
@@ -102,10 +102,10 @@ impl Journal {
             method = %method::short(&call.method),
             volume = set(call.volume()),
             node = set(call.node()),
-            code = %code::name(end.outcome.code),
+            code = %code::name(end.status.code()),
             duration = ?took,
             rule = call.fault(),
-            error = set(&end.outcome.message),
+            error = set(end.status.message()),
             "call"
         );
         if tracing::enabled!(tracing::Level::TRACE) {
@@ -128,7 +128,7 @@ impl CallRecord {
     }
 
     /// Records an encoded response of another driver.
-    pub(crate) fn end_wire(&mut self, outcome: Outcome, response: Option<&[u8]>) {
+    pub(crate) fn end_wire(&mut self, status: Status, response: Option<&[u8]>) {
         let OperationRecord { journal, call } = &self.operation;
         let keep = |wire| {
             journal
@@ -136,14 +136,14 @@ impl CallRecord {
                 .keep_wire(&call.method, Direction::Response, wire)
         };
         let response = response.map(keep);
-        self.end(outcome, response);
+        self.end(status, response);
     }
 
-    pub(crate) fn end(&mut self, outcome: Outcome, response: Option<RedactedMessage>) {
+    pub(crate) fn end(&mut self, status: Status, response: Option<RedactedMessage>) {
         let OperationRecord { journal, call } = &self.operation;
         let end = End {
             time: call.now(),
-            outcome,
+            status,
             response,
         };
         if call.end.set(end).is_err() {
@@ -162,8 +162,8 @@ impl CallRecord {
                     peer: call.peer,
                     start: call.start,
                     end: end.time,
-                    code: code::name(end.outcome.code).into(),
-                    message: Cow::Borrowed(&end.outcome.message),
+                    code: code::name(end.status.code()).into(),
+                    message: Cow::Borrowed(end.status.message()),
                     fault: call.fault(),
                     request: Cow::Borrowed(&request),
                     response: response.as_ref().map(Cow::Borrowed),
@@ -190,10 +190,7 @@ impl Drop for CallRecord {
     fn drop(&mut self) {
         if self.operation.call.end.get().is_none() {
             self.is_background = true;
-            let left = Outcome {
-                code: Code::Cancelled,
-                message: "client disconnected or cancelled the call".to_owned(),
-            };
+            let left = Status::cancelled("client disconnected or cancelled the call");
             self.end(left, None);
         }
     }
@@ -203,13 +200,13 @@ impl Drop for CallRecord {
 
 impl OperationRecord {
     /// Records the result of the operation if the call has ended.
-    pub(crate) fn done(&self, outcome: Outcome) {
+    pub(crate) fn done(&self, status: Status) {
         let mut operation = crate::lock(&self.call.operation);
         if let Operation::CallEnded = *operation {
             drop(operation);
-            self.late(outcome);
+            self.late(status);
         } else {
-            *operation = Operation::Done(outcome);
+            *operation = Operation::Done(status);
         }
     }
 
@@ -219,23 +216,23 @@ impl OperationRecord {
             let mut operation = crate::lock(&self.call.operation);
             std::mem::replace(&mut *operation, Operation::CallEnded)
         };
-        if let Operation::Done(outcome) = operation {
-            self.late(outcome);
+        if let Operation::Done(status) = operation {
+            self.late(status);
         }
     }
 
-    fn late(&self, outcome: Outcome) {
+    fn late(&self, status: Status) {
         let Self { journal, call } = self;
         let late = End {
             time: call.now(),
-            outcome,
+            status,
             response: None,
         };
         if call.late.set(late).is_err() {
             return;
         }
         if let Some(late) = call.late().filter(|_| journal.call_lines) {
-            let code = code::name(late.outcome.code);
+            let code = code::name(late.status.code());
             let volume = call.volume();
             tracing::info!(method = %method::short(&call.method), volume, %code, "operation completed after its call");
         }
@@ -244,8 +241,8 @@ impl OperationRecord {
                 call: call.number,
                 method: Cow::Borrowed(&call.method),
                 end: late.time,
-                code: code::name(late.outcome.code).into(),
-                message: Cow::Borrowed(&late.outcome.message),
+                code: code::name(late.status.code()).into(),
+                message: Cow::Borrowed(late.status.message()),
             });
         }
         journal.publish(Event::Late(call.clone()));

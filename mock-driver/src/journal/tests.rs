@@ -5,7 +5,7 @@ use csi_proto::v1::{
 };
 use prometheus::Histogram;
 use tokio_test::{assert_pending, assert_ready, task};
-use tonic::Code;
+use tonic::{Code, Status};
 use wildmatch::WildMatch;
 
 use super::*;
@@ -25,11 +25,8 @@ fn mk_journal(kept: usize) -> Arc<Journal> {
     Arc::new(Journal::open(None, mk_readers(kept), [7; 16], Clock::system()).unwrap())
 }
 
-fn mk_outcome(code: Code) -> Outcome {
-    Outcome {
-        code,
-        message: code.description().to_owned(),
-    }
+fn mk_outcome(code: Code) -> Status {
+    Status::new(code, code.description())
 }
 
 fn begin(journal: &Arc<Journal>, volume: &str, node: &str) -> CallRecord {
@@ -131,7 +128,7 @@ fn calls_that_run_are_seen_with_what_holds_them_up_until_they_end() {
     journal.read(|memory| {
         assert_eq!(memory.running().len(), 0);
         let (_, call) = memory.after(0).next().unwrap();
-        assert_eq!(call.end().unwrap().outcome.code, Code::Cancelled);
+        assert_eq!(call.end().unwrap().status.code(), Code::Cancelled);
     });
 }
 

@@ -10,10 +10,10 @@ use super::Proxy;
 use super::deadline::Deadline;
 use super::forwarded_request::ForwardedRequest;
 use super::interrupted_stream::InterruptedStream;
-use super::message::{Reply, outcome};
+use super::message::Reply;
 use crate::driver::error::Error;
 use crate::fault::{ActiveFault, Decision};
-use crate::journal::{CallRecord, Outcome};
+use crate::journal::CallRecord;
 use crate::service::call::Execute;
 use crate::socket::ConnectionInfo;
 
@@ -79,7 +79,7 @@ impl Execute for ForwardedCall {
             return Ok(Forwarded::Stream(response));
         }
         let reply = Reply::read(response).await.map_err(Refused::Status)?;
-        if reply.outcome().code != Code::Ok {
+        if reply.status().code() != Code::Ok {
             return Err(Refused::Reply(Box::new(reply)));
         }
         self.proxy.attachments.learn(self.forwarded.as_ref());
@@ -102,24 +102,16 @@ impl Execute for ForwardedCall {
         let (remote, attachments) = (self.proxy.remote.clone(), self.proxy.attachments.clone());
         let forwarded = self.forwarded.clone();
         drop(self.proxy.driver.spawn_work(async move {
-            let outcome = match decision.pause().await {
-                Err(error) => Outcome {
-                    code: error.code(),
-                    message: error.message(),
-                },
-                Ok(()) => match remote.call(request).await {
-                    Ok(response) => match Reply::read(response).await {
-                        Ok(reply) => reply.outcome(),
-                        Err(status) => outcome(&status),
-                    },
-                    Err(status) => outcome(&status),
-                },
+            let called = async {
+                decision.pause().await?;
+                Ok::<_, Status>(Reply::read(remote.call(request).await?).await?.status())
             };
-            if outcome.code == Code::Ok {
+            let status = called.await.unwrap_or_else(|status: Status| status);
+            if status.code() == Code::Ok {
                 attachments.learn(forwarded.as_ref());
             }
             if let Some(work) = work {
-                work.done(outcome);
+                work.done(status);
             }
         }));
     }

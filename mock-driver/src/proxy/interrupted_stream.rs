@@ -10,7 +10,7 @@ use tonic::codec::{DecodeBuf, Decoder, Streaming};
 use tonic::codegen::http::{self, HeaderMap};
 use tonic::{Code, Status};
 
-use super::message::{MAX_MESSAGE, framed, outcome};
+use super::message::{MAX_MESSAGE, framed};
 use super::remote::is_reset;
 use crate::driver::Driver;
 use crate::fault::ActiveFault;
@@ -142,6 +142,6 @@ impl Messages {
 /// Ends the record of a stream unless it has ended.
 pub(super) fn end(record: &mut Option<CallRecord>, status: &Status) {
     if let Some(mut record) = record.take() {
-        record.end(outcome(status), None);
+        record.end(Status::new(status.code(), status.message()), None);
     }
 }

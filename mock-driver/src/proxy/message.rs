@@ -6,12 +6,11 @@ use futures::{Stream, StreamExt, stream};
 use http_body_util::{BodyExt, BodyStream, Collected, Full, LengthLimitError, Limited};
 use hyper::body::Frame;
 use tokio_util::sync::CancellationToken;
+use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::{self, HeaderMap};
-use tonic::{Code, Status};
 
 use crate::fault::ActiveFault;
-use crate::journal::Outcome;
 
 const PREFIX: usize = 5;
 
@@ -52,16 +51,15 @@ impl Reply {
         }
     }
 
-    pub(super) fn outcome(&self) -> Outcome {
+    pub(super) fn status(&self) -> Status {
         let status = self.trailers.as_ref().and_then(Status::from_header_map);
         let status = status.or_else(|| Status::from_header_map(&self.head.headers));
-        match status {
-            Some(status) => outcome(&status),
-            None => Outcome {
-                code: Code::Unknown,
-                message: format!("the driver answered {} without a gRPC status", self.head.status),
-            },
-        }
+        status.unwrap_or_else(|| {
+            Status::unknown(format!(
+                "the driver answered {} without a gRPC status",
+                self.head.status
+            ))
+        })
     }
 
     pub(super) fn message(&self) -> Option<&[u8]> {
@@ -138,16 +136,10 @@ pub(super) fn message_in(body: &[u8]) -> Option<&[u8]> {
     rest.get(..length).filter(|_| compressed == 0)
 }
 
-pub(super) fn outcome(status: &Status) -> Outcome {
-    Outcome {
-        code: status.code(),
-        message: status.message().to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use http_body_util::StreamBody;
+    use tonic::Code;
 
     use super::*;
 

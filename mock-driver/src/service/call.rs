@@ -17,7 +17,7 @@ use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::driver::locks::{Key, LockMode, Scope};
 use crate::fault::ActiveFault;
-use crate::journal::{CallRecord, Journal, Outcome};
+use crate::journal::{CallRecord, Journal};
 use crate::service::dispatch::Arrival;
 use crate::socket::ConnectionInfo;
 
@@ -66,16 +66,15 @@ impl Call {
     fn succeed<R: Message + Secrets + Clone>(mut self, reply: &R) {
         if let (Some(record), Some(journal)) = (&mut self.record, &self.driver.journal) {
             let reply = journal.shows_messages().then(|| journal.renderer.keep(reply));
-            record.end(Outcome::ok(), reply);
+            record.end(Status::ok(""), reply);
         }
     }
 
     /// Ends the journal's record with an error.
     fn fail(mut self, error: Error) -> Status {
-        let outcome = outcome(&Err::<(), _>(error));
-        let status = Status::new(outcome.code, outcome.message.as_str());
+        let status = Status::from(error);
         if let Some(record) = &mut self.record {
-            record.end(outcome, None);
+            record.end(status.clone(), None);
         }
         status
     }
@@ -140,13 +139,10 @@ impl Driver {
     }
 }
 
-fn outcome<R>(result: &Result<R, Error>) -> Outcome {
+fn status_of<R>(result: &Result<R, Error>) -> Status {
     match result {
-        Ok(_) => Outcome::ok(),
-        Err(error) => Outcome {
-            code: error.code(),
-            message: error.message(),
-        },
+        Ok(_) => Status::ok(""),
+        Err(error) => Status::new(error.code(), error.message()),
     }
 }
 

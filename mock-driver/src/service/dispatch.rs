@@ -26,7 +26,7 @@ use tower::ServiceExt;
 use super::DriverService;
 use crate::driver::Driver;
 use crate::driver::error::shortened;
-use crate::journal::{Outcome, RedactedMessage};
+use crate::journal::RedactedMessage;
 use crate::rpc::method::Method;
 use crate::socket::ConnectionInfo;
 
@@ -143,9 +143,7 @@ async fn record_refused(
         let peer = connection.and_then(|connection| connection.peer);
         let node = node.unwrap_or_default();
         let mut record = journal.begin_on(node, path, peer, RedactedMessage::Unreadable);
-        let message = status.message().to_owned();
-        let code = status.code();
-        record.end(Outcome { code, message }, None);
+        record.end(status, None);
     }
     response
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{self, error::Elapsed};
-use tonic::Code;
+use tonic::{Code, Status};
 
 use self::assertion::Calls;
 use crate::admin::page::limit;
@@ -13,7 +13,7 @@ use crate::admin::request::{self, Reply};
 use crate::admin::state::Admin;
 use crate::admin_api::query::{JournalQuery, WaitQuery};
 use crate::admin_api::resource::{Answer, Call, Expectation, ExpectationResult, Page};
-use crate::journal::{self, Cursor, Filter, Gap, Journal, Memory, Outcome};
+use crate::journal::{self, Cursor, Filter, Gap, Journal, Memory};
 use crate::rpc::code;
 use crate::rpc::method::{self, Method};
 
@@ -278,9 +278,9 @@ pub(super) fn filter(texts: [&Option<String>; 5]) -> Result<Filter, Refusal> {
 }
 
 pub(super) fn shown(journal: &Journal, call: &journal::Call, sequence: Option<u64>, messages: bool) -> Call {
-    let answer = |time: jiff::Timestamp, outcome: &Outcome| Answer {
-        code: code::name(outcome.code).to_owned(),
-        message: outcome.message.clone(),
+    let answer = |time: jiff::Timestamp, status: &Status| Answer {
+        code: code::name(status.code()).to_owned(),
+        message: status.message().to_owned(),
         end: journal::text(time),
         seconds: time.duration_since(call.start).as_secs_f64(),
     };
@@ -294,8 +294,8 @@ pub(super) fn shown(journal: &Journal, call: &journal::Call, sequence: Option<u6
         volume: call.volume().to_owned(),
         node: call.node().to_owned(),
         fault: call.fault(),
-        answer: call.end().map(|end| answer(end.time, &end.outcome)),
-        late: call.late().map(|late| answer(late.time, &late.outcome)),
+        answer: call.end().map(|end| answer(end.time, &end.status)),
+        late: call.late().map(|late| answer(late.time, &late.status)),
         request: messages.then(|| journal.request(call)),
         response: if messages { journal.response(call) } else { None },
     }

@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time;
 use tonic::Request;
 
-use super::{Call, Execute, Rpc, outcome};
+use super::{Call, Execute, Rpc, status_of};
 use crate::driver::Driver;
 use crate::driver::error::Error;
 use crate::driver::locks::Guard;
@@ -67,7 +67,7 @@ impl<Q: Rpc> DriverCall<'_, Q> {
         self.driver.spawn_work(async move {
             let result = operation.await;
             if let Some(record) = record {
-                record.done(outcome(&result));
+                record.done(status_of(&result));
             }
             (result, locked)
         })

@@ -74,7 +74,7 @@ async fn journals_the_error_of_a_stream(has_fault: bool) {
     let calls: Vec<_> = journal.read(|memory| memory.after(0).map(|(_, call)| call.clone()).collect());
     let codes: Vec<Code> = calls
         .iter()
-        .map(|call| call.end().unwrap().outcome.code)
+        .map(|call| call.end().unwrap().status.code())
         .collect();
     assert_eq!(codes, [Code::OutOfRange]);
 }

@@ -144,7 +144,7 @@ impl<'a> Calls<'a> {
             }
             let method = method::short(&call.method);
             if let Some(end) = call.end().filter(|_| is_tracked(method)) {
-                let code = code::name(end.outcome.code);
+                let code = code::name(end.status.code());
                 let is_unfit = |(index, matcher): (usize, &Matcher)| {
                     let expected = &self.expectation.expected[index];
                     let is_alike = method::short(&expected.method) == method && expected.code == code;

@@ -27,11 +27,7 @@ fn probe(journal: &Arc<Journal>) {
 fn end<M: Message + Secrets + Clone>(journal: &Arc<Journal>, method: Method, request: &M) {
     let request = journal.renderer.keep(request);
     let mut record = journal.begin(method.path().into(), None, request);
-    let outcome = Outcome {
-        code: Code::Ok,
-        message: String::new(),
-    };
-    record.end(outcome, None);
+    record.end(Status::ok(""), None);
 }
 
 #[tokio::test]
