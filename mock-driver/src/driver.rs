@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -17,16 +16,14 @@ use self::mode::Mode;
 pub(crate) use self::proxied::NO_DRIVER;
 use self::registration::Registrar;
 use self::remote::RemoteArray;
-use self::reset::{InitialServices, ResetScope};
-use self::service_config::ServiceConfig;
+use self::reset::ResetScope;
 pub use self::settings::{OpenError, Settings};
 use crate::admin_api;
 use crate::array::{PoolName, Segments};
 use crate::error_chain;
 use crate::fault::{FaultFile, Faults};
 use crate::journal::Journal;
-use crate::journal::clock::Clock;
-use crate::node::{self, Node};
+use crate::node::{self, Node, NodeInfo};
 use crate::rpc::capabilities::LiveCapabilities;
 use crate::socket::{BindError, SocketControl};
 use crate::store::volume_files::VolumeFiles;
@@ -60,27 +57,23 @@ const LAST_LINES: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub struct Driver {
-    pub(crate) name: String,
-    pub(crate) mode: Mode,
+    pub(crate) settings: Settings,
     pub(crate) remote: Option<RemoteArray>,
     pub(crate) registrar: Option<Arc<Registrar>>,
     /// The node of this process; `None` without a Node service.
     pub node: Option<Arc<Node>>,
-    pub(crate) latency: Duration,
+    /// What a reset restores.
+    pub(crate) initial_node: Option<NodeInfo>,
     pub capabilities: Arc<LiveCapabilities>,
-    pub(crate) config: ServiceConfig,
     /// Time from which Probe reports ready.
     pub(crate) ready_from: Instant,
     pub(crate) pool_topology: BTreeMap<PoolName, Segments>,
     pub store: Arc<Store>,
-    pub(crate) clock: Clock,
     pub volume_files: VolumeFiles,
     pub(crate) locks: LockTable,
     pub faults: Arc<Faults>,
     pub socket_control: Arc<SocketControl>,
     pub exit: ExitRequest,
-    pub(crate) proxy_to: Option<PathBuf>,
-    pub(crate) initial: InitialServices,
     pub(crate) journal: Option<Arc<Journal>>,
     /// The database of the array and of the node's records; `None` without a state directory.
     pub(crate) state: Option<Arc<Database>>,
@@ -149,33 +142,21 @@ impl Driver {
         if let Some(file) = &fault_file {
             file.announce(journal.as_deref());
         }
-        let initial = InitialServices {
-            capabilities: settings.capabilities.clone(),
-            scenarios: settings.scenarios,
-            stubs: settings.stubs,
-            node: node.as_ref().map(|node| node.info()),
-        };
         let halt = CancellationToken::new();
         let driver = Self {
-            initial,
-            name: settings.name,
-            mode: settings.mode,
             remote,
             registrar,
+            initial_node: node.as_ref().map(|node| node.info()),
             node,
-            latency: settings.latency,
-            capabilities: Arc::new(LiveCapabilities::new(settings.capabilities)),
+            capabilities: Arc::new(LiveCapabilities::new(settings.capabilities.clone())),
             ready_from: Instant::now() + settings.config.ready_after,
-            config: settings.config,
             pool_topology,
             store: Arc::new(store),
-            clock: settings.clock,
             volume_files,
             locks: LockTable::new(settings.busy),
             faults: rules,
             socket_control: Arc::default(),
             exit: ExitRequest::default(),
-            proxy_to: settings.proxy_to,
             journal,
             state,
             work: TaskTracker::new(),
@@ -183,13 +164,14 @@ impl Driver {
             reset_scope: ResetScope::within(&halt),
             halt,
             random_limits: AtomicU64::new(0),
+            settings,
         };
         Ok((Arc::new(driver), fault_file))
     }
 
     /// Whether the array is in this process: not in another one, and not behind a proxy.
     pub(crate) fn has_array(&self) -> bool {
-        self.mode.has_array() && self.proxy_to.is_none()
+        self.settings.mode.has_array() && self.settings.proxy_to.is_none()
     }
 
     /// Releases the driver's directories; the state directory last, because the next process waits for its lock.

@@ -137,12 +137,12 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let admin = args.admin.bind().await?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
-        driver = driver.name,
+        driver = driver.settings.name,
         socket = %listener.path().display(),
         "serving"
     );
     let admin_endpoint = admin.as_ref().map(admin::Server::endpoint);
-    let write = |file| ready::write(file, &driver.name, listener.path(), admin_endpoint);
+    let write = |file| ready::write(file, &driver.settings.name, listener.path(), admin_endpoint);
     let mut ready = ready_file.as_deref().map(write).transpose().map_err(unusable)?;
     let stop = CancellationToken::new();
     {
@@ -279,7 +279,7 @@ fn start(
 ) -> Tasks {
     let mut tasks = Tasks::new();
     let incoming = listener.incoming(driver.socket_control.clone());
-    match driver.proxy_to.clone() {
+    match driver.settings.proxy_to.clone() {
         Some(to) => {
             let proxy = Proxy::new(driver.clone(), to);
             tasks.spawn("server", answer_calls(proxy, incoming, stop));

@@ -68,7 +68,7 @@ pub(super) async fn readyz(State(admin): State<Admin>) -> Response {
 
 async fn collect(admin: &Admin, scrape: &Scrape) -> Result<(), Refusal> {
     let counts = counts(admin).await?;
-    let build = [env!("CARGO_PKG_VERSION"), admin.driver.name.as_str()];
+    let build = [env!("CARGO_PKG_VERSION"), admin.driver.settings.name.as_str()];
     scrape.gauges(
         "csi_mock_build_info",
         "The program's version, as a label of a constant 1.",

@@ -110,7 +110,7 @@ impl Server {
     /// Serves a driver until `stop`, then drains requests.
     pub(crate) async fn serve(self, driver: Arc<Driver>, stop: CancellationToken) -> io::Result<()> {
         let admin = Admin {
-            started: driver.clock.now(),
+            started: driver.settings.clock.now(),
             driver,
             stop: stop.clone(),
         };
@@ -166,7 +166,7 @@ async fn has_array(State(admin): State<Admin>, request: Request, next: Next) -> 
 
 /// The reason that this process has no array; `None` if it has one.
 fn elsewhere(driver: &Driver) -> Option<String> {
-    if let Some(to) = &driver.proxy_to {
+    if let Some(to) = &driver.settings.proxy_to {
         let to = to.display();
         return Some(format!(
             "this process is a proxy (--proxy-to={to}) and has no array"

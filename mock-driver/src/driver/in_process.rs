@@ -68,11 +68,10 @@ impl Driver {
             self.faults.clone(),
         )?;
         super::take_current_id(Some(&node), &self.store);
-        Ok(Arc::new(Self {
-            mode: Mode::Node,
-            ready_from: Instant::now(),
-            ..self.process_of_this_array(Some(Arc::new(node)), volume_files)
-        }))
+        let mut process = self.process_of_this_array(Some(Arc::new(node)), volume_files);
+        process.settings.mode = Mode::Node;
+        process.ready_from = Instant::now();
+        Ok(Arc::new(process))
     }
 
     /// Starts the next process of this driver. It keeps what a restart with a state directory keeps: the array, and the staged
@@ -99,25 +98,23 @@ impl Driver {
     fn process_of_this_array(&self, node: Option<Arc<Node>>, volume_files: VolumeFiles) -> Self {
         let halt = CancellationToken::new();
         Self {
-            initial: self.initial.clone(),
-            name: self.name.clone(),
-            mode: self.mode,
+            settings: Settings {
+                proxy_to: None,
+                ..self.settings.clone()
+            },
             remote: None,
             registrar: None,
             node,
-            latency: self.latency,
+            initial_node: self.initial_node.clone(),
             capabilities: self.capabilities.clone(),
-            config: self.config.clone(),
-            ready_from: Instant::now() + self.config.ready_after,
+            ready_from: Instant::now() + self.settings.config.ready_after,
             pool_topology: self.pool_topology.clone(),
             store: self.store.clone(),
-            clock: self.clock.clone(),
             volume_files,
             locks: LockTable::new(self.locks.rule),
             faults: self.faults.clone(),
             socket_control: Arc::default(),
             exit: ExitRequest::default(),
-            proxy_to: None,
             journal: self.journal.clone(),
             state: None,
             work: TaskTracker::new(),
@@ -161,7 +158,7 @@ mod tests {
         let array = Driver::in_memory(Settings::default()).unwrap();
         let driver = array.on_node("node-1").unwrap();
         let next = driver.restarted();
-        assert_eq!(next.mode, Mode::Node);
+        assert_eq!(next.settings.mode, Mode::Node);
         assert!(Arc::ptr_eq(
             next.node.as_ref().unwrap(),
             driver.node.as_ref().unwrap()

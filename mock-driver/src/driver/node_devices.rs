@@ -30,7 +30,7 @@ impl Driver {
     pub(crate) fn node_features(&self) -> NodeFeatures {
         NodeFeatures {
             attaches: self.capabilities.has(Capability::PublishUnpublishVolume)
-                && !self.config.attach_optional,
+                && !self.settings.config.attach_optional,
             stages: self.capabilities.has(Capability::NodeStageUnstageVolume),
         }
     }
@@ -51,7 +51,7 @@ impl Driver {
             .read(|array| {
                 let found = array.volume(volume)?;
                 Ok(ArrayVolume {
-                    bytes: self.config.disk_bytes(&found.spec),
+                    bytes: self.settings.config.disk_bytes(&found.spec),
                     attachment: found.attachments.get(node.as_str()).cloned(),
                     issues: found.health.clone(),
                 })
@@ -163,7 +163,7 @@ impl Driver {
 
     /// A random `max_volumes_per_node`, if configured.
     pub(crate) fn random_limit(&self) -> Option<usize> {
-        self.config.random_limit.then(|| {
+        self.settings.config.random_limit.then(|| {
             let count = self.random_limits.fetch_add(1, Ordering::Relaxed).to_le_bytes();
             let drawn = self
                 .faults
@@ -210,7 +210,7 @@ impl Driver {
         let view = self.store.peek(|array| {
             let found = array.volume(volume).ok()?;
             Some(ArrayVolume {
-                bytes: self.config.disk_bytes(&found.spec),
+                bytes: self.settings.config.disk_bytes(&found.spec),
                 attachment: found.attachments.get(id.as_str()).cloned(),
                 issues: Vec::new(),
             })
@@ -223,7 +223,7 @@ impl Driver {
     pub(crate) async fn remove_device(&self, volume: &str) -> Result<(), Error> {
         match &self.node {
             // It is removed when the volume is unstaged.
-            Some(node) if self.config.attach_optional && node.knows(volume) => Ok(()),
+            Some(node) if self.settings.config.attach_optional && node.knows(volume) => Ok(()),
             Some(node) => Ok(node.reconcile_device(volume, None).await?),
             None => Ok(()),
         }
@@ -231,7 +231,7 @@ impl Driver {
 
     /// Whether the node legitimately uses a volume that is not attached to it.
     fn uses_unattached(&self, node: &Node, volume: &str, id: &str) -> bool {
-        self.config.attach_optional
+        self.settings.config.attach_optional
             && node.knows(volume)
             && self.store.peek(|array| {
                 let found = array.volume(volume);

@@ -23,7 +23,11 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 impl Driver {
     /// The response to Probe of the driver behind this proxy; `None` for a driver that is no proxy, and for a replay.
     pub(crate) async fn probe_proxied(&self) -> Option<Result<ProbeResponse, Status>> {
-        let to = self.proxy_to.as_ref().filter(|to| *to != Path::new(NO_DRIVER))?;
+        let to = self
+            .settings
+            .proxy_to
+            .as_ref()
+            .filter(|to| *to != Path::new(NO_DRIVER))?;
         let probed = time::timeout(PROBE_TIMEOUT, probe(to)).await;
         Some(probed.unwrap_or_else(|_| Err(Status::deadline_exceeded("no response"))))
     }

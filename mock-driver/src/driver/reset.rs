@@ -16,21 +16,10 @@ use super::error::Error;
 use super::locks::{Guard, Key, LockMode, Scope};
 use crate::array::{Array, Image};
 use crate::error_chain;
-use crate::fault::Rule;
-use crate::fault::scenario::{self, Scenario};
-use crate::node::{self, NodeInfo};
-use crate::rpc::capabilities::CapabilitySet;
+use crate::fault::scenario;
+use crate::node;
 use crate::rpc::validate::Invalid;
 use crate::store::volume_files::FileId;
-
-/// What [`Driver::reset`] restores besides the array.
-#[derive(Clone, Debug)]
-pub(crate) struct InitialServices {
-    pub(super) capabilities: CapabilitySet,
-    pub(super) scenarios: Vec<&'static Scenario>,
-    pub(crate) stubs: Vec<Rule>,
-    pub(super) node: Option<NodeInfo>,
-}
 
 /// What runs until the next reset or import.
 #[derive(Debug)]
@@ -195,15 +184,15 @@ impl Driver {
         }
         let restarted = self.faults.restart();
         restarted.map_err(|conflict| Invalid::new("rules", conflict.to_string()))?;
-        let played = scenario::play(&self.initial.scenarios, &self.initial.stubs, &self.faults);
+        let played = scenario::play(&self.settings.scenarios, &self.settings.stubs, &self.faults);
         played.map_err(|conflict| Invalid::new("scenario", conflict.to_string()))?;
         if self.has_array() {
             let _locked = self
                 .replace_array(self.store.initial_image(), OldFiles::Discard)
                 .await?;
         }
-        self.capabilities.write().clone_from(&self.initial.capabilities);
-        if let (Some(node), Some(info)) = (&self.node, &self.initial.node) {
+        self.capabilities.write().clone_from(&self.settings.capabilities);
+        if let (Some(node), Some(info)) = (&self.node, &self.initial_node) {
             node.set_info(|current| current.clone_from(info));
             if self.has_array() {
                 self.announce(node).await;

@@ -239,7 +239,7 @@ impl Driver {
 
     /// Continues the copies of an earlier process.
     pub(crate) fn resume_copies(&self) {
-        let now = self.clock.now();
+        let now = self.settings.clock.now();
         let snapshots: Vec<Arc<Snapshot>> = self.store.peek(|array| array.snapshots().cloned().collect());
         for snapshot in snapshots {
             self.finish_later(snapshot.time_left(now).unwrap_or_default(), [&snapshot]);
@@ -267,8 +267,8 @@ impl Driver {
 
     fn timing(&self) -> Timing {
         Timing {
-            now: self.clock.now(),
-            delay: self.config.snapshot_delay,
+            now: self.settings.clock.now(),
+            delay: self.settings.config.snapshot_delay,
         }
     }
 

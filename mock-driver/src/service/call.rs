@@ -114,7 +114,7 @@ impl Driver {
             return Err(Error::NotOffered { path: Q::PATH });
         }
         let params = request.get_ref().validate()?;
-        self.config.secrets.check(Q::METHOD, request.get_ref())?;
+        self.settings.config.secrets.check(Q::METHOD, request.get_ref())?;
         let locked = self.locks.lock(Scope::Call, request.get_ref().keys()).await?;
         let mut call = DriverCall {
             driver: self,

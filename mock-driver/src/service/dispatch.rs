@@ -46,7 +46,7 @@ pub fn services(driver: &Arc<Driver>) -> Routes {
         names: vec![HealthServer::<DriverService>::NAME],
     };
     offered.add(IdentityServer::new(service.clone()));
-    if driver.mode.has_array() {
+    if driver.settings.mode.has_array() {
         offered.add(ControllerServer::new(service.clone()));
         offered.add(GroupControllerServer::new(service.clone()));
         offered.add(SnapshotMetadataServer::new(service.clone()));

@@ -24,7 +24,7 @@ impl Rpc for GetPluginInfoRequest {
 
     async fn execute((): (), driver: &Driver) -> Result<Self::Reply, Error> {
         Ok(Self::Reply {
-            name: driver.name.clone(),
+            name: driver.settings.name.clone(),
             vendor_version: env!("CARGO_PKG_VERSION").to_owned(),
             manifest: HashMap::new(),
         })

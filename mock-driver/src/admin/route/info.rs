@@ -13,13 +13,13 @@ pub(super) async fn info(admin: &Admin) -> Reply<Info> {
     let driver = &admin.driver;
     let array = driver.volume_files.claimed_by();
     Ok(Info {
-        driver: driver.name.clone(),
+        driver: driver.settings.name.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         node: driver.node.as_ref().map(|node| node.info().id),
         has_array: driver.has_array(),
         array: array.map_err(|error| Refusal::new(Code::Internal, error_chain(&error)))?,
         started: journal::text(admin.started),
-        latency_seconds: driver.latency.as_secs_f64(),
+        latency_seconds: driver.settings.latency.as_secs_f64(),
         counts: counts(admin).await?,
     })
 }

@@ -20,7 +20,7 @@ pub(super) async fn list(admin: &Admin) -> Reply<Vec<Scenario>> {
 pub(super) async fn switch(admin: &Admin, name: &str, change: FaultChange) -> Reply<Scenario> {
     let unknown = |error: scenario::UnknownScenario| Refusal::new(Code::NotFound, error.to_string());
     let wanted = scenario::Scenario::named(name).map_err(unknown)?;
-    let (stubs, faults) = (&admin.driver.initial.stubs, &admin.driver.faults);
+    let (stubs, faults) = (&admin.driver.settings.stubs, &admin.driver.faults);
     scenario::switch(wanted, change.enabled, stubs, faults).map_err(taken)?;
     admin.touch();
     Ok(shown(wanted, change.enabled))

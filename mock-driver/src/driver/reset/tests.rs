@@ -9,7 +9,7 @@ use tonic::{Code, Request};
 
 use super::*;
 use crate::driver::Settings;
-use crate::fault::{Origin, RuleKind};
+use crate::fault::{Origin, Rule, RuleKind};
 use crate::journal::JournalConfig;
 
 /// A driver whose attaches are under a rule with this action.

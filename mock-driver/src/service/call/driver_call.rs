@@ -50,8 +50,8 @@ impl<Q: Rpc> DriverCall<'_, Q> {
                 driver.store.read(|_| Ok(())).await?;
                 return Err(refusal);
             }
-            if Q::KIND == Kind::Publish && !driver.latency.is_zero() {
-                time::sleep(driver.latency).await;
+            if Q::KIND == Kind::Publish && !driver.settings.latency.is_zero() {
+                time::sleep(driver.settings.latency).await;
             }
             driver.execute::<Q>(params.ok_or(Error::Broken)?, keys).await
         }

@@ -59,7 +59,7 @@ impl Rpc for ControllerModifyVolumeRequest {
     }
 
     async fn execute((volume, parameters): Self::Params, driver: &Driver) -> Result<Self::Reply, Error> {
-        if parameters.is_empty() && driver.config.strict_modify {
+        if parameters.is_empty() && driver.settings.config.strict_modify {
             return Err(Invalid::new("mutable_parameters", "must be set").into());
         }
         let modify = |array: &mut Array| array.modify_volume(&volume, &parameters);

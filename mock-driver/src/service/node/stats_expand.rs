@@ -69,7 +69,7 @@ impl Rpc for NodeExpandVolumeRequest {
         (volume, path, range, capability): Self::Params,
         driver: &Driver,
     ) -> Result<Self::Reply, Error> {
-        let most = driver.config.node_growth_limit;
+        let most = driver.settings.config.node_growth_limit;
         if let Some(most) = most.filter(|most| range.required > *most) {
             let reason = format!("nodes grow volumes to at most {most} bytes (--max-volume-size-node)");
             return Err(node::Error::size(&reason).into());
