@@ -265,7 +265,6 @@ impl Faults {
         Ok(())
     }
 
-    /// The state of the rules.
     pub fn state(&self) -> Arc<str> {
         self.state.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -291,7 +290,6 @@ impl Faults {
         of(&self.rules(), RuleKind::Rule).count()
     }
 
-    /// Whether there is no rule.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

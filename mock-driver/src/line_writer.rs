@@ -18,7 +18,6 @@ pub(crate) trait Sink: Send + 'static {
     /// Writes whole lines. Writes as many as it can, and returns the number of the others.
     fn write(&mut self, lines: &[u8]) -> u64;
 
-    /// The line that reports lost lines.
     fn lost(&self, lines: u64) -> Vec<u8>;
 }
 
@@ -31,7 +30,6 @@ struct Queue {
     state: Mutex<State>,
     /// Lines were queued, or the writer was dropped.
     queued: Condvar,
-    /// Queued lines were handled.
     handled: Condvar,
     lost: AtomicU64,
 }
@@ -170,7 +168,6 @@ impl Queue {
     }
 }
 
-/// Number of lines in a text of whole lines.
 pub(crate) fn count(lines: &[u8]) -> u64 {
     u64::try_from(lines.iter().filter(|byte| **byte == b'\n').count()).unwrap_or(u64::MAX)
 }

@@ -1,5 +1,3 @@
-//! The log on standard error.
-
 use std::io::{self, Write};
 use std::sync::OnceLock;
 use std::time::Duration;

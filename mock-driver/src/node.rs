@@ -43,7 +43,6 @@ pub struct Settings {
     pub devices: device::Choice,
     /// Directory of the links to devices; `None` for one beside the volumes' files.
     pub device_dir: Option<PathBuf>,
-    /// How long to wait for a device to appear.
     pub device_timeout: Duration,
     pub strict_gone: bool,
     /// Whether device faults are possible on all mounted volumes, not only on those that a rule names when they are published.
@@ -250,7 +249,6 @@ impl Node {
             .await
     }
 
-    /// Refreshes the device of a volume after its disk has grown.
     async fn refresh(self: &Arc<Self>, volume_disk: &VolumeDisk, disk: &Disk) -> Result<(), Error> {
         if self.is_simulated() {
             return Ok(());
@@ -337,7 +335,6 @@ impl Node {
         }
     }
 
-    /// The disk of a pod's volume.
     fn ephemeral_disk(&self, volume: &str) -> VolumeDisk {
         VolumeDisk {
             volume: volume.to_owned(),

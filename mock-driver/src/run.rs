@@ -57,7 +57,6 @@ const LOCK_RETRY: Duration = Duration::from_millis(200);
 /// Maximum time of one step on devices and files after a second signal, and of the cleanup of the node that follows.
 const LAST_STEP_OF_ABORT: Duration = Duration::from_secs(10);
 
-/// Error of the driver process.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "documented by the error messages")]
 pub enum Error {

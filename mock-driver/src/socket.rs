@@ -37,7 +37,6 @@ const NO_TCP: &str = "; over TCP a driver would be open to everybody: put a forw
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint(PathBuf);
 
-/// A malformed endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "invalid endpoint \"{text}\": write unix:///path/csi.sock, unix:/path/csi.sock or /path/csi.sock{hint}"

@@ -1,5 +1,3 @@
-//! Errors as HTTP responses.
-
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::response::{IntoResponse, Response};
 use http::header::CONTENT_TYPE;

@@ -35,7 +35,6 @@ pub(super) struct Path<T>(pub(super) T);
 #[from_request(via(axum::extract::Query), rejection(Refusal))]
 pub(super) struct Query<T>(pub(super) T);
 
-/// The result of a handler.
 pub(super) type Reply<T> = Result<T, Refusal>;
 
 // === impl Json ===

@@ -1,5 +1,3 @@
-//! The HTTP server of the admin API.
-
 use std::any::Any;
 use std::io;
 use std::sync::Arc;
@@ -23,7 +21,6 @@ use crate::admin_api::Endpoint;
 use crate::driver::Driver;
 use crate::socket;
 
-/// A bound admin endpoint.
 #[derive(Debug)]
 pub struct Server {
     listener: Listener,
@@ -37,7 +34,6 @@ enum Listener {
     Unix(socket::Listener),
 }
 
-/// Errors of binding the admin endpoint.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "documented by the error messages")]
 pub enum BindError {

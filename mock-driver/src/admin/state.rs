@@ -1,5 +1,3 @@
-//! Shared state of the admin API's handlers.
-
 use std::sync::Arc;
 
 use jiff::Timestamp;

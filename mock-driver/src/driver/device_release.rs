@@ -18,7 +18,6 @@ use crate::driver::locks::{LockMode, Scope};
 use crate::error_chain;
 use crate::node::{self, ArrayVolume};
 
-/// Interval of looking for a device.
 const DEVICE_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 // === impl Driver ===

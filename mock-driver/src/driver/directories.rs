@@ -1,5 +1,3 @@
-//! Directories, files and random numbers of a driver.
-
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -78,7 +76,6 @@ pub(super) fn volume_files_in(settings: &Settings) -> VolumeFiles {
     }
 }
 
-/// Opens the journal if anything reads it.
 pub(super) fn open_journal(settings: &Settings) -> Result<Option<Arc<Journal>>, OpenError> {
     let (file, config) = (settings.journal.as_deref(), settings.journal_config);
     if file.is_none() && !config.any() {
@@ -167,7 +164,6 @@ pub(super) fn claim(
     }
 }
 
-/// The configured seed, or a random one.
 fn seed_of_run(given: Option<u64>) -> Result<Seed, OpenError> {
     let entropy = random()?;
     let by_chance = u32::from_le_bytes([entropy[0], entropy[1], entropy[2], entropy[3]]);

@@ -1,5 +1,3 @@
-//! Errors of calls and their gRPC status.
-
 use tonic::{Code, Status};
 
 use crate::array;
@@ -14,7 +12,6 @@ const MAX_MESSAGE: usize = 4 << 10;
 
 const CUT_OFF: &str = "... (cut off)";
 
-/// An error of a call.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]

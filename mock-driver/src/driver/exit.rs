@@ -4,7 +4,6 @@ use tokio::sync::SetOnce;
 
 use crate::fault::Exit;
 
-/// The first exit request.
 #[derive(Debug, Default)]
 pub struct ExitRequest(SetOnce<Exit>);
 

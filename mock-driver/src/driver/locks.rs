@@ -78,7 +78,6 @@ pub(crate) struct Guard {
     key: (Scope, Key),
 }
 
-/// Another call holds the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Busy(pub Key);
 

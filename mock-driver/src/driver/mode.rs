@@ -1,5 +1,3 @@
-//! The services of a process.
-
 use std::str::FromStr;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -120,7 +120,6 @@ impl Driver {
         }
     }
 
-    /// Health issues of the storage as seen from the node.
     pub(crate) async fn storage_health(&self) -> Result<Vec<StorageHealthIssue>, Error> {
         let id = self.here()?.info().id;
         if let Some(remote) = &self.remote {
@@ -186,7 +185,6 @@ impl Driver {
         }
     }
 
-    /// Whether this process has the node with that id.
     pub(crate) fn is_here(&self, node: &str) -> bool {
         self.node.as_ref().is_some_and(|here| here.info().id == node)
     }

@@ -16,7 +16,6 @@ const VERSIONS: [&str; 1] = ["1.0.0"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Kubelet's registry directory.
     pub directory: PathBuf,
     /// The driver's own socket, as kubelet sees it.
     pub endpoint: PathBuf,
@@ -32,11 +31,9 @@ pub(crate) struct Registrar {
 /// The last NotifyRegistrationStatus.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum RegistrationState {
-    /// Not called yet.
     #[default]
     Pending,
     Registered,
-    /// With kubelet's reason.
     Failed(String),
 }
 

@@ -21,20 +21,17 @@ use crate::error_chain;
 use crate::node::{self, ArrayVolume, Node};
 use crate::rpc::code;
 
-/// Interval of polling the attachments.
 pub(crate) const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 
 /// Timeout of a response. The array's process only reads memory or writes a few bytes; a call that takes longer is better
 /// retried.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// The array in another process.
 #[derive(Debug)]
 pub(crate) struct RemoteArray {
     client: Client,
     /// For attaching and detaching, which take the volume's `latency`. A client that timed out would not know the result.
     client_without_timeout: Client,
-    /// The admin endpoint of the process with the array.
     pub(crate) endpoint: Endpoint,
     /// A task that acts on a response about a volume holds its lock from the request on.
     locks: LockTable,

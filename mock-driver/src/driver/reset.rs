@@ -36,7 +36,6 @@ pub(crate) struct ResetScope {
 /// A running call or operation, for which a reset waits until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Entered {
-    /// Cancelled by a reset.
     pub(crate) cancelled: CancellationToken,
     _running: TaskTrackerToken,
 }
@@ -143,7 +142,6 @@ impl Entered {
         }
     }
 
-    /// Runs a call.
     pub(crate) async fn call<T, E: From<Error>>(
         &self,
         call: impl Future<Output = Result<T, E>>,

@@ -1,5 +1,3 @@
-//! Settings of a driver, and errors of its start.
-
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -21,7 +19,6 @@ use crate::store::volume_files;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The name in GetPluginInfo.
     pub name: String,
     pub array: array::Settings,
     pub config: ServiceConfig,
@@ -47,7 +44,6 @@ pub struct Settings {
     pub media_dir: Option<PathBuf>,
     pub journal: Option<PathBuf>,
     pub journal_config: journal::JournalConfig,
-    /// File with fault rules.
     pub faults: Option<PathBuf>,
     pub scenarios: Vec<&'static Scenario>,
     /// Rules that follow those of the scenarios.

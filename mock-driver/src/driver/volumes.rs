@@ -51,7 +51,6 @@ impl Driver {
         self.change_with(copies, create).await
     }
 
-    /// Deletes a volume with its content.
     pub(crate) async fn delete_volume(&self, volume: &str) -> Result<(), Error> {
         let _unused = self.unused(volume).await?;
         self.store.change(|array| array.delete_volume(volume)).await?;
@@ -59,7 +58,6 @@ impl Driver {
         Ok(())
     }
 
-    /// Expands a volume and returns its size.
     pub(crate) async fn expand_volume(
         &self,
         volume: &str,
@@ -101,7 +99,6 @@ impl Driver {
         Ok(snapshot)
     }
 
-    /// Deletes a snapshot with its content.
     pub(crate) async fn delete_snapshot(&self, snapshot: &str) -> Result<(), Error> {
         let delete = |array: &mut Array| array.delete_snapshot(snapshot);
         self.store.change(delete).await?;

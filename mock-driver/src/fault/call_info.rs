@@ -1,5 +1,3 @@
-//! The view that rules have of a call.
-
 use std::borrow::Cow;
 
 use http::HeaderMap;

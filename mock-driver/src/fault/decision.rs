@@ -1,5 +1,3 @@
-//! The faults of one call.
-
 use std::sync::PoisonError;
 
 use tokio::time;

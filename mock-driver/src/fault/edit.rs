@@ -106,7 +106,6 @@ fn set_elements(list: &mut Vec<Field>, path: &[String], value: Option<&Field>) {
     }
 }
 
-/// The value of a target from its JSON.
 fn parsed(target: &Target, value: &Value) -> Result<Option<Field>, String> {
     let whole = |field: &FieldDescriptor, value: Value| {
         let whole = json!({ field.name(): value });

@@ -64,7 +64,6 @@ pub(super) fn parts(path: &str) -> Vec<String> {
     path.split('.').map(str::to_owned).collect()
 }
 
-/// A message as JSON with all its fields.
 pub(crate) fn json(message: &DynamicMessage) -> Value {
     let options = SerializeOptions::new()
         .use_proto_field_name(true)

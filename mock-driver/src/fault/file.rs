@@ -14,7 +14,6 @@ use crate::journal::Journal;
 /// Interval of polling the file: a stat of a cached inode takes a microsecond, and an edit should take effect at once.
 const POLL: Duration = Duration::from_millis(50);
 
-/// A file of fault rules.
 #[derive(Debug)]
 pub struct FaultFile {
     path: PathBuf,
@@ -22,7 +21,6 @@ pub struct FaultFile {
     ids: Vec<String>,
 }
 
-/// An error of a fault file.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "documented by the error messages")]
 pub enum LoadError {

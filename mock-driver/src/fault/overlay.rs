@@ -32,7 +32,6 @@ pub(crate) struct StaleList {
     pub(crate) age: Option<Duration>,
 }
 
-/// An injected fault of a volume's device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceFault {
     /// It does not appear.
@@ -41,7 +40,6 @@ pub enum DeviceFault {
     Wrong(String),
 }
 
-/// An injected fault of a disk's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskFault {
     /// Filesystem errors that fsck leaves uncorrected.

@@ -17,7 +17,6 @@ pub(super) mod field_error;
 mod matching;
 pub(super) mod value;
 
-/// An error of a list of rules.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "documented by the error messages")]
 pub enum RuleError {

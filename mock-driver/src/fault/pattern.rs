@@ -3,7 +3,6 @@
 use serde::Deserialize;
 use wildmatch::WildMatch;
 
-/// A pattern that is not empty.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct Pattern(WildMatch);

@@ -23,7 +23,6 @@ use super::value_match::ValueMatch;
 use crate::rpc::capabilities::Capability;
 use crate::rpc::method::{self, Method};
 
-/// A fault rule or a backend fault.
 #[derive(Clone, Debug)]
 pub struct Rule {
     pub(crate) id: String,
@@ -43,7 +42,6 @@ pub struct Rule {
     pub(crate) text: Value,
 }
 
-/// The lists of a fault file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RuleKind {
     /// `rules`
@@ -177,7 +175,6 @@ pub(crate) enum CallEnd {
     Io(IoEnd),
 }
 
-/// The exit of the driver's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// At once, with this exit code; the socket is removed.

@@ -1,5 +1,3 @@
-//! An active rule: its counts and the calls that it affects.
-
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,9 +19,7 @@ use super::{CallEnd, CallInfo, DelayDistribution, Reservations, Rule, Seed};
 pub enum Origin {
     /// Set while the driver runs.
     Admin,
-    /// The fault file.
     File,
-    /// A built-in scenario.
     Scenario,
 }
 
@@ -92,7 +88,6 @@ pub(super) struct RuleState {
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// One for each call that matched.
     call_numbers: NumberPool,
     era: u64,
     firings: u64,
@@ -188,7 +183,6 @@ impl NumberPool {
         self.returned.insert(number);
     }
 
-    /// How many are in use.
     fn len(&self) -> u64 {
         self.handed_out - u64::try_from(self.returned.len()).unwrap_or(self.handed_out)
     }

@@ -5,16 +5,12 @@
 
 use super::{Faults, Origin, Rule, RuleConflict};
 
-/// A built-in scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scenario {
-    /// Its name.
     pub name: &'static str,
-    /// The file.
     pub yaml: &'static str,
 }
 
-/// Unknown scenario.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown scenario \"{name}\": use one of {}", Scenario::ALL.iter().map(|scenario| scenario.name).collect::<Vec<_>>().join(", "))]
 pub struct UnknownScenario {
@@ -33,7 +29,6 @@ macro_rules! scenarios {
 // === impl Scenario ===
 
 impl Scenario {
-    /// All scenarios by name.
     pub const ALL: &'static [Self] = scenarios![
         "array-busy",
         "attach-full",
@@ -79,13 +74,11 @@ impl Scenario {
         })
     }
 
-    /// Its description.
     pub fn about(&self) -> &'static str {
         let first = self.yaml.lines().next().unwrap_or_default();
         first.trim_start_matches('#').trim()
     }
 
-    /// Its rules and backend faults.
     pub fn rules(&self) -> Vec<Rule> {
         Rule::read_list(self.yaml).expect("a built-in scenario must be valid")
     }

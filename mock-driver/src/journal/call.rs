@@ -1,5 +1,3 @@
-//! A call in the journal.
-
 use std::borrow::Cow;
 use std::sync::{Mutex, OnceLock};
 

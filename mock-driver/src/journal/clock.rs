@@ -1,5 +1,3 @@
-//! The wall clock.
-
 use std::fmt;
 use std::sync::Arc;
 

@@ -1,5 +1,3 @@
-//! The file of JSON lines.
-
 use std::fs;
 use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -9,7 +7,6 @@ use super::clock::Clock;
 use super::line::Line;
 use crate::line_writer::{LineWriter, Sink, count};
 
-/// The journal's file cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("--journal: cannot open {} for appending: its directory must exist and be writable", path.display())]
 pub struct OpenError {
@@ -20,7 +17,6 @@ pub struct OpenError {
 #[derive(Debug)]
 pub(super) struct File(LineWriter);
 
-/// The file in its thread.
 struct RotatingFile {
     file: fs::File,
     path: PathBuf,

@@ -1,5 +1,3 @@
-//! The lines of the journal's file.
-
 use std::borrow::Cow;
 use std::path::Path;
 
@@ -9,7 +7,6 @@ use serde_json::Value;
 
 use super::call::Peer;
 
-/// A line of the journal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 #[allow(missing_docs, reason = "the names say it")]
@@ -56,7 +53,6 @@ pub enum Line<'a> {
         /// Text of the error; empty with `OK`.
         message: Cow<'a, str>,
     },
-    /// A fault file was loaded or rejected.
     Faults {
         #[serde(serialize_with = "as_text")]
         time: Timestamp,

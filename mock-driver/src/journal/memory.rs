@@ -168,7 +168,6 @@ impl Memory {
         })
     }
 
-    /// The running calls, oldest first.
     pub(crate) fn running(&self) -> impl ExactSizeIterator<Item = &Arc<Call>> {
         self.running.values()
     }

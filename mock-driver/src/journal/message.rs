@@ -154,7 +154,6 @@ impl Renderer {
         }
     }
 
-    /// The message as JSON with all its fields.
     pub(super) fn full_json(&self, kept: &RedactedMessage) -> Value {
         let RedactedMessage::Csi { message, wire } = kept else {
             return self.json(kept);

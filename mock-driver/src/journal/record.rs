@@ -1,5 +1,3 @@
-//! The records of running calls.
-
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock};

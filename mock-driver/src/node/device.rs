@@ -292,7 +292,6 @@ impl Devices {
         Ok(serials.into_iter().collect())
     }
 
-    /// Removes the devices that `wanted` does not accept.
     pub fn retain(&self, wanted: impl Fn(&str) -> bool) -> Result<(), Error> {
         if !self.may_exist() {
             return Ok(());
@@ -307,7 +306,6 @@ impl Devices {
         result
     }
 
-    /// Updates a device to the size of its disk.
     pub fn refresh(&self, device: &Path) -> Result<(), Error> {
         match self.kind {
             Kind::Loop => loopback::refresh(device),

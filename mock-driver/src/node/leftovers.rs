@@ -28,7 +28,6 @@ pub(crate) struct Undone {
 
 struct Mount {
     path: PathBuf,
-    /// The device number of the filesystem.
     device: u64,
     /// What of the filesystem is mounted.
     root: PathBuf,

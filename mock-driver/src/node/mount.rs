@@ -129,7 +129,6 @@ impl Mounter {
         }
     }
 
-    /// Whether the disk's filesystem is mounted at `path`.
     pub(crate) fn is_mounted(self, disk: &Disk, path: &Path) -> Result<bool, Error> {
         match self {
             Self::Emulated => Ok(disk.tree.is_dir()),
@@ -164,7 +163,6 @@ impl Mounter {
         }
     }
 
-    /// Grows the filesystem mounted at `path` to the size of the disk.
     pub(crate) fn grow(self, disk: &Disk, path: &Path) -> Result<(), Error> {
         match self {
             Self::Emulated => Ok(()),
@@ -175,7 +173,6 @@ impl Mounter {
         }
     }
 
-    /// The usage of the filesystem at `path`.
     pub(crate) fn stats(self, disk: &Disk, path: &Path) -> Result<Stats, Error> {
         match self {
             Self::Emulated => emulated::stats(disk),
@@ -183,7 +180,6 @@ impl Mounter {
         }
     }
 
-    /// The mount source of a disk's filesystem.
     pub(crate) fn files_of(self, disk: &Disk) -> Result<MountSource, Error> {
         Ok(match self {
             Self::Emulated => MountSource::Link(disk.tree.clone()),
@@ -191,7 +187,6 @@ impl Mounter {
         })
     }
 
-    /// The mount source of a raw block device.
     pub(crate) fn device_of(self, device: &Path) -> Result<MountSource, Error> {
         Ok(match self {
             Self::Emulated => MountSource::Link(device.to_owned()),

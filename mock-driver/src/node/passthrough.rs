@@ -47,7 +47,6 @@ const NOT_FOR_BLOCK: &str = "is a raw block device: its device faults need devic
 const PUBLISHED_WITHOUT: &str = "is published without device faults: unpublish it first, start the driver with --device-faults, \
      or set the rule before NodePublishVolume; enabled: false suffices";
 
-/// The passthrough filesystems of a node, by volume.
 #[derive(Debug)]
 pub(super) struct Passthroughs {
     faults: Arc<Faults>,
@@ -60,7 +59,6 @@ pub(super) struct Passthroughs {
 struct Mounted {
     /// Its own mount point, which the targets are bound to.
     root: PathBuf,
-    /// The device number.
     device: u64,
     volume: Arc<Volume>,
     session: BackgroundSession,

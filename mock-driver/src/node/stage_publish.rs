@@ -1,5 +1,3 @@
-//! NodeStageVolume and NodePublishVolume.
-
 use std::fs::File;
 use std::io;
 use std::path::Path;

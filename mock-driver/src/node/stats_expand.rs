@@ -24,7 +24,6 @@ pub(crate) enum VolumeSpace {
 // === impl Node ===
 
 impl Node {
-    /// The usage of the volume at a path.
     pub(crate) async fn stats(
         self: &Arc<Self>,
         volume: &str,

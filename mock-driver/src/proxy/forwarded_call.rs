@@ -1,5 +1,3 @@
-//! The execution of a call by the proxied driver.
-
 use std::sync::Arc;
 
 use tonic::body::Body;

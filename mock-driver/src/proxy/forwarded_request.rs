@@ -1,5 +1,3 @@
-//! The view that fault rules have of a forwarded request.
-
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 

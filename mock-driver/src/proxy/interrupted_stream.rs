@@ -139,7 +139,6 @@ impl Messages {
     }
 }
 
-/// Ends the record of a stream unless it has ended.
 pub(super) fn end(record: &mut Option<CallRecord>, status: &Status) {
     if let Some(mut record) = record.take() {
         record.end(Status::new(status.code(), status.message()), None);

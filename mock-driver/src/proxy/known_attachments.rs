@@ -15,7 +15,6 @@ pub(super) struct KnownAttachments(Mutex<Known>);
 #[derive(Debug, Default)]
 struct Known {
     nodes: HashMap<String, BTreeSet<String>>,
-    /// The driver's node, from NodeGetInfo.
     here: String,
 }
 

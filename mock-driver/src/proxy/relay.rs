@@ -12,7 +12,6 @@ use tokio::task::JoinSet;
 use crate::admin_api::Endpoint;
 use crate::socket::{self, BindError};
 
-/// A relay cannot listen.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "documented by the error messages")]
 pub enum RelayError {
@@ -24,7 +23,6 @@ pub enum RelayError {
     Name { endpoint: Endpoint },
 }
 
-/// The two listeners of a relay.
 #[derive(Debug)]
 pub struct Relay {
     clients: socket::Listener,

@@ -1,5 +1,3 @@
-//! The proxied driver.
-
 use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -110,7 +108,6 @@ impl Remote {
     }
 }
 
-/// Whether the driver reset the stream of the call.
 pub(super) fn is_reset(error: &(dyn Error + 'static)) -> bool {
     find::<h2::Error>(error).is_some_and(|error| error.is_reset() && error.is_remote())
 }

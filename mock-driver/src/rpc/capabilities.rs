@@ -12,7 +12,6 @@ pub(crate) use self::capability::{Capability, CapabilitySetError, ReportedIn};
 
 mod capability;
 
-/// A set of capabilities.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapabilitySet(BTreeSet<Capability>);
 

@@ -27,13 +27,10 @@ pub(crate) const KUBELET: &str = "csi.storage.k8s.io/";
 /// Maximum number of characters of each part of a topology key, and of a value.
 const SEGMENT_LIMIT: usize = 63;
 
-/// A malformed request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {reason}")]
 pub struct Invalid {
-    /// The request field.
     pub field: String,
-    /// The cause.
     pub reason: String,
 }
 
@@ -158,7 +155,6 @@ pub(crate) fn optional(field: &str, text: &str) -> Result<Option<String>, Invali
     Ok(Some(text.to_owned()).filter(|text| !text.is_empty()))
 }
 
-/// A list of ids, none of which is empty.
 pub(crate) fn ids(field: &str, ids: &[String]) -> Result<(), Invalid> {
     for (index, id) in ids.iter().enumerate() {
         required(&format!("{field}[{index}]"), id)?;

@@ -1,5 +1,3 @@
-//! The file that says that the driver listens.
-
 use std::io::{self, Write};
 use std::path::Path;
 

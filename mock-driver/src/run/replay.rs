@@ -48,7 +48,6 @@ pub enum Error {
     },
 }
 
-/// A recorded call.
 struct Recorded {
     method: String,
     request: Value,

@@ -1,5 +1,3 @@
-//! What ends the program.
-
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -24,7 +22,6 @@ impl Signals {
         })
     }
 
-    /// Waits for the next one.
     pub(super) async fn next(&mut self) {
         let stdin = async {
             match &self.stdin {

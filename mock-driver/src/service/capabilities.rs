@@ -1,5 +1,3 @@
-//! ControllerGetCapabilities, GroupControllerGetCapabilities and NodeGetCapabilities.
-
 use csi_proto::v1;
 
 use super::call::Rpc;

@@ -1,5 +1,3 @@
-//! The Controller service.
-
 use csi_proto::v1::controller_server::Controller;
 
 mod change;

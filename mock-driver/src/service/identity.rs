@@ -1,5 +1,3 @@
-//! The Identity service.
-
 use std::collections::HashMap;
 
 use csi_proto::v1::identity_server::Identity;

@@ -32,7 +32,6 @@ use crate::store::volume_files::{Extent, FileId};
 /// Also the number of extents per page.
 const MESSAGE_BLOCKS: usize = 10_000;
 
-/// The requested part.
 #[derive(Clone)]
 pub(crate) struct Span {
     base: Option<String>,

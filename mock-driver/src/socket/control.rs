@@ -21,7 +21,6 @@ use tonic::transport::server::Connected;
 use super::authority::AuthorityFilter;
 use crate::journal::Peer;
 
-/// Size of a read.
 const READ: usize = 16 << 10;
 
 #[derive(Debug)]
@@ -97,7 +96,6 @@ impl SocketControl {
         });
     }
 
-    /// Opens the socket unless it is open.
     pub(crate) fn open(&self) {
         self.wanted.send_if_modified(|wanted| {
             let is_removed = wanted.visibility != Visibility::Present;

@@ -70,7 +70,6 @@ impl Database {
         Self::start(StateFile::open(directory)?, directory.to_owned())
     }
 
-    /// A database on a disk of the test.
     #[cfg(test)]
     pub(super) fn on(disk: impl redb::StorageBackend) -> Result<Self, OpenError> {
         Self::start(StateFile::on(disk)?, PathBuf::new())
@@ -113,14 +112,12 @@ impl Database {
         &self.directory
     }
 
-    /// All rows of a table, sorted by key.
     pub(crate) fn all<T: DeserializeOwned>(&self, table: &'static str) -> Result<Vec<T>, OpenError> {
         let rows = self.read(|file| file.all(table))?;
         let parsed = rows.iter().map(|(key, row)| self.parse(table, key, row));
         parsed.collect()
     }
 
-    /// A row; `None` if it does not exist.
     pub(super) fn get<T: DeserializeOwned>(&self, table: &str, key: &str) -> Result<Option<T>, OpenError> {
         let row = self.read(|file| file.get(table, key))?;
         row.map(|row| self.parse(table, key, &row)).transpose()
@@ -258,7 +255,6 @@ impl Drop for Database {
 // === impl Shared ===
 
 impl Shared {
-    /// The writer thread.
     fn write(&self, progress: &watch::Sender<Progress>) {
         while let Some((rows, sequence)) = self.next_batch() {
             match self.commit(&[], rows) {

@@ -47,7 +47,6 @@ pub(crate) fn write_json(directory: &Path, name: &str, content: &impl Serialize)
     sync_directory(directory)
 }
 
-/// Makes created and renamed files durable.
 pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }

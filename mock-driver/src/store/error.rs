@@ -1,5 +1,3 @@
-//! Errors of the store.
-
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -36,7 +36,6 @@ pub(super) struct StateFile {
 // === impl StateFile ===
 
 impl StateFile {
-    /// Opens or creates a state directory and its file.
     pub(super) fn open(directory: &Path) -> Result<Self, OpenError> {
         let lock = lock(directory)?;
         let path = path(directory);
@@ -48,7 +47,6 @@ impl StateFile {
         Ok(Self { redb, _lock })
     }
 
-    /// A file on a disk of the test.
     #[cfg(test)]
     pub(super) fn on(disk: impl redb::StorageBackend) -> Result<Self, OpenError> {
         let redb = builder().create_with_backend(disk);
@@ -56,7 +54,6 @@ impl StateFile {
         Ok(Self { redb, _lock: None })
     }
 
-    /// A row; `None` if it does not exist.
     pub(super) fn get(&self, table: &str, key: &str) -> Result<Option<Vec<u8>>, redb::Error> {
         let Some(table) = open_table(&self.redb.begin_read()?, table)? else {
             return Ok(None);
@@ -64,7 +61,6 @@ impl StateFile {
         Ok(table.get(key)?.map(|row| row.value().to_vec()))
     }
 
-    /// All rows of a table, sorted by key.
     pub(super) fn all(&self, table: &str) -> Result<Vec<(String, Vec<u8>)>, redb::Error> {
         let Some(table) = open_table(&self.redb.begin_read()?, table)? else {
             return Ok(Vec::new());
@@ -156,7 +152,6 @@ fn open_table(
     }
 }
 
-/// The error of a database that cannot be opened.
 #[expect(clippy::wildcard_enum_match_arm, reason = "redb's errors are non-exhaustive")]
 fn refused(path: &Path, error: DatabaseError) -> OpenError {
     let damaged = |reason: String| OpenError::Damaged {

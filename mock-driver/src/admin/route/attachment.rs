@@ -1,5 +1,3 @@
-//! Attachments.
-
 use csi_proto::v1::{ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest};
 
 use super::volume;

@@ -1,5 +1,3 @@
-//! Backend faults.
-
 use serde_json::Value;
 
 use super::fault::{put_one, refused, remove_one, switch_one};

@@ -1,5 +1,3 @@
-//! Capabilities.
-
 use tonic::Code;
 
 use crate::admin::problem::Refusal;

@@ -1,5 +1,3 @@
-//! Fault rules.
-
 use serde_json::Value;
 use tonic::Code;
 

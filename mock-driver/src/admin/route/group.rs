@@ -1,5 +1,3 @@
-//! Group snapshots.
-
 use csi_proto::v1::{CreateVolumeGroupSnapshotRequest, DeleteVolumeGroupSnapshotRequest};
 
 use super::snapshot;

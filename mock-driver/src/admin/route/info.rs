@@ -1,5 +1,3 @@
-//! Driver information.
-
 use tonic::Code;
 
 use crate::admin::problem::Refusal;

@@ -1,5 +1,3 @@
-//! Nodes.
-
 use std::collections::BTreeMap;
 
 use super::storage;

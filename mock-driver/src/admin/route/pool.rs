@@ -1,5 +1,3 @@
-//! Storage pools.
-
 use crate::admin::page::first;
 use crate::admin::request::Reply;
 use crate::admin::state::Admin;

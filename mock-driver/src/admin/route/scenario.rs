@@ -1,5 +1,3 @@
-//! Built-in scenarios.
-
 use std::collections::BTreeSet;
 
 use tonic::Code;

@@ -1,5 +1,3 @@
-//! Snapshots.
-
 use csi_proto::v1::{CreateSnapshotRequest, DeleteSnapshotRequest};
 
 use crate::admin::page::page;

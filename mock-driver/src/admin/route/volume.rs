@@ -1,5 +1,3 @@
-//! Volumes.
-
 use std::collections::BTreeMap;
 
 use csi_proto::v1::volume_capability::access_mode::Mode;

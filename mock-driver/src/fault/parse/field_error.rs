@@ -1,5 +1,3 @@
-//! Errors of fields.
-
 pub(in crate::fault) struct FieldError(pub(in crate::fault) String, pub(in crate::fault) String);
 
 // === impl FieldError ===

@@ -1,5 +1,3 @@
-//! Devices that a killed process left.
-
 use std::fs;
 use std::path::{Path, PathBuf};
 

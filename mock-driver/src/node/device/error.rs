@@ -1,5 +1,3 @@
-//! Errors of devices.
-
 use std::path::PathBuf;
 
 use crate::node::exec;

@@ -1,5 +1,3 @@
-//! The kinds of devices, and the choice by the flag.
-
 use std::str::FromStr;
 
 use super::error::Error;
@@ -74,7 +72,6 @@ impl FromStr for Choice {
 // === impl Kind ===
 
 impl Kind {
-    /// Its name, as in the flag.
     pub fn name(self) -> &'static str {
         match self {
             Self::Loop => "loop",

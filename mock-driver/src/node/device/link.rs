@@ -1,5 +1,3 @@
-//! Names and destinations of the links to devices.
-
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

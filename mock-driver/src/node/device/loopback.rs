@@ -162,7 +162,6 @@ pub(super) fn is_of(device: &Path, disk: &Path, writable: Option<bool>) -> Resul
     }))
 }
 
-/// Updates the device to the size of its disk.
 pub(super) fn refresh(device: &Path) -> Result<(), Error> {
     LOSETUP.run(["--set-capacity".as_ref(), device.as_os_str()], &[0])?;
     Ok(())
@@ -188,7 +187,6 @@ pub(super) fn mounted_elsewhere(
     Ok(None)
 }
 
-/// The devices whose backing file is the disk.
 pub(super) fn all_of(disk: &Path) -> Result<Vec<PathBuf>, Error> {
     let file = match BackingFileId::of(disk) {
         Ok(file) => file,
@@ -219,7 +217,6 @@ pub(crate) fn has_file_below(device: &Path, directory: &Path) -> bool {
     known_file(device).starts_with(directory)
 }
 
-/// Whether a device has a file.
 pub(super) fn has_file(device: &Path) -> bool {
     known_file(device) != Path::new("")
 }

@@ -35,7 +35,6 @@ impl TargetNotes {
     }
 }
 
-/// The noted targets in a directory with links to devices.
 pub(crate) fn noted_in(directory: &Path) -> Result<Vec<PathBuf>, PathError> {
     let mut targets = Vec::new();
     for path in paths_in(directory)? {

@@ -1,5 +1,3 @@
-//! Mount and unmount errors.
-
 use std::io;
 use std::path::{Path, PathBuf};
 

@@ -104,7 +104,6 @@ pub(super) fn found(device: &Path) -> Result<Option<Filesystem>, Error> {
     })
 }
 
-/// Grows the filesystem mounted at `path` to the size of its device.
 pub(super) fn grow(fs: Filesystem, device: &Path, path: &Path) -> Result<(), Error> {
     match fs {
         Filesystem::Ext2 | Filesystem::Ext3 | Filesystem::Ext4 => {

@@ -23,7 +23,6 @@ use super::unsynced::Unsynced;
 use crate::fault::{ActiveFault, CallEnd, CallInfo, Faults, FilePath, Io, IoEnd, IoError, IoKind, Phase};
 use crate::journal::Peer;
 
-/// A volume with a passthrough filesystem.
 #[derive(Debug)]
 pub(super) struct Volume {
     id: String,

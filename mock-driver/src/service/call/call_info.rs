@@ -1,5 +1,3 @@
-//! The view that fault rules have of a call.
-
 use std::borrow::Cow;
 
 use http::HeaderMap;

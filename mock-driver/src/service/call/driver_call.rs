@@ -1,5 +1,3 @@
-//! The execution of a call by this driver.
-
 use std::cell::OnceCell;
 use std::sync::Arc;
 
@@ -17,7 +15,6 @@ use crate::journal::CallRecord;
 use crate::rpc::method::Kind;
 use crate::socket::ConnectionInfo;
 
-/// A validated call of this driver.
 pub(super) struct DriverCall<'a, Q: Rpc> {
     pub(super) driver: &'a Arc<Driver>,
     pub(super) request: &'a Request<Q>,

@@ -36,7 +36,6 @@ pub(crate) trait Execute {
     /// A reply with these encoded messages: one, unless it is a stream.
     fn reply_of(&mut self, messages: &[Vec<u8>]) -> Result<Self::Reply, Error>;
 
-    /// The reply with the edits of a rule.
     fn edit(&self, active: &ActiveFault, reply: Self::Reply) -> Self::Reply;
 
     /// Leaves a rule to the messages of a stream.

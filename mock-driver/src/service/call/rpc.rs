@@ -1,5 +1,3 @@
-//! The traits of requests in the pipeline.
-
 use csi_proto::Secrets;
 use prost::Message;
 

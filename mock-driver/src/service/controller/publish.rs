@@ -1,5 +1,3 @@
-//! ControllerPublishVolume and ControllerUnpublishVolume.
-
 use std::collections::HashMap;
 
 use csi_proto::v1::{ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest};
@@ -79,7 +77,6 @@ impl Rpc for ControllerUnpublishVolumeRequest {
     }
 }
 
-/// Detaches a volume from a node, or from all.
 async fn detach(driver: &Driver, volume: &str, node: Option<&str>) -> Result<(), Error> {
     if node.is_none_or(|node| driver.is_here(node)) {
         driver.remove_device(volume).await?;

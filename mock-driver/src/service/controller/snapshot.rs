@@ -1,5 +1,3 @@
-//! CreateSnapshot, DeleteSnapshot, ListSnapshots and GetSnapshot.
-
 use csi_proto::v1::list_snapshots_response::Entry;
 use csi_proto::v1::{CreateSnapshotRequest, DeleteSnapshotRequest, GetSnapshotRequest, ListSnapshotsRequest};
 

@@ -1,5 +1,3 @@
-//! ValidateVolumeCapabilities.
-
 use csi_proto::v1::ValidateVolumeCapabilitiesRequest;
 use csi_proto::v1::validate_volume_capabilities_response::Confirmed;
 

@@ -1,5 +1,3 @@
-//! CreateVolume, DeleteVolume and ControllerGetVolume.
-
 use csi_proto::v1::controller_get_volume_response::VolumeStatus;
 use csi_proto::v1::{ControllerGetVolumeRequest, CreateVolumeRequest, DeleteVolumeRequest};
 

@@ -1,5 +1,3 @@
-//! NodeGetVolumeHealth and NodeGetStorageHealth.
-
 use csi_proto::v1::node_get_storage_health_response::StorageBackendHealth;
 use csi_proto::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode};
 use csi_proto::v1::{

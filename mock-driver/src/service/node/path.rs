@@ -26,7 +26,6 @@ pub(super) fn looked_for(field: &str, text: &str) -> Result<String, Invalid> {
     Ok(text.to_owned())
 }
 
-/// An optional absolute path.
 pub(super) fn optional(field: &str, text: &str) -> Result<Option<String>, Invalid> {
     if text.is_empty() {
         return Ok(None);

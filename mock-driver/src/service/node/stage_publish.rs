@@ -1,5 +1,3 @@
-//! NodeStageVolume, NodePublishVolume and their inverses.
-
 use csi_proto::v1::{
     NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
 };

@@ -1,5 +1,3 @@
-//! NodeGetVolumeStats and NodeExpandVolume.
-
 use csi_proto::v1::volume_usage::Unit;
 use csi_proto::v1::{NodeExpandVolumeRequest, NodeGetVolumeStatsRequest, VolumeUsage};
 

@@ -19,9 +19,7 @@ const CHUNK: usize = 256 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
-    /// Offset in bytes.
     pub(crate) offset: u64,
-    /// Length in bytes.
     pub(crate) length: u64,
 }
 

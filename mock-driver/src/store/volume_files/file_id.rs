@@ -15,7 +15,6 @@ pub(crate) const FILESYSTEM: &str = "filesystem";
 /// Maximum number of bytes of an encoded id in a file name.
 const LONGEST: usize = 200;
 
-/// The directory of ephemeral volumes.
 pub(super) const EPHEMERAL: &str = "ephemeral";
 
 /// A link to the target of an ephemeral volume.
@@ -58,7 +57,6 @@ impl FileId {
         }
     }
 
-    /// Path of its disk in the directory of all volume files.
     pub(crate) fn disk_path(&self) -> PathBuf {
         self.relative_path().join(DISK)
     }

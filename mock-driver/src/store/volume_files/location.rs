@@ -1,5 +1,3 @@
-//! The directory of the volume files.
-
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

@@ -52,7 +52,6 @@ pub(crate) struct Process {
     started: u64,
     /// The namespace in which it has this id.
     pid_namespace: PathBuf,
-    /// The boot of the machine.
     boot: String,
 }
 
