@@ -37,15 +37,27 @@ impl ControllerState {
         }
     }
 
-    /// Adds a complete list with this number of entries to the evidence, and retries the detaches that it proves.
-    pub(super) fn targets_listed(&mut self, result: &mut ListVolumesResult, entries: u64, began: Instant) {
+    /// Adds a complete list with this number of entries to the evidence, and retries the detaches that it proves. Without
+    /// `shows_nodes` it says nothing about targets that it lacks.
+    pub(super) fn targets_listed(
+        &mut self,
+        result: &mut ListVolumesResult,
+        entries: u64,
+        began: Instant,
+        shows_nodes: bool,
+    ) {
         let before = self.evidence.take_lists();
         if result.connection != self.connection {
             return;
         }
         for watched in std::mem::take(&mut result.watched) {
             let mut state = watched.listed_state;
-            if state == ListedState::Elsewhere && !self.knows_nodes(&watched) {
+            let is_known = match state {
+                ListedState::Elsewhere => shows_nodes && self.knows_nodes(&watched),
+                ListedState::Absent => shows_nodes,
+                ListedState::Unknown | ListedState::Published => true,
+            };
+            if !is_known {
                 state = ListedState::Unknown;
             }
             let WatchedTarget { target, waiting, .. } = watched;

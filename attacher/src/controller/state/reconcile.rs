@@ -11,7 +11,9 @@ use serde::Serialize;
 
 use super::ControllerState;
 use crate::model::{Driver, PublishTarget};
-use crate::plan::reconcile::{Candidate, Drift, ListVolumesResult, drift, expected_target, listed_handle};
+use crate::plan::reconcile::{
+    Candidate, Drift, ListVolumesResult, ListedState, drift, expected_target, listed_handle,
+};
 use crate::plan::{NodeState, Operation};
 use crate::workqueue::{Key, Lane};
 
@@ -123,7 +125,8 @@ impl ControllerState {
         };
         self.rounds.metrics.rounds += 1;
         let began = round.ended.checked_sub(round.took).unwrap_or(round.ended);
-        self.targets_listed(&mut result, round.listed, began);
+        let shows_nodes = self.shows_nodes(&result, &changed);
+        self.targets_listed(&mut result, round.listed, began, shows_nodes);
         let before = self.rounds.metrics;
         self.find_unattached(result.unexpected);
         let mut candidates = result.candidates;
@@ -142,6 +145,18 @@ impl ControllerState {
             dangling: metrics.dangling - before.dangling,
             error: None,
         });
+    }
+
+    /// Whether the list shows one of the attached volumes on its node, if there are any. A driver whose node cache is cold lists all
+    /// volumes without nodes.
+    fn shows_nodes(&self, result: &ListVolumesResult, changed: &HashSet<Arc<str>>) -> bool {
+        let candidates = result.candidates.iter();
+        let mut attached = candidates
+            .filter(|candidate| candidate.attachment.attached && !candidate.attachment.deleting)
+            .filter(|candidate| self.is_unchanged(candidate, changed))
+            .peekable();
+        attached.peek().is_none()
+            || attached.any(|candidate| candidate.listed_state == ListedState::Published)
     }
 
     /// Whether neither the VolumeAttachment nor its node changed, and none of the same volume and node was synced.

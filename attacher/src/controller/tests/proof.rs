@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::controller::state::Round;
+use crate::model::Source;
 use crate::plan::reconcile::ListVolumesResult;
 use crate::plan::{Orphan, PublishEnd};
 
@@ -751,6 +752,65 @@ async fn lists_prove_no_detach_while_a_publish_may_run() {
         assert_eq!(proven, Some(if proves { 60 } else { 665 }), "{case}");
         assert_eq!(fixture.world.state().attachment, None, "{case}");
     }
+}
+
+/// Another volume, attached to another node.
+fn mk_idle() -> Attachment {
+    Attachment {
+        source: Source::Volume("pv-2".into()),
+        node: "other".into(),
+        finalizer: true,
+        attached: true,
+        recorded: Recorded {
+            node_id: Some("other-id".into()),
+            handle: Some("handle-2".into()),
+            secret: None,
+        },
+        ..mk_attachment("idle")
+    }
+}
+
+/// After a restart the driver's node cache is empty: it lists every volume without nodes, and answers NOT_FOUND.
+#[tokio::test(start_paused = true)]
+async fn lists_that_show_no_attached_volume_prove_nothing() {
+    let mut fixture = Fixture::new(mk_detached());
+    fixture.connect_listing();
+    let idle = Change::Applied(mk_idle());
+    fixture.state().handle(Event::Attachments(idle));
+    fixture.answers("id", "NotFound");
+    fixture.fails().await;
+    for (shown, proves) in [(&[][..], false), (&["other-id".to_owned()], true)] {
+        for _ in 0..2 {
+            let mut round = fixture.begin_round();
+            round.add_entry("handle-2", Some(shown));
+            fixture.end_round(round);
+        }
+        assert_eq!(fixture.is_released().await, proves, "{shown:?}");
+    }
+}
+
+/// It is being published again, so that a list may be older.
+#[tokio::test(start_paused = true)]
+async fn an_attached_volume_that_changed_during_a_list_does_not_refute_it() {
+    let mut fixture = Fixture::new(mk_detached());
+    fixture.connect_listing();
+    let mut idle = mk_idle();
+    fixture.answers("id", "NotFound");
+    fixture.fails().await;
+    for version in [2, 4] {
+        idle.version = Version(version);
+        fixture
+            .state()
+            .handle(Event::Attachments(Change::Applied(idle.clone())));
+        let mut round = fixture.begin_round();
+        idle.version = Version(version + 1);
+        fixture
+            .state()
+            .handle(Event::Attachments(Change::Applied(idle.clone())));
+        round.add_entry("handle-2", Some(&[]));
+        fixture.end_round(round);
+    }
+    assert!(fixture.is_released().await);
 }
 
 /// The volume may be there under the new form of the node's id, whatever CSINode registers that.
