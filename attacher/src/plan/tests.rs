@@ -74,6 +74,7 @@ pub(crate) fn mk_node(name: &str, id: Option<&str>) -> Node {
         name: name.into(),
         uid: "uid-node".into(),
         version: Version(1),
+        created: None,
         id: id.map(Arc::from),
     }
 }

@@ -1,9 +1,10 @@
 //! Lists as evidence that targets are unpublished, which [`plan::decide`](crate::plan::decide) judges.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::{ControllerState, key};
-use crate::model::{Driver, PublishTarget};
+use crate::model::{Attachment, Driver, PublishTarget};
 use crate::plan::reconcile::{ListVolumesResult, ListedState, WatchedTarget, listed_handle};
 use crate::plan::{self, DetachPlan, Operation, Subject};
 use crate::workqueue::{Class, Lane};
@@ -72,8 +73,9 @@ impl ControllerState {
     }
 
     /// Whether each node id that the list shows is another node's: another VolumeAttachment with our finalizer records it, which
-    /// unpublishes it, or only CSINodes of other nodes register it. Any other one may be the new form of the target's id, also if
-    /// the target's own node registers it, whose entry may be gone when the lists are a proof.
+    /// unpublishes it, or only CSINodes of other nodes register it that are older than the VolumeAttachment. Any other one may be the
+    /// new form of the target's id: the target's own node registers it, whose entry may be gone when the lists are a proof, or the
+    /// machine was renamed in place, and registers a CSINode of its new name.
     fn knows_nodes(&self, watched: &WatchedTarget) -> bool {
         let volume_id = &watched.target.volume_id;
         let waiting = watched.waiting.uid();
@@ -88,10 +90,16 @@ impl ControllerState {
             (target == target.with_volume(volume_id)).then_some(node_id)
         });
         let recorded: Vec<_> = recorded.collect();
-        let own = &watched.waiting.attachment().node;
+        let Attachment {
+            node: own, created, ..
+        } = &**watched.waiting.attachment();
+        let is_older = |node: &Arc<str>| {
+            let node = self.index.nodes.get(node).and_then(|node| node.created);
+            node.zip(*created).is_some_and(|(node, created)| node < created)
+        };
         let is_of_other_node = |id| {
             let mut nodes = self.index.by_node_id.get(id).peekable();
-            nodes.peek().is_some() && nodes.all(|node| node != own)
+            nodes.peek().is_some() && nodes.all(|node| node != own && is_older(node))
         };
         watched
             .listed_at

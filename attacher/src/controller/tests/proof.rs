@@ -830,18 +830,39 @@ async fn lists_with_an_unknown_node_id_prove_nothing() {
         (&["zone/id"][..], None, None, true, false),
         (&["zone/id"], None, Some("other-id"), true, false),
         (&["zone/id", "other-id"], None, Some("other-id"), true, false),
-        (&["zone/id", "other-id"], Some("other-id"), None, true, false),
-        (&["other-id"], Some("other-id"), None, true, true),
+        (
+            &["zone/id", "other-id"],
+            Some(("other-id", 99)),
+            None,
+            true,
+            false,
+        ),
+        (&["other-id"], Some(("other-id", 99)), None, true, true),
+        // A machine that was renamed in place registers a CSINode of its new name, and that of the old one stays.
+        (&["other-id"], Some(("other-id", 100)), None, true, false),
+        (
+            &["other-id"],
+            Some(("other-id", 101)),
+            Some("other-id"),
+            true,
+            true,
+        ),
         (&["other-id"], None, Some("other-id"), true, true),
         // Nothing ensures that it is unpublished there.
         (&["other-id"], None, Some("other-id"), false, false),
         (&[], None, None, true, true),
     ] {
-        let mut fixture = Fixture::new(mk_detached());
+        let mut fixture = Fixture::new(Attachment {
+            created: Timestamp::from_second(100).ok(),
+            ..mk_detached()
+        });
         fixture.connect_listing();
         fixture.unregister_driver();
-        if let Some(id) = registered {
-            let node = mk_node("other", Some(id));
+        if let Some((id, created)) = registered {
+            let node = Node {
+                created: Timestamp::from_second(created).ok(),
+                ..mk_node("other", Some(id))
+            };
             fixture.state().handle(Event::Nodes(Change::Applied(node)));
         }
         if let Some(id) = recorded {
@@ -869,10 +890,16 @@ async fn a_list_with_an_id_of_the_own_csinode_proves_nothing() {
     for (listed, proves) in [("id", false), ("other-id", true)] {
         let mut fixture = Fixture::new(Attachment {
             attached: true,
+            created: Timestamp::from_second(100).ok(),
             ..mk_moved()
         });
         fixture.connect_listing();
-        let other = mk_node("other", Some("other-id"));
+        let [own, other] = [("node", "id"), ("other", "other-id")].map(|(name, id)| Node {
+            version: Version(2),
+            created: Timestamp::from_second(99).ok(),
+            ..mk_node(name, Some(id))
+        });
+        fixture.state().handle(Event::Nodes(Change::Applied(own)));
         fixture.state().handle(Event::Nodes(Change::Applied(other)));
         fixture.answers("old-id", "NotFound");
         fixture.fails().await;

@@ -569,7 +569,8 @@ impl State {
             uid: self.next_uid(),
             version: Version::UNKNOWN,
             deleting: false,
-            created: None,
+            // All nodes are older.
+            created: Some(Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1)),
             requested_at: None,
             finalizer: false,
             foreign_finalizers,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use csi_attacher::controller::state::Event;
 use csi_attacher::informer::Change;
 use csi_attacher::model::{Node, PublishTarget};
+use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::observer::target_of;
@@ -191,6 +192,8 @@ impl State {
             name: name.into(),
             uid: known.unwrap_or_else(|| self.next_uid()),
             version: self.next_version(),
+            // Nodes keep their names, and have been there before the first VolumeAttachment.
+            created: Some(Timestamp::UNIX_EPOCH),
             id,
         };
         self.nodes.insert(name.to_owned(), node.clone());
