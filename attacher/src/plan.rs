@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub use attach::Record;
 pub(crate) use attach::{AttachPlan, PvFinalizer, attach};
 pub use capability::Unsupported;
-pub(crate) use command::{Command, Next, Stop};
+pub(crate) use command::{Command, Next, Stop, Unproven};
 pub(crate) use detach::{DetachPlan, detach};
 pub(crate) use evidence::{DetachEvidence, PublishEnd};
 pub(crate) use machine::next;

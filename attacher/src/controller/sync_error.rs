@@ -3,7 +3,7 @@
 use crate::csi::{CallError, Reach};
 use crate::kube_api::Error;
 use crate::model::{PublishTarget, SecretRef};
-use crate::plan::{DetachPlan, Failure, NodeState, Stop};
+use crate::plan::{Failure, NodeState, Stop, Unproven};
 use crate::report::chain;
 use crate::workqueue::{Class, SyncError};
 
@@ -122,7 +122,7 @@ impl SyncError {
         match stop {
             Stop::Refused(refusal) => Self::new(Class::Refused, refusal.to_string()),
             Stop::Failed => Self::outdated(),
-            Stop::Unproven(plan) => Self::unproven(plan, finalizer, last),
+            Stop::Unproven(unproven) => Self::unproven(unproven, finalizer, last),
             Stop::NoPublishCalls => Self::new(
                 Class::Unproven,
                 format!(
@@ -149,13 +149,27 @@ impl SyncError {
     }
 
     /// The driver does not know a node id under which the volume may be published, and nothing else proves that it is not.
-    fn unproven(plan: &DetachPlan, finalizer: &str, last: Option<&Failure>) -> Self {
-        let PublishTarget { volume_id, node_id } = &plan.target;
-        let node = match &plan.node {
-            NodeState::SameId => "which the node registers".to_owned(),
-            NodeState::OtherId(present) => format!("the node registers {present:?} now"),
-            NodeState::Unregistered => "its CSINode does not list the driver now".to_owned(),
-            NodeState::Gone => "its CSINode does not exist".to_owned(),
+    fn unproven(Unproven { plan, node_ids }: &Unproven, finalizer: &str, last: Option<&Failure>) -> Self {
+        let PublishTarget {
+            volume_id,
+            node_id: recorded,
+        } = &plan.target;
+        // The cure is safe only for the machines that have these ids.
+        let node = match (&plan.node, &node_ids[..]) {
+            (NodeState::OtherId(present), [id]) if id == present => format!(
+                "node id {present:?} (which the node registers now; it is unpublished from the recorded {recorded:?})"
+            ),
+            (NodeState::OtherId(present), [_, _]) => {
+                format!("node ids {recorded:?} and {present:?} (which the node registers now)")
+            }
+            (NodeState::OtherId(present), _) => {
+                format!("node id {recorded:?} (the node registers {present:?} now)")
+            }
+            (NodeState::SameId, _) => format!("node id {recorded:?} (which the node registers)"),
+            (NodeState::Unregistered, _) => {
+                format!("node id {recorded:?} (its CSINode does not list the driver now)")
+            }
+            (NodeState::Gone, _) => format!("node id {recorded:?} (its CSINode does not exist)"),
         };
         // The flag is about targets that the driver does not know, not about requests that it does not understand.
         let has_flag = last.is_none_or(|last| last.code != Some(INVALID_ARGUMENT));
@@ -164,7 +178,7 @@ impl SyncError {
             ..Self::new(
                 Class::Unproven,
                 format!(
-                    "nothing proves that volume {volume_id:?} is detached from node id {node_id:?} ({node}); waiting for OK, or \
+                    "nothing proves that volume {volume_id:?} is detached from {node}; waiting for OK, or \
                      for lists of the driver that show the volume elsewhere. {} Last answer: {}",
                     cures(finalizer, has_flag),
                     last.map_or("none", |last| &last.message),

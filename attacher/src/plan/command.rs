@@ -63,13 +63,21 @@ pub(crate) enum Stop {
     /// The driver had publish calls, and reports none.
     NoPublishCalls,
     /// Nothing proves that the targets are unpublished.
-    Unproven(Box<DetachPlan>),
+    Unproven(Box<Unproven>),
     /// The last call failed.
     Failed,
     /// Another VolumeAttachment uses the target and lacks our finalizer or the handle of its volume.
     MissingFinalizer(PublishTarget),
     /// Another VolumeAttachment on the same node was published under another node id.
     AmbiguousNodeId(PublishTarget),
+}
+
+/// A detach without a proof.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unproven {
+    pub(crate) plan: DetachPlan,
+    /// The node ids from which nothing proves that the volume is unpublished: the recorded one, the present one, or both.
+    pub(crate) node_ids: Vec<Arc<str>>,
 }
 
 // === impl Command ===

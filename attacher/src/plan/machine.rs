@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{
-    AttachInputs, AttachPlan, Command, Decision, DetachPlan, Evidence, Next, Operation, Orphan, Progress,
-    Proof, PvFinalizer, Record, Refusal, Stop, Subject, TargetEvidence, TargetUsage, UnpublishResult, View,
-    attach, decide, detach, target_usage,
+    AttachInputs, AttachPlan, Command, Decision, DetachPlan, Evidence, Next, Operation, Orphan,
+    Progress, Proof, PvFinalizer, Record, Refusal, Stop, Subject, TargetEvidence,
+    TargetUsage, Unproven, UnpublishResult, View, attach, decide, detach, target_usage,
 };
 use crate::model::{Attachment, Capabilities, Driver, PublishTarget, SecretRef};
 
@@ -223,7 +223,10 @@ impl Machine<'_> {
                     return Err(act(Command::GetNode(attachment.node.clone())));
                 }
                 (Decision::ConfirmNodeGone | Decision::Unproven, _) => {
-                    return Err(Next::Stop(Stop::Unproven(Box::new(plan.clone()))));
+                    return Err(Next::Stop(Stop::Unproven(Box::new(Unproven {
+                        plan: plan.clone(),
+                        node_ids: evidence.unproven_ids(),
+                    }))));
                 }
                 (Decision::Retry | Decision::UnpublishPresent, _) => return Err(Next::Stop(Stop::Failed)),
             }

@@ -274,12 +274,25 @@ impl Evidence<'_> {
             }
     }
 
+    /// Whether the target alone is proven to be released; `is_confirmed` as below.
+    fn is_proven(&self, target: &TargetEvidence, is_confirmed: bool) -> bool {
+        let is_node_gone = self.plan.node == NodeState::Gone && is_confirmed;
+        target.is_released() || target.lists.is_proof() || self.is_assumed(target, is_node_gone)
+    }
+
+    /// The node ids of the targets that nothing proves to be released.
+    pub(crate) fn unproven_ids(&self) -> Vec<Arc<str>> {
+        let present = self.present.as_ref().zip(self.plan.present_target());
+        let present = present.map(|(evidence, target)| (evidence, target.node_id));
+        let all = std::iter::once((&self.recorded, self.plan.target.node_id.clone())).chain(present);
+        all.filter(|(evidence, _)| !self.is_proven(evidence, self.is_node_confirmed_gone))
+            .map(|(_, node_id)| node_id)
+            .collect()
+    }
+
     /// Whether every target is released, if a live read of a CSINode that the cache lacks agrees (`is_confirmed`).
     fn releases_all(&self, is_confirmed: bool) -> bool {
-        let is_node_gone = self.plan.node == NodeState::Gone && is_confirmed;
-        let is_proven = |target: &TargetEvidence| {
-            target.is_released() || target.lists.is_proof() || self.is_assumed(target, is_node_gone)
-        };
+        let is_proven = |target: &TargetEvidence| self.is_proven(target, is_confirmed);
         let recorded = &self.recorded;
         let Some(present) = &self.present else {
             return is_proven(recorded);

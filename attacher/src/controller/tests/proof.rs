@@ -1011,6 +1011,32 @@ async fn three_answers_over_a_minute_end_a_detach_of_a_node_that_has_another_id(
     }
 }
 
+/// With another id in the error, its command would be run after a look at the wrong machine.
+#[tokio::test]
+async fn a_detach_error_names_the_ids_that_nothing_proves() {
+    for (unknown, named) in [
+        (
+            &["old-id"][..],
+            "from node id \"old-id\" (the node registers \"id\" now)",
+        ),
+        (
+            &["id"],
+            "from node id \"id\" (which the node registers now; it is unpublished from the recorded \"old-id\")",
+        ),
+        (
+            &["old-id", "id"],
+            "from node ids \"old-id\" and \"id\" (which the node registers now)",
+        ),
+    ] {
+        let mut fixture = Fixture::new(mk_moved());
+        for id in unknown {
+            fixture.answers(id, "NotFound");
+        }
+        fixture.fails().await;
+        fixture.keeps_finalizer(&format!("{unknown:?}"), &[named]);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn answers_end_with_a_change_of_the_csinode() {
     let mut fixture = Fixture::new(mk_moved());
