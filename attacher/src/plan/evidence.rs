@@ -36,10 +36,15 @@ pub(crate) struct DetachEvidence {
     unknown_ends: HashMap<PublishTarget, Instant>,
     /// When this process first saw VolumeAttachments whose publish call an earlier process may have left running.
     seen_unattached: HashMap<Uid, Instant>,
-    /// Targets of publish calls that ran since the last reconcile round began.
-    published_in_round: HashSet<PublishTarget>,
-    /// What was forgotten since the last reconcile round began.
-    forgotten_in_round: HashSet<Uid>,
+    /// During a reconcile round: what happened since it began.
+    round: Option<DuringRound>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct DuringRound {
+    /// Targets of publish calls that ran.
+    published: HashSet<PublishTarget>,
+    forgotten: HashSet<Uid>,
 }
 
 // === impl DetachEvidence ===
@@ -71,7 +76,9 @@ impl DetachEvidence {
         }
         forget(&mut self.answers, uid);
         forget(&mut self.lists, uid);
-        self.forgotten_in_round.insert(uid.clone());
+        if let Some(round) = &mut self.round {
+            round.forgotten.insert(uid.clone());
+        }
     }
 
     fn forget_target(&mut self, target: &PublishTarget) {
@@ -93,7 +100,9 @@ impl DetachEvidence {
 
     pub(crate) fn published(&mut self, target: PublishTarget, end: PublishEnd, now: Instant) {
         self.forget_target(&target);
-        self.published_in_round.insert(target.clone());
+        if let Some(round) = &mut self.round {
+            round.published.insert(target.clone());
+        }
         match end {
             PublishEnd::Succeeded => drop(self.unknown_ends.remove(&target)),
             PublishEnd::Unknown => self.ended_unknown(target, now),
@@ -163,9 +172,25 @@ impl DetachEvidence {
         (answers, publishing)
     }
 
+    /// The number of publishes and deletions that are kept for a round.
+    #[cfg(test)]
+    pub(crate) fn of_round(&self) -> usize {
+        let sizes = self
+            .round
+            .iter()
+            .map(|round| round.published.len() + round.forgotten.len());
+        sizes.sum()
+    }
+
     pub(crate) fn round_begins(&mut self) {
-        self.published_in_round = self.publishing.values().cloned().collect();
-        self.forgotten_in_round.clear();
+        self.round = Some(DuringRound {
+            published: self.publishing.values().cloned().collect(),
+            forgotten: HashSet::new(),
+        });
+    }
+
+    pub(crate) fn round_ended(&mut self) {
+        self.round = None;
     }
 
     /// A list is incomplete, so nothing is known of that time.
@@ -191,7 +216,9 @@ impl DetachEvidence {
         entries: u64,
         began: Instant,
     ) -> bool {
-        if self.published_in_round.contains(&target) || self.forgotten_in_round.contains(&uid) {
+        let is_of_round =
+            |round: &DuringRound| !round.published.contains(&target) && !round.forgotten.contains(&uid);
+        if !self.round.as_ref().is_some_and(is_of_round) {
             return false;
         }
         let may_run = |ended: &Instant| began.saturating_duration_since(*ended) < PUBLISH_MAY_RUN;

@@ -162,7 +162,7 @@ impl ControllerState {
             return;
         }
         // Refusals and lists of the driver with its former capabilities are obsolete.
-        self.rounds.changed = None;
+        self.end_round();
         self.for_each_state(|known| {
             known.suspended = None;
             if !capabilities.publish {

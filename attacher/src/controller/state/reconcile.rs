@@ -106,8 +106,14 @@ impl ControllerState {
         self.capabilities.is_some_and(|c| c.publish && c.list_published)
     }
 
-    pub(super) fn list_volumes_failed(&mut self, round: Round, why: Arc<str>) {
+    /// The result of the round that runs will not count.
+    pub(super) fn end_round(&mut self) {
         self.rounds.changed = None;
+        self.evidence.round_ended();
+    }
+
+    pub(super) fn list_volumes_failed(&mut self, round: Round, why: Arc<str>) {
+        self.end_round();
         self.evidence.list_failed();
         self.rounds.metrics.failed_rounds += 1;
         self.rounds.last = Some(LastRound {
@@ -127,6 +133,7 @@ impl ControllerState {
         let began = round.ended.checked_sub(round.took).unwrap_or(round.ended);
         let shows_nodes = self.shows_nodes(&result, &changed);
         self.targets_listed(&mut result, round.listed, began, shows_nodes);
+        self.evidence.round_ended();
         let before = self.rounds.metrics;
         self.find_unattached(result.unexpected);
         let mut candidates = result.candidates;

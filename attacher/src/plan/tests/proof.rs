@@ -335,6 +335,7 @@ fn two_lists_in_a_row_with_the_volume_elsewhere_are_a_proof() {
 #[test]
 fn the_time_without_an_entry_begins_again_after_a_failed_list() {
     let mut evidence = DetachEvidence::default();
+    evidence.round_begins();
     let mut list = |fails: bool, minute: u32| {
         if fails {
             evidence.list_failed();

@@ -8,8 +8,8 @@ use crate::controller::state::tests::mk_listing;
 use crate::controller::state::{Event, Finding, Item};
 use crate::informer::Change;
 use crate::model::{Attachment, Capabilities, Recorded, Version};
-use crate::plan::Subject;
 use crate::plan::tests::{mk_attachment, mk_driver, mk_node};
+use crate::plan::{PublishEnd, Subject};
 
 /// The list's entry of the only volume.
 #[derive(Clone, Copy)]
@@ -303,6 +303,51 @@ fn does_not_reconcile_without_the_capabilities() {
             reconciles,
             "{publish} {list}"
         );
+    }
+}
+
+/// The memory of a process follows from its objects, not from its age.
+#[test]
+fn keeps_the_publishes_and_deletions_of_a_running_round_alone() {
+    let target = |number: u32| PublishTarget {
+        volume_id: format!("handle-{number}").as_str().into(),
+        node_id: "id".into(),
+    };
+    for lists in [false, true] {
+        let mut fixture = Fixture::new([]);
+        fixture.capabilities(|capabilities| capabilities.list_published = lists);
+        let round = lists.then(|| fixture.begin());
+        for number in 0..1_000 {
+            let va = mk_attachment(&format!("va-{number}"));
+            fixture.put(va.clone());
+            fixture.state.publish_begins(&va.uid, &target(number));
+            fixture.state.publish_ended(&va.uid, PublishEnd::Succeeded);
+            let (name, uid) = (va.name, va.uid);
+            let gone = Event::Attachments(Change::Deleted { name, uid });
+            fixture.state.handle(gone);
+        }
+        let expected = if lists { 2_000 } else { 0 };
+        assert_eq!(fixture.state.evidence.of_round(), expected, "{lists}");
+        if let Some(round) = round {
+            fixture.end(round, Listed::Nowhere);
+            assert_eq!(fixture.state.evidence.of_round(), 0);
+        }
+    }
+    let mut fixture = Fixture::new([]);
+    for ends in ["failed", "capabilities"] {
+        fixture.begin();
+        let uid = mk_attachment("va").uid;
+        fixture.state.publish_begins(&uid, &target(0));
+        match ends {
+            "failed" => {
+                let round = fixture.round();
+                let failed = Event::ListVolumesFailed(round, "no answer".into());
+                fixture.state.handle(failed);
+            }
+            _ => fixture.capabilities(|capabilities| capabilities.publish_readonly = true),
+        }
+        fixture.state.publish_ended(&uid, PublishEnd::Succeeded);
+        assert_eq!(fixture.state.evidence.of_round(), 0, "{ends}");
     }
 }
 
