@@ -84,8 +84,10 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let not_connected = || SyncError::call(&CallError::not_connected("the CSI driver is not connected"));
         let session = self.csi.session().ok_or_else(not_connected)?;
         let secrets = self.secrets(subject, secret);
-        let missing = secret.filter(|_| secrets.is_none());
+        // The Secret that the volume has, or had when it was published.
+        let missing = secret.or(recorded).filter(|_| secrets.is_none());
         let secrets = secrets.or_else(|| self.secrets(subject, recorded));
+        let has_former = secret.is_none() && secrets.is_some();
         let request = ControllerUnpublishVolumeRequest {
             volume_id: volume_id.to_string(),
             node_id: node_id.to_string(),
@@ -108,7 +110,10 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             tracing::debug!(volume = %volume_id, %node_id, "unpublished");
             return Ok(());
         };
-        let failed = SyncError::call_without(missing, &error);
+        let failed = match missing.filter(|_| has_former) {
+            Some(former) => SyncError::call_with_former(former, &error),
+            None => SyncError::call_without(missing, &error),
+        };
         if result == UnpublishResult::Failed {
             return Err(failed);
         }

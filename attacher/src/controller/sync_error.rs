@@ -77,6 +77,19 @@ impl SyncError {
         }
     }
 
+    /// The PersistentVolume names no Secret now.
+    pub(super) fn call_with_former(secret: &SecretRef, error: &CallError) -> Self {
+        let failed = Self::call(error);
+        Self {
+            message: format!(
+                "{} (called with the recorded secret {:?}, which the PersistentVolume does not name any more)",
+                failed.message,
+                secret.to_string()
+            ),
+            ..failed
+        }
+    }
+
     /// The call was not begun because the process is shutting down.
     pub(super) fn draining() -> Self {
         Self::call(&CallError::not_sent("the attacher is shutting down"))

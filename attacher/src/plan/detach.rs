@@ -13,7 +13,8 @@ pub(crate) struct DetachPlan {
     pub(crate) node: NodeState,
     /// The Secret to send: that of the volume, else the recorded one.
     pub(crate) secret: Option<SecretRef>,
-    /// The recorded one, if it is another: it is sent if the first cannot be read. Then only OK is a proof, as without one.
+    /// The recorded one, if it is another: it is sent if the first cannot be read, or the volume names none now. Then only OK is a
+    /// proof, as without one.
     pub(crate) recorded_secret: Option<SecretRef>,
     /// Whether the volume is known to be an in-tree one that is migrated to CSI.
     pub(crate) migrated: bool,
@@ -84,8 +85,8 @@ pub(crate) fn detach(inputs: &AttachInputs, driver: &Driver) -> Result<DetachPla
     })
 }
 
-/// The Secret to send to unpublish a volume with this source, and the one to send if it cannot be read. Of an unknown source, the
-/// recorded one.
+/// The Secret to send to unpublish a volume with this source, and the one to send if it cannot be read or there is none. Of an
+/// unknown source, the recorded one.
 pub(super) fn secrets(
     csi: Option<&CsiSource>,
     recorded: &Recorded,
@@ -95,6 +96,6 @@ pub(super) fn secrets(
         return (recorded, None);
     };
     let secret = csi.publish_secret.clone();
-    let other = recorded.filter(|recorded| secret.as_ref().is_some_and(|secret| secret != recorded));
+    let other = recorded.filter(|recorded| secret.as_ref() != Some(recorded));
     (secret, other)
 }

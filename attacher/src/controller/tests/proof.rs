@@ -122,6 +122,39 @@ async fn not_found_without_the_secret_is_no_proof_of_detach() {
     }
 }
 
+/// The PersistentVolume was re-created without the Secret with which the volume was published.
+#[tokio::test(start_paused = true)]
+async fn not_found_with_a_secret_that_only_the_record_names_is_no_proof_of_detach() {
+    for is_readable in [true, false] {
+        let mut fixture = Fixture::new(Attachment {
+            recorded: Recorded {
+                secret: SecretRef::parse("ns/recorded"),
+                ..mk_moved().recorded
+            },
+            ..mk_moved()
+        });
+        let volume = Volume {
+            version: Version(2),
+            ..mk_volume("pv")
+        };
+        fixture.state().handle(Event::Volumes(Change::Applied(volume)));
+        if !is_readable {
+            fixture.world.state().no_secrets.push("ns/recorded");
+        }
+        fixture.answers("old-id", "NotFound");
+        for _ in 0..4 {
+            fixture.fails().await;
+            fixture.keeps_finalizer("not found", &["\"ns/recorded\""]);
+            let sent = fixture.world.state().sent_secrets.clone();
+            assert_eq!(sent.contains_key("ns/recorded"), is_readable);
+            tokio::time::advance(MINUTE).await;
+        }
+        fixture.world.state().refused_at.clear();
+        assert_eq!(fixture.sync_next().await, Some(Ok(())));
+        assert_eq!(fixture.world.state().attachment, None);
+    }
+}
+
 /// A1 (iv): another machine may have the node's name now, and the volume stays on the first.
 #[tokio::test]
 async fn one_not_found_for_the_recorded_id_is_no_proof_although_the_present_id_is_unpublished() {

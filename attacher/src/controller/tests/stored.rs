@@ -458,23 +458,3 @@ async fn not_found_with_the_recorded_secret_instead_of_the_volumes_proves_nothin
         tokio::time::advance(Duration::from_secs(60)).await;
     }
 }
-
-/// The PersistentVolume names no Secret any more.
-#[tokio::test(start_paused = true)]
-async fn not_found_does_not_rest_on_a_recorded_secret_that_the_volume_lacks() {
-    let mut fixture = Fixture::new(Attachment {
-        recorded: Recorded {
-            secret: SecretRef::parse("ns/recorded"),
-            ..mk_deleting().recorded
-        },
-        ..mk_deleting()
-    });
-    let volume = Volume {
-        version: Version(2),
-        ..mk_volume("pv")
-    };
-    fixture.state().handle(Event::Volumes(Change::Applied(volume)));
-    assert_eq!(fixture.sync_next().await, Some(Ok(())));
-    let seen = fixture.seen();
-    assert!(!seen.iter().any(|seen| seen.contains("secret")), "{seen:?}");
-}
