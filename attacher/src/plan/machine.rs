@@ -43,13 +43,18 @@ fn act(command: Command) -> Next {
 impl Machine<'_> {
     fn attach(&self, inputs: &AttachInputs, before: &Attachment) -> Step<Next> {
         let attachment = &inputs.attachment;
-        // The detach is an item of its own, and the response to an earlier status write may have been lost.
-        if attachment.deleting || attachment.attached && !before.attached {
+        // The detach is an item of its own.
+        if attachment.deleting {
             return Ok(Next::Done);
         }
+        // Also if the status says attached: a late write of an earlier attach may have stored the context of its publish.
         if let Some(published) = &self.progress.published {
             self.lock([&published.target])?;
             return Ok(act(Command::MarkAttached(Some(published.clone()))));
+        }
+        // The response to an earlier status write may have been lost.
+        if attachment.attached && !before.attached {
+            return Ok(Next::Done);
         }
         let capabilities = self.connected()?;
         if !capabilities.publish {

@@ -91,6 +91,25 @@ async fn does_not_unpublish_an_attached_volume_if_the_attachment_is_gone() {
     }
 }
 
+/// The API server executes the status write of an earlier attach late. Its publish context may be that of an earlier device.
+#[tokio::test(start_paused = true)]
+async fn writes_the_newest_publish_context_over_that_of_a_late_write() {
+    let mut fixture = Fixture::new(mk_attachment("va"));
+    let result = fixture
+        .attach_during("mark attached", |fixture| {
+            let late = fixture.world.change(|attachment| {
+                attachment.attached = true;
+                let context = BTreeMap::from([("device".to_owned(), "/dev/sda".to_owned())]);
+                attachment.metadata = Metadata::of(&context);
+            });
+            late.expect("it exists");
+        })
+        .await;
+    assert_eq!(result, Ok(()));
+    assert!(fixture.attachment().is_attached_with(&BTreeMap::new()));
+    assert_eq!(fixture.world.state().published.len(), 1);
+}
+
 /// The watch shows the status although its response was lost.
 #[tokio::test]
 async fn does_not_unpublish_an_attached_volume_if_only_the_watch_showed_its_status() {
