@@ -58,6 +58,8 @@ struct State {
     changes_records: Option<fn(&mut Recorded)>,
     /// Other VolumeAttachments that are deleted.
     gone: Vec<Uid>,
+    /// What a live read shows of another VolumeAttachment that the store shows otherwise.
+    live: Option<Attachment>,
     /// What a webhook makes of each write.
     webhook: Option<fn(&mut Attachment)>,
     /// A webhook removes the finalizers of PersistentVolumes.
@@ -247,7 +249,10 @@ impl World {
             self.take("get user").await?;
             let is_gone = self.state().gone.contains(&known.uid);
             let gone = || Error::NotFound("no such attachment".into());
-            return (!is_gone).then(|| known.clone()).ok_or_else(gone);
+            let live = self.state().live.clone();
+            let live = live.filter(|live| live.uid == known.uid);
+            let live = live.unwrap_or_else(|| known.clone());
+            return (!is_gone).then_some(live).ok_or_else(gone);
         }
         self.take("get attachment").await?;
         self.state()

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::{
     AttachInputs, AttachPlan, Command, Decision, DetachPlan, Evidence, Next, Operation, Orphan,
-    Progress, Proof, PvFinalizer, Record, Refusal, Stop, Subject, TargetEvidence,
+    OtherAttachment, Progress, Proof, PvFinalizer, Record, Refusal, Stop, Subject, TargetEvidence,
     TargetUsage, Unproven, UnpublishResult, View, attach, decide, detach, target_usage,
 };
 use crate::model::{Attachment, Capabilities, Driver, PublishTarget, SecretRef};
@@ -249,25 +249,25 @@ impl Machine<'_> {
         let is_undo = self.view.subject.operation() == Some(Operation::Attach);
         let unpublished = &self.progress.sync.unpublished;
         let answer = unpublished.iter().rfind(|(asked, _)| asked == target);
-        let result = match target_usage(attachment, target, is_present, &self.view.others) {
-            TargetUsage::Yes => {
-                // The store may be late: the other VolumeAttachment may have been deleted without a detach.
-                let of = |other| target_usage(attachment, target, is_present, std::slice::from_ref(other));
-                let mut others = self
-                    .view
-                    .others
-                    .iter()
-                    .filter(|other| of(other) == TargetUsage::Yes);
-                let first = others.clone().next().map(|other| other.attachment.name.clone());
-                let is_read =
-                    others.any(|other| self.progress.sync.others_read.contains(&other.attachment.uid));
-                match first.filter(|_| !is_read) {
-                    Some(name) => return Err(act(Command::GetOther(name))),
-                    None => UnpublishResult::InUse,
-                }
-            }
+        let usage = target_usage(attachment, target, is_present, &self.view.others);
+        let of = |other| target_usage(attachment, target, is_present, std::slice::from_ref(other));
+        let others = self.view.others.iter().filter(|other| of(other) == usage);
+        let is_read =
+            |other: &&OtherAttachment<'_>| self.progress.sync.others_read.contains(&other.attachment.uid);
+        // The store may be late: the other VolumeAttachment may have been deleted without a detach, or be attached by now.
+        let unread = others.clone().find(|other| !is_read(other));
+        let needs_read = match usage {
+            TargetUsage::Yes => !others.clone().any(|other| is_read(&other)),
+            TargetUsage::Idle => true,
+            TargetUsage::No | TargetUsage::Wait(_) => false,
+        };
+        if let Some(other) = unread.filter(|_| needs_read) {
+            return Err(act(Command::GetOther(other.attachment.name.clone())));
+        }
+        let result = match usage {
+            TargetUsage::Yes => UnpublishResult::InUse,
             TargetUsage::Wait(stop) => return Err(Next::Stop(stop)),
-            TargetUsage::No => match answer {
+            TargetUsage::No | TargetUsage::Idle => match answer {
                 Some((_, result)) => *result,
                 // The status write of the earlier attach may be late.
                 None if is_undo && !self.progress.sync.is_undo_saved => {

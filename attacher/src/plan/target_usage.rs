@@ -28,6 +28,8 @@ pub(crate) struct OtherAttachment<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TargetUsage {
     No,
+    /// No, as another one on the node, with another node id, is not attached. The store may be late, so a live read must agree.
+    Idle,
     /// Unknown until the other one changes.
     Wait(Stop),
     Yes,
@@ -77,7 +79,7 @@ pub(crate) fn target_usage(
                     // If the volume is published there nevertheless, reconcile finds it.
                     true => TargetUsage::Yes,
                     // The other attach may need this very unpublish, and publishes again after it.
-                    false if !attachment.deleting && !may_be_attached_on_node => TargetUsage::No,
+                    false if !attachment.deleting && !may_be_attached_on_node => TargetUsage::Idle,
                     false => TargetUsage::Wait(Stop::AmbiguousNodeId(target.clone())),
                 }
             }
@@ -96,8 +98,9 @@ impl TargetUsage {
     fn precedence(&self) -> u8 {
         match self {
             Self::No => 0,
-            Self::Wait(_) => 1,
-            Self::Yes => 2,
+            Self::Idle => 1,
+            Self::Wait(_) => 2,
+            Self::Yes => 3,
         }
     }
 }

@@ -124,7 +124,10 @@ impl ControllerState {
     ) -> bool {
         let inputs = self.inputs(attachment);
         let others = self.others(&inputs, Some(target));
-        plan::target_usage(attachment, target, false, &others) != TargetUsage::No
+        !matches!(
+            plan::target_usage(attachment, target, false, &others),
+            TargetUsage::No | TargetUsage::Idle
+        )
     }
 
     /// A publish call for the target begins. Returns the number of the connection.

@@ -1,6 +1,7 @@
 //! Several VolumeAttachments of one volume and node.
 
 use super::*;
+use crate::plan::Orphan;
 
 #[tokio::test]
 async fn detach_unpublishes_although_an_attach_without_finalizer_begins() {
@@ -264,6 +265,64 @@ async fn undo_waits_for_an_attachment_that_was_published_under_another_id_of_the
     assert_eq!(unpublished.len(), 1);
     assert_eq!(unpublished[0].node_id, "old-id".into());
     assert!(fixture.attachment().attached);
+}
+
+/// The watch is late: the other one may be attached by now, on the same machine.
+#[tokio::test]
+async fn an_unpublish_beside_an_attachment_on_the_node_needs_a_live_read_of_that() {
+    let recorded = |node_id: &str| Recorded {
+        node_id: Some(node_id.into()),
+        ..mk_deleting().recorded
+    };
+    for is_orphan in [false, true] {
+        for live in ["as it was", "attached", "gone"] {
+            let case = format!("{is_orphan} {live}");
+            let mut fixture = Fixture::new(Attachment {
+                finalizer: true,
+                recorded: recorded("old-id"),
+                ..mk_attachment("va")
+            });
+            let other = Attachment {
+                finalizer: true,
+                recorded: recorded("id"),
+                ..mk_attachment("other")
+            };
+            match live {
+                "gone" => fixture.world.state().gone.push(other.uid.clone()),
+                "attached" => {
+                    fixture.world.state().live = Some(Attachment {
+                        attached: true,
+                        version: Version(9),
+                        ..other.clone()
+                    });
+                }
+                _ => {}
+            }
+            let mut item = fixture.item().expect("an attach");
+            if is_orphan {
+                let attachment = Arc::new(fixture.attachment());
+                fixture.remove_by_hand();
+                fixture.finish(&item, Err(SyncError::outdated()));
+                fixture.state().add_orphan(Orphan {
+                    target: PublishTarget {
+                        volume_id: "handle".into(),
+                        node_id: "old-id".into(),
+                    },
+                    secret: None,
+                    migrated: false,
+                    attachment,
+                });
+                item = fixture.item().expect("an orphan");
+            }
+            fixture.state().handle(Event::Attachments(Change::Applied(other)));
+            let result = fixture.controller.sync(&item).await;
+            let waits = live == "attached";
+            assert_eq!(result.is_err(), waits, "{case}: {result:?}");
+            let reads = fixture.seen().into_iter().filter(|seen| *seen == "get user");
+            assert_eq!(reads.count(), 1, "{case}");
+            assert_eq!(fixture.world.state().unpublished.is_empty(), waits, "{case}");
+        }
+    }
 }
 
 /// As above, but its finalizer is gone, so that only its status is wrong.

@@ -68,6 +68,7 @@ fn detach_waits_for_another_attachment_that_was_published_under_another_id_of_th
         let of = |word| match word {
             "yes" => Yes,
             "no" => No,
+            "idle" => Idle,
             "missing" => Wait(Stop::MissingFinalizer(target("handle", node_id))),
             _ => Wait(Stop::AmbiguousNodeId(target("handle", node_id))),
         };
@@ -92,7 +93,7 @@ fn detach_waits_for_another_attachment_that_was_published_under_another_id_of_th
             attached: false,
             ..other.clone()
         };
-        let undone = if expected == "ambiguous" { "no" } else { expected };
+        let undone = if expected == "ambiguous" { "idle" } else { expected };
         assert_eq!(
             usage(&mk_attachment("va"), asked, &not_attached, present, false),
             of(undone),
