@@ -44,6 +44,8 @@ pub struct ControllerState {
     to_backfill: BTreeSet<Arc<str>>,
     pub(crate) queue: Queue,
     pub(crate) orphans: BTreeMap<PublishTarget, Arc<Orphan>>,
+    /// Those that wait until another VolumeAttachment changes, which may use the volume on the same machine.
+    waiting_orphans: BTreeSet<PublishTarget>,
     /// Of the orphans that are being synced.
     orphan_progress: HashMap<PublishTarget, Progress>,
     attachment_states: HashMap<Uid, AttachmentState>,
@@ -129,6 +131,7 @@ impl ControllerState {
             to_backfill: BTreeSet::new(),
             queue: Queue::new(limits, backoff, now),
             orphans: BTreeMap::new(),
+            waiting_orphans: BTreeSet::new(),
             orphan_progress: HashMap::new(),
             attachment_states: HashMap::new(),
             evidence: DetachEvidence::default(),

@@ -264,8 +264,16 @@ impl Machine<'_> {
         if let Some(other) = unread.filter(|_| needs_read) {
             return Err(act(Command::GetOther(other.attachment.name.clone())));
         }
+        let lists_prove = || {
+            let evidence = self
+                .view
+                .evidence
+                .about(&attachment.uid, target, UnpublishResult::Waits);
+            matches!(self.view.subject, Subject::Orphan(_)) && evidence.lists.is_proof()
+        };
         let result = match usage {
             TargetUsage::Yes => UnpublishResult::InUse,
+            TargetUsage::Wait(Stop::AmbiguousNodeId(_)) if lists_prove() => UnpublishResult::Waits,
             TargetUsage::Wait(stop) => return Err(Next::Stop(stop)),
             TargetUsage::No | TargetUsage::Idle => match answer {
                 Some((_, result)) => *result,

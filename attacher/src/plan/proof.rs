@@ -45,6 +45,8 @@ pub(crate) enum UnpublishResult {
     InvalidArgument,
     /// Not called: the driver reports no publish calls.
     NoPublishCalls,
+    /// Not called: another VolumeAttachment may use the volume on the same machine.
+    Waits,
     /// Any other code, or a call without the Secret.
     Failed,
 }
@@ -270,6 +272,7 @@ impl Evidence<'_> {
                 UnpublishResult::Unpublished
                 | UnpublishResult::InUse
                 | UnpublishResult::InvalidArgument
+                | UnpublishResult::Waits
                 | UnpublishResult::Failed => false,
             }
     }

@@ -17,6 +17,9 @@ impl ControllerState {
         let written = matches!(change, Change::LocallyUpdated(_));
         for StoreDelta { name, before, after } in self.index.attachments_changed(change) {
             self.mark_changed(&name);
+            if let Some(changed) = after.as_ref().or(before.as_ref()) {
+                self.enqueue_orphans_waiting_for(changed);
+            }
             if let Some(after) = &after {
                 self.check_attachment(before.as_deref(), after);
             }

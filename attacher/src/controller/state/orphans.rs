@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use super::{ControllerState, SyncError};
+use crate::model::handle::may_be_same_volume;
+use crate::model::{Attachment, PublishTarget};
 use crate::plan::{Orphan, PublishEnd};
 use crate::workqueue::{Class, Key, Lane};
 
@@ -32,6 +34,21 @@ impl ControllerState {
         self.queue.enqueue(&key, Lane::Detach, Some(&node));
     }
 
+    /// Retries the orphans that wait for this VolumeAttachment, which changed or is gone.
+    pub(super) fn enqueue_orphans_waiting_for(&mut self, changed: &Attachment) {
+        let handle = self.index.handle(changed);
+        let is_of_volume = |target: &PublishTarget| {
+            handle.is_none_or(|handle| may_be_same_volume(handle, &target.volume_id, &target.node_id))
+        };
+        for target in &self.waiting_orphans {
+            let orphan = self.orphans.get(target);
+            if orphan.is_some_and(|orphan| orphan.attachment.node == changed.node) && is_of_volume(target) {
+                self.queue
+                    .enqueue_if_pending(&Key::Target(target.clone()), &Lane::ALL);
+            }
+        }
+    }
+
     pub(crate) fn orphans(&self) -> Vec<Arc<Orphan>> {
         self.orphans.values().cloned().collect()
     }
@@ -51,6 +68,7 @@ impl ControllerState {
         match result {
             Ok(()) if is_newest => {
                 self.orphans.remove(&orphan.target);
+                self.waiting_orphans.remove(&orphan.target);
                 self.evidence.forget(&orphan.uid());
                 self.enqueue_waiting_for(&orphan.attachment, Some(&orphan.target.volume_id));
                 if let Some(volume) = orphan.attachment.volume_name() {

@@ -6,8 +6,8 @@ use std::time::Instant;
 use super::{ControllerState, Key};
 use crate::model::{Attachment, PublishTarget, Uid};
 use crate::plan::{
-    self, AttachInputs, Next, OtherAttachment, Progress, PublishEnd, Subject, SyncContext, TargetUsage,
-    UnpublishResult, View,
+    self, AttachInputs, Command, Next, OtherAttachment, Progress, PublishEnd, Stop, Subject, SyncContext,
+    TargetUsage, UnpublishResult, View,
 };
 
 // === impl ControllerState ===
@@ -62,6 +62,19 @@ impl ControllerState {
             progress.sync.unpublished.clear();
         }
         *self.progress(subject) = progress;
+        if let Subject::Orphan(orphan) = subject {
+            let waits = matches!(next, Next::Stop(Stop::AmbiguousNodeId(_)));
+            let decides = match &next {
+                Next::Lock(_) => false,
+                Next::Act(commands) => commands.iter().any(Command::is_call),
+                Next::Done | Next::Stop(_) => true,
+            };
+            if waits {
+                self.waiting_orphans.insert(orphan.target.clone());
+            } else if decides {
+                self.waiting_orphans.remove(&orphan.target);
+            }
+        }
         next
     }
 

@@ -69,10 +69,11 @@ impl ControllerState {
             })
             .into();
         for (key, entry) in self.queue.items() {
+            let has_age = !matches!(key, Key::Target(target) if self.waiting_orphans.contains(target));
             lanes
                 .entry(entry.lane)
                 .or_default()
-                .add(entry, self.requested_at(key), now);
+                .add(entry, self.requested_at(key), has_age, now);
         }
         lanes
     }
@@ -151,7 +152,8 @@ impl ControllerState {
 // === impl QueueStats ===
 
 impl QueueStats {
-    fn add(&mut self, entry: &Entry, requested_at: Option<Timestamp>, now: Instant) {
+    /// Without `has_age`, its wait is none that should end soon.
+    fn add(&mut self, entry: &Entry, requested_at: Option<Timestamp>, has_age: bool, now: Instant) {
         match entry.stage {
             Stage::Ready { .. } => self.ready += 1,
             Stage::Running { since, .. } => {
@@ -162,8 +164,10 @@ impl QueueStats {
             }
             Stage::Waiting { .. } => self.waiting += 1,
         }
-        let longest = now.saturating_duration_since(entry.since(now));
-        self.longest = self.longest.max(longest);
+        if has_age {
+            let longest = now.saturating_duration_since(entry.since(now));
+            self.longest = self.longest.max(longest);
+        }
         self.oldest = [self.oldest, requested_at].into_iter().flatten().min();
     }
 

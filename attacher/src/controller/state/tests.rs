@@ -112,6 +112,7 @@ impl ControllerState {
             to_backfill: _,
             queue,
             orphans,
+            waiting_orphans: _,
             orphan_progress,
             attachment_states,
             evidence,

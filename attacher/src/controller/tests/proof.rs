@@ -5,6 +5,7 @@ use crate::controller::state::Round;
 use crate::model::Source;
 use crate::plan::reconcile::ListVolumesResult;
 use crate::plan::{Orphan, PublishEnd};
+use crate::workqueue::Lane;
 
 /// Published to "old-id" and being deleted; the node registers "id".
 fn mk_moved() -> Attachment {
@@ -1158,6 +1159,67 @@ async fn the_operators_word_is_not_kept_for_another_session() {
     fixture.reconnect(true);
     assert_eq!(fixture.sync_next().await, Some(Ok(())));
     assert_eq!(fixture.world.state().unpublished.len(), 1);
+}
+
+/// A pod uses the volume, maybe on the same machine and for years.
+#[tokio::test(start_paused = true)]
+async fn two_lists_end_an_orphan_that_waits_for_an_attachment_under_another_node_id() {
+    let mut fixture = Fixture::new(Attachment {
+        deleting: false,
+        ..mk_moved()
+    });
+    fixture.connect_listing();
+    fixture.answers("old-id", "NotFound");
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    assert!(fixture.unpublish_orphan().await.is_err());
+    fixture.world.state().unpublished.clear();
+    let now = fixture.now;
+    // An earlier process may have sent a publish.
+    tokio::time::advance(11 * MINUTE).await;
+    for round in 1..=2 {
+        let listed = fixture.begin_round();
+        fixture.end_round_with(listed, &["id"]);
+        let item = fixture.state().start(now);
+        assert_eq!(item.is_some(), round == 2, "{round}: {item:?}");
+        if let Some(item) = item {
+            let result = fixture.controller.sync(&item).await;
+            fixture.finish(&item, result);
+        }
+    }
+    assert!(fixture.state().orphans.is_empty());
+    assert_eq!(fixture.world.state().unpublished, [], "a pod uses the volume");
+}
+
+/// Its wait is none that an administrator should end.
+#[tokio::test(start_paused = true)]
+async fn an_orphan_that_waits_for_an_attachment_has_no_age_and_starts_when_that_changes() {
+    let mut fixture = Fixture::new(Attachment {
+        deleting: false,
+        ..mk_moved()
+    });
+    fixture.answers("old-id", "NotFound");
+    assert_eq!(fixture.sync_next().await, Some(Ok(())));
+    let age = |fixture: &Fixture| {
+        let now = fixture.now + FOREVER;
+        fixture.state().lanes(now)[&Lane::Detach].longest
+    };
+    assert!(fixture.unpublish_orphan().await.is_err());
+    assert_eq!(age(&fixture), Duration::ZERO);
+    let other = Change::Applied(mk_idle());
+    fixture.state().handle(Event::Attachments(other));
+    let now = fixture.now;
+    assert!(fixture.state().start(now).is_none());
+    let changed = fixture
+        .world
+        .change(|attachment| attachment.foreign_finalizers = true);
+    let changed = Change::Applied(changed.expect("it exists"));
+    fixture.state().handle(Event::Attachments(changed));
+    assert!(fixture.at_once().await.is_err());
+    assert_eq!(age(&fixture), Duration::ZERO);
+    fixture.remove_by_hand();
+    assert!(fixture.at_once().await.is_err(), "NOT_FOUND");
+    assert_eq!(fixture.world.state().unpublished.len(), 3);
+    assert!(age(&fixture) > Duration::ZERO);
 }
 
 /// The driver may know it later, when it names the machine that the pod runs on.
