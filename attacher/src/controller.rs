@@ -208,10 +208,11 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             .as_ref()
             .is_some_and(|newest| newest.version != attachment.version);
         let mut state = self.state();
+        let before = state.index.newest(attachment).cloned();
         state.handle(Event::Attachments(change));
         if is_read && is_newer {
             // Another client wrote it, and the watch will show nothing newer.
-            state.reevaluate(&Key::Attachment(attachment.name.clone()));
+            state.read_edit(before.as_deref(), attachment);
         }
         Ok(newest.filter(|_| conflict.is_none()))
     }

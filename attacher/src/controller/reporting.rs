@@ -181,26 +181,9 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 attachment,
                 target,
                 repair,
+                waits,
                 times,
-            } => {
-                let Attachment { name, node, .. } = &**attachment;
-                let what = match repair {
-                    Operation::Attach => {
-                        let message = format!(
-                            "the driver does not list the volume on node {node} any more (VolumeAttachment {name}); publishing it again"
-                        );
-                        self.announce(attachment, Reason::AttachmentLost, None, message);
-                        "the driver does not list an attached volume on its node; publishing it again"
-                    }
-                    Operation::Detach => {
-                        "the driver lists a detached volume on its node; unpublishing it again"
-                    }
-                };
-                let pv = attachment.volume_name().map(|name| &**name);
-                tracing::warn!(
-                    va = %name, pv, %node, volume = %target.volume_id, node_id = %target.node_id, times, "{what}"
-                );
-            }
+            } => self.announce_drift(attachment, target, (*repair, *waits), *times),
             Finding::NodeIdNotUnique {
                 attachment,
                 node_id,
@@ -252,6 +235,38 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                     .report(&**volume, Reason::PublishedWithoutAttachment, None, message);
             }
         }
+    }
+
+    /// `waits`: the repair was refused before.
+    fn announce_drift(
+        &self,
+        attachment: &Attachment,
+        target: &PublishTarget,
+        (repair, waits): (Operation, bool),
+        times: u32,
+    ) {
+        let Attachment { name, node, .. } = attachment;
+        let follows = match (repair, waits) {
+            (Operation::Attach, false) => "publishing it again",
+            (Operation::Detach, false) => "unpublishing it again",
+            (_, true) => {
+                "its repair was refused, and waits until the VolumeAttachment, the PersistentVolume or the CSINode changes"
+            }
+        };
+        let what = match repair {
+            Operation::Attach => {
+                let message = format!(
+                    "the driver does not list the volume on node {node} any more (VolumeAttachment {name}); {follows}"
+                );
+                self.announce(attachment, Reason::AttachmentLost, None, message);
+                "the driver does not list an attached volume on its node"
+            }
+            Operation::Detach => "the driver lists a detached volume on its node",
+        };
+        let pv = attachment.volume_name().map(|name| &**name);
+        tracing::warn!(
+            va = %name, pv, %node, volume = %target.volume_id, node_id = %target.node_id, times, "{what}; {follows}"
+        );
     }
 
     /// Sends an Event about a VolumeAttachment and its PersistentVolume.

@@ -68,6 +68,18 @@ impl ControllerState {
         }
     }
 
+    /// A live read showed another version of the VolumeAttachment than that of the request, and maybe than `before` in the store.
+    pub(in crate::controller) fn read_edit(&mut self, before: Option<&Attachment>, attachment: &Attachment) {
+        let newest = self.index.newest(attachment);
+        let is_edited = newest
+            .zip(before)
+            .is_some_and(|(newest, before)| **newest != *before && !differ_in_errors_alone(before, newest));
+        if is_edited && let Some(known) = self.attachment_states.get_mut(&attachment.uid) {
+            known.suspended = None;
+        }
+        self.reevaluate(&Key::Attachment(attachment.name.clone()));
+    }
+
     /// Whether a running sync writes this change: the record that it is sending, the removal of our finalizer, or a status.
     fn is_own_write(&self, before: &Attachment, after: &Attachment) -> bool {
         let known = self.attachment_states.get(&after.uid);

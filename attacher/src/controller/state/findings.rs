@@ -19,6 +19,8 @@ pub(crate) enum Finding {
         /// The repair: an attach if the volume is attached but not listed on its node, a detach if it is listed there although
         /// its VolumeAttachment is being deleted without our finalizer.
         repair: Operation,
+        /// Whether the repair was refused, and waits until one of its objects changes.
+        waits: bool,
         /// Number of consecutive repairs without a matching list in between.
         times: u32,
     },

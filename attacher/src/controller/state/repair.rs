@@ -51,6 +51,7 @@ impl ControllerState {
             .checked_shl(times - 1)
             .map_or(MOST_PASSED, |twice| (twice - 1).min(MOST_PASSED));
         known.repair = Some(repair);
+        let waits = known.suspended == Some(repair);
         match repair {
             Operation::Attach => self.rounds.metrics.lost += 1,
             Operation::Detach => self.rounds.metrics.dangling += 1,
@@ -64,6 +65,7 @@ impl ControllerState {
             attachment,
             target,
             repair,
+            waits,
             times,
         });
     }

@@ -458,3 +458,50 @@ async fn not_found_with_the_recorded_secret_instead_of_the_volumes_proves_nothin
         tokio::time::advance(Duration::from_secs(60)).await;
     }
 }
+
+/// The detach of another VolumeAttachment reads it, so that the watch shows nothing newer.
+#[tokio::test(start_paused = true)]
+async fn a_suspended_repair_starts_when_a_live_read_shows_an_edit() {
+    for is_edited in [false, true] {
+        let mut fixture = Fixture::new(Attachment {
+            deleting: false,
+            attached: true,
+            recorded: Recorded {
+                secret: SecretRef::parse("ns/secret"),
+                ..mk_deleting().recorded
+            },
+            ..mk_deleting()
+        });
+        fixture.delete_volume();
+        let attached = fixture.attachment();
+        fixture.state().attach_again(&attached);
+        fixture.fails().await;
+        assert!(fixture.item().is_none(), "it is refused");
+        if is_edited {
+            let edited = fixture
+                .world
+                .change(|attachment| attachment.foreign_finalizers = true);
+            edited.expect("it exists");
+        }
+        let other = Attachment {
+            name: "other".into(),
+            uid: "other".into(),
+            ..mk_deleting()
+        };
+        fixture.state().handle(Event::Attachments(Change::Applied(other)));
+        // The fake API server has one object.
+        let busy = Error::Rejected {
+            status: 429,
+            message: "busy".into(),
+            retry_after: Some(Duration::from_secs(1)),
+        };
+        fixture.refuse("remove finalizer", busy);
+        fixture.fails().await;
+        assert!(fixture.seen().contains(&"get attachment"));
+        let now = fixture.now;
+        let started: Vec<_> = std::iter::from_fn(|| fixture.state().start(now))
+            .map(|item| name_of(&item))
+            .collect();
+        assert_eq!(started, if is_edited { &["va"][..] } else { &[] });
+    }
+}

@@ -152,7 +152,11 @@ fn keeps_a_refused_repair_suspended_despite_further_lists() {
         (1, 1, 0),
         "the loss counts once"
     );
-    assert_eq!(fixture.state.take_findings().len(), 1, "reported once");
+    let waits = |fixture: &mut Fixture| match &fixture.state.take_findings()[..] {
+        [Finding::Drift { waits, .. }] => *waits,
+        findings => panic!("reported once: {findings:?}"),
+    };
+    assert!(!waits(&mut fixture));
     assert_eq!(fixture.state.queue.next_advance(), None, "no backoff runs");
 
     fixture.reconcile(Listed::OnNode);
@@ -161,6 +165,7 @@ fn keeps_a_refused_repair_suspended_despite_further_lists() {
     fixture.reconcile(Listed::Nowhere);
     assert!(fixture.start().is_none(), "it stays suspended");
     assert_eq!(fixture.state.rounds.metrics.lost, 2, "the second loss counts");
+    assert!(waits(&mut fixture), "nothing is published again");
 }
 
 #[test]
