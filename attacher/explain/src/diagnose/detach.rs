@@ -12,7 +12,7 @@ use crate::report::{Actor, Cause, Finding, State};
 /// The VolumeAttachment has a deletion timestamp.
 pub(super) fn deleting(path: &VolumePath<'_>, va: &VolumeAttachment) -> Finding {
     let since = va.deleted_at();
-    let finding = if has_finalizer(path, va) {
+    let finding = if has_finalizer(path, va) || lost_finalizer(va) {
         detaching(path, va, since)
     } else if va.finalizers().is_empty() {
         path.due(
@@ -35,6 +35,12 @@ pub(super) fn deleting(path: &VolumePath<'_>, va: &VolumeAttachment) -> Finding 
     }
 }
 
+/// Whether others' finalizers alone keep a VolumeAttachment whose volume may be attached: the attacher's finalizer was removed, and
+/// the attacher unpublishes the volume again.
+fn lost_finalizer(va: &VolumeAttachment) -> bool {
+    !va.finalizers().is_empty() && (va.is_attached() || va.detach_error().is_some())
+}
+
 fn detaching(path: &VolumePath<'_>, va: &VolumeAttachment, since: Option<Timestamp>) -> Finding {
     let driver = &va.spec.attacher;
     let error = va.detach_error();
@@ -47,7 +53,11 @@ fn detaching(path: &VolumePath<'_>, va: &VolumeAttachment, since: Option<Timesta
         return with_last_resort(path, va, finding);
     }
     let Some(error) = error else {
-        return waiting_for_driver(path, va, since);
+        let finding = waiting_for_driver(path, va, since);
+        return match has_finalizer(path, va) {
+            true => finding,
+            false => with_last_resort(path, va, finding),
+        };
     };
     if let Some(finding) = refusal::secret_unusable(path, error, since) {
         return finding;
@@ -111,16 +121,25 @@ fn with_last_resort(path: &VolumePath<'_>, va: &VolumeAttachment, finding: Findi
     let Some(finalizer) = path.finalizer() else {
         return finding;
     };
-    finding
-        .advise_to_run(
+    let finding = if has_finalizer(path, va) {
+        finding.advise_to_run(
             "As the last resort, when the storage shows that the volume is not attached to this node any more, remove \
              the finalizer without the driver:",
             remove_finalizers(va.name(), std::slice::from_ref(&finalizer)),
         )
-        .danger(
-            "If the volume is still attached, it will be attached to another node as well, and its data can be \
+    } else {
+        let others = va.finalizers().join(", ");
+        finding
+            .because(format!(
+                "The attacher's finalizer was removed although the volume may be attached. Only {others} keeps \
+                 the VolumeAttachment."
+            ))
+            .advise("Do not remove that before the storage shows that the volume is not attached to this node any more.")
+    };
+    finding.danger(
+        "If the volume is still attached, it will be attached to another node as well, and its data can be \
              destroyed.",
-        )
+    )
 }
 
 fn foreign_finalizer(path: &VolumePath<'_>, va: &VolumeAttachment, since: Option<Timestamp>) -> Finding {

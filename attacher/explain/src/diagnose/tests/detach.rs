@@ -64,10 +64,47 @@ const DETACHES: &[Row] = &[
     (
         "foreign finalizer",
         World::deleting,
-        |w| w.set("va", json!({"metadata": {"finalizers": ["example.com/hold"]}})),
+        |w| {
+            w.set(
+                "va",
+                json!({"metadata": {"finalizers": ["example.com/hold"]}, "status": {"attached": false}}),
+            )
+        },
         VA,
         (Cause::ForeignFinalizer, Stuck, Administrator),
         &["example.com/hold", "--show-managed-fields", "DANGER"],
+    ),
+    (
+        "foreign finalizer, attached",
+        World::deleting,
+        |w| w.set("va", json!({"metadata": {"finalizers": ["example.com/hold"]}})),
+        VA,
+        (Cause::Detaching, Stuck, Driver),
+        &[
+            "Only example.com/hold keeps",
+            "DANGER",
+            "If the volume is still attached",
+        ],
+    ),
+    (
+        "foreign finalizer, detach fails",
+        World::deleting,
+        |w| {
+            w.set(
+                "va",
+                json!({"metadata": {"finalizers": ["example.com/hold"]}, "status": {
+                    "attached": false,
+                    "detachError": {"message": "rpc error: code = Unavailable desc = away", "time": EARLIER},
+                }}),
+            )
+        },
+        PV,
+        (Cause::DetachFails, Stuck, Driver),
+        &[
+            "Only example.com/hold keeps",
+            "DANGER",
+            "If the volume is still attached",
+        ],
     ),
     (
         "volume gone",
