@@ -70,6 +70,8 @@ struct Watch<K> {
     api: Api<K>,
     events: BoxStream<'static, watcher::Result<Event<K>>>,
     backoff: WatchBackoff,
+    /// Consecutive starts of a watch that the API server refused.
+    refused_starts: u32,
     requests: Requests,
 }
 
@@ -77,6 +79,11 @@ struct Watch<K> {
 const LOG_EVERY: u32 = 10;
 /// The resourceVersion is too old.
 const GONE: u16 = 410;
+/// The API server is overloaded; a list would cost it more.
+const TOO_MANY_REQUESTS: u16 = 429;
+/// After this many refused starts of a watch, the resourceVersion may be the reason, whatever the response says. client-go lists
+/// again after the first.
+const REFUSED_STARTS: u32 = 5;
 /// Objects per page of a list (docs/adr/0020-paginated-lists.md).
 const PAGE_SIZE: u32 = 2_500;
 
@@ -92,6 +99,7 @@ where
             events: watcher(api.clone(), config()).boxed(),
             api,
             backoff: WatchBackoff::new(seed),
+            refused_starts: 0,
             requests: clients.counts.clone(),
         }
     }
@@ -128,8 +136,14 @@ where
     async fn on_error(&mut self, error: &watcher::Error) {
         let (stage, why) = describe(error);
         let asked_for = retry_after(error).unwrap_or_default();
-        if response(error).is_some_and(|status| status.code == GONE) {
-            // kube's watcher would resume from the expired resourceVersion again and again. A new watcher starts with a list.
+        self.refused_starts = if is_refused_start(error) {
+            self.refused_starts + 1
+        } else {
+            0
+        };
+        let is_gone = response(error).is_some_and(|status| status.code == GONE);
+        if is_gone || self.refused_starts >= REFUSED_STARTS {
+            // kube's watcher would resume from the same resourceVersion again and again. A new watcher starts with a list.
             self.restart();
         }
         let (failures, pause) = self.backoff.failed(stage, asked_for, Instant::now().into_std());
@@ -151,6 +165,7 @@ where
     }
 
     fn restart(&mut self) {
+        self.refused_starts = 0;
         self.events = watcher(self.api.clone(), config()).boxed();
     }
 }
@@ -200,6 +215,17 @@ fn response(error: &watcher::Error) -> Option<&Status> {
         | watcher::Error::WatchFailed(_)
         | watcher::Error::NoResourceVersion => None,
     }
+}
+
+fn is_refused_start(error: &watcher::Error) -> bool {
+    let status = match error {
+        watcher::Error::WatchStartFailed(_) => response(error),
+        watcher::Error::InitialListFailed(_)
+        | watcher::Error::WatchFailed(_)
+        | watcher::Error::WatchError(_)
+        | watcher::Error::NoResourceVersion => None,
+    };
+    status.is_some_and(|status| status.code != TOO_MANY_REQUESTS)
 }
 
 /// The request that failed, and the error without the second, structured copy of the response that kube's `Display` adds.

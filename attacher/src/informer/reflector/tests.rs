@@ -162,6 +162,26 @@ async fn backs_off_if_each_watch_expires() {
     assert!((4..=7).contains(&lists.len()), "{lists:?}");
 }
 
+/// For example a resourceVersion of before the restore of a backup.
+#[tokio::test(start_paused = true)]
+async fn lists_again_after_five_refused_watches_unless_the_api_server_is_overloaded() {
+    for (code, lists_again) in [(400, true), (504, true), (429, false)] {
+        let (mut watch, requests, _) = mk_watch(move |_, query| {
+            Some(if query.contains("watch=") {
+                mk_refusal(code, "Refused", json!({}))
+            } else {
+                mk_list()
+            })
+        });
+        let begin = Instant::now();
+        follow(&mut watch, 3600 * SECOND).await;
+        let lists = lists(&requests, begin).len();
+        let watches = requests.lock().expect("no other test holds it").len() - lists;
+        let expected = if lists_again { watches / 5 + 1 } else { 1 };
+        assert_eq!(lists, expected, "{code}: {watches}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn successful_watch_clears_the_reported_failure() {
     let (mut watch, requests, counts) = mk_watch(|n, query| match n {
