@@ -45,8 +45,8 @@ impl State {
             match self.random.u8(0..4) {
                 0..2 => self.remove_machine(before),
                 // Twice as likely for a machine that was renamed before: no record names all of its three IDs.
-                2 if node == RENAMED_NODE => self.change_node_id(&before, &id),
-                3 if was_renamed => self.change_node_id(&before, &id),
+                2 if node == RENAMED_NODE => self.change_node_id(&name, &before, &id),
+                3 if was_renamed => self.change_node_id(&name, &before, &id),
                 _ => {}
             }
         }
@@ -62,7 +62,7 @@ impl State {
         if let Some(before) = self.nodes.get(&name).and_then(|node| node.id.clone()) {
             match is_other {
                 true => self.remove_machine(before),
-                false => self.change_node_id(&before, &id),
+                false => self.change_node_id(&name, &before, &id),
             }
         }
         self.put_node(&name, Some(id));
@@ -77,13 +77,11 @@ impl State {
 
     /// Changes the machine's node ID. Its publishes stay, except those that the driver denied: the contract excuses them by
     /// the former ID.
-    fn change_node_id(&mut self, before: &Arc<str>, next: &Arc<str>) {
-        // The record of the other node's VolumeAttachment would name the machine by an ID that its CSINode keeps.
-        let registered = self
-            .nodes
-            .values()
-            .filter(|node| node.id.as_ref() == Some(before));
-        if registered.count() > 1 {
+    fn change_node_id(&mut self, name: &str, before: &Arc<str>, next: &Arc<str>) {
+        // The record of the other node's VolumeAttachment would name the machine by an ID that its CSINode keeps. The machine's own
+        // CSINode may lack the driver at the moment.
+        let mut others = self.nodes.values().filter(|node| *node.name != *name);
+        if others.any(|node| node.id.as_ref() == Some(before)) {
             return;
         }
         let contract = self.contract.world();
