@@ -23,7 +23,7 @@ mod print;
 mod resources;
 mod table;
 
-/// Inspects a running csi-mock-driver and injects faults. The name of a resource alone lists it.
+/// Inspects a running csi-mock-driver and injects faults. The name of a resource alone lists it; so does `volumes list`.
 /// Volumes, snapshots and group snapshots can be given by id or by name.
 #[derive(Clone, Debug, Parser)]
 #[command(
@@ -58,7 +58,7 @@ pub fn is_ctl(args: &[OsString]) -> bool {
 
 /// Runs a command line whose second word is `ctl`.
 pub async fn run(args: &[OsString]) -> io::Result<ExitCode> {
-    let matches = Ctl::command().try_get_matches_from(&args[1..]);
+    let matches = Ctl::command().try_get_matches_from(without_list(&args[1..]));
     let ctl = match matches.and_then(|matches| Ctl::from_arg_matches(&matches)) {
         Ok(ctl) => ctl,
         Err(text) => {
@@ -82,6 +82,23 @@ pub async fn run(args: &[OsString]) -> io::Result<ExitCode> {
             Ok(ExitCode::from(failure.code()))
         }
     }
+}
+
+/// Removes the word `list` after the name of a resource, which lists it anyway.
+fn without_list(args: &[OsString]) -> Vec<OsString> {
+    let command = Ctl::command();
+    let subcommand = |word: &OsString| command.find_subcommand(word);
+    let mut args = args.to_vec();
+    let resource = args.iter().position(|word| subcommand(word).is_some());
+    if let Some(resource) = resource
+        && args.get(resource + 1).is_some_and(|word| word == "list")
+        && subcommand(&args[resource]).is_some_and(|resource| {
+            matches!(resource.get_name(), "journal" | "storage") || resource.get_name().ends_with('s')
+        })
+    {
+        args.remove(resource + 1);
+    }
+    args
 }
 
 /// Prints a text on standard output.

@@ -137,7 +137,7 @@ export function field(label, input, style = "") {
   return make("label", { class: style }, label, input);
 }
 
-const BINARY = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+const BINARY = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
 /** A size as people read it. One with a unit, as in a fault file, is shown as it is. */
 export function size(bytes) {

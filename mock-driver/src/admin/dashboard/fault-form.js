@@ -32,7 +32,7 @@ const ERRORS = ["EIO", "ENOSPC", "EDQUOT", "EROFS", "ENODEV", "ETIMEDOUT"];
 const PHASES = { before: "in place of its effect", after: "after its effect", background: "at once, its effect follows" };
 const CHOICES = { all: "every one", call: "only number", every: "every nth", probability: "by chance, percent" };
 const NUMBERS = ["limit", "volumes", "bytes", "per-second", "burst"];
-const EXAMPLES = { time: "2s", age: "30s", for: "10s", device: "/dev/sdz", limit: "3", volumes: "10", bytes: "1073741824", "per-second": "5", burst: "5", rate: "1Mi", kept: "512" };
+const EXAMPLES = { time: "2s", age: "30s", for: "10s", device: "/dev/sdz", limit: "3", volumes: "10", bytes: "1Gi", "per-second": "5", burst: "5", rate: "1Mi", kept: "512" };
 const DATA = ["unknown", "btrfs", "luks", "lvm", "partitions", "swap"];
 
 const options = (names) => names.map(([value, text]) => make("option", { value }, text));

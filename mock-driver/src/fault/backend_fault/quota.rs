@@ -1,14 +1,15 @@
 use super::*;
+use crate::fault::io::Bytes;
 
 backend_fault! {
     "quota": "CreateVolume returns RESOURCE_EXHAUSTED beyond it",
-    Quota { volumes: u64, bytes: u64 }
+    Quota { volumes: u64, bytes: Bytes }
 }
 
 impl Quota {
     pub(super) fn add_to(self, rule: &mut Rule) -> Result<(), FieldError> {
-        let (volumes, bytes) = (self.volumes, self.bytes);
-        required("volumes", volumes.or(bytes), "volumes: 10 or bytes: 1073741824")?;
+        let (volumes, bytes) = (self.volumes, self.bytes.map(|bytes| bytes.0));
+        required("volumes", volumes.or(bytes), "volumes: 10 or bytes: 1Gi")?;
         rule.matches.method = only(Method::CreateVolume);
         rule.counts_volumes = true;
         rule.refuse(Code::ResourceExhausted, move |asked| {

@@ -324,6 +324,8 @@ async fn dashboard_resizes_pools_and_sets_storage_health() {
     browser
         .until(&format!("{panel}.includes('No storage health issues')"))
         .await;
+    // The capacity of a pool by default.
+    browser.until(&format!("{panel}.includes('1 EiB')")).await;
     browser.click("[aria-label='Resize pool pool-0']").await;
     browser.until("document.activeElement.id === 'ask-input'").await;
     browser.run("document.activeElement.value = ''").await;

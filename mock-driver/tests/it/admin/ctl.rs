@@ -266,10 +266,25 @@ async fn changes_answer_with_one_line() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ctl_takes_units_and_names() {
+async fn ctl_takes_list_units_and_names() {
     let (server, client) = administered().await;
-    let limited = stdout_of(&server, &["volumes", "--limit=2"]).await;
-    assert!(limited.contains("(2 of 5"), "{limited}");
+    for resource in [
+        "volumes",
+        "nodes",
+        "scenarios",
+        "capabilities",
+        "storage",
+        "journal",
+    ] {
+        let listed = stdout_of(&server, &[resource, "list"]).await;
+        assert_eq!(listed, stdout_of(&server, &[resource]).await, "{resource}");
+    }
+    let (status, text) = failed(&server, &["ready", "list"]).await;
+    assert!(status == 2 && text.contains("list"), "{text}");
+    for words in [&["volumes", "--limit=2"][..], &["volumes", "list", "--limit=2"]] {
+        let limited = stdout_of(&server, words).await;
+        assert!(limited.contains("(2 of 5"), "{limited}");
+    }
     stdout_of(&server, &["volumes", "create", "pvc-1", "--bytes=1Gi"]).await;
     stdout_of(&server, &["volumes", "expand", "pvc-1", "2Gi"]).await;
     let table = stdout_of(&server, &["volumes", "get", "pvc-1"]).await;
