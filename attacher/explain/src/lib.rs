@@ -88,16 +88,30 @@ pub async fn explain_all(client: kube::Client) -> Result<String, Box<dyn std::er
 async fn explain(args: &ExplainArgs) -> Result<State, Error> {
     let (client, namespace) = client::connect(args).await?;
     let resource = args.resource(&namespace);
-    let mut printed = read(args, client.clone(), &resource).await?;
-    print_report(args, &printed)?;
+    let read = async || read(args, client.clone(), &resource).await;
+    let report = read().await?;
+    print_report(args, &report)?;
     if !args.watch {
-        return Ok(printed.state);
+        return Ok(report.state);
     }
+    Err(watch(&resource, report, read, |report| print_report(args, report)).await)
+}
+
+/// Reads the object periodically, and prints each report that differs from the one printed before. Ends if the object cannot be read
+/// or a report cannot be printed.
+async fn watch(
+    resource: &Resource,
+    mut printed: Report,
+    read: impl AsyncFn() -> Result<Report, Error>,
+    mut print: impl FnMut(&Report) -> Result<(), Error>,
+) -> Error {
     loop {
         tokio::time::sleep(WATCH_INTERVAL).await;
-        match read(args, client.clone(), &resource).await {
+        match read().await {
             Ok(report) if report.differs(&printed) => {
-                print_report(args, &report)?;
+                if let Err(error) = print(&report) {
+                    return error;
+                }
                 printed = report;
             }
             Ok(_) => {}
@@ -106,7 +120,7 @@ async fn explain(args: &ExplainArgs) -> Result<State, Error> {
                 error: ReadError::Failed(text),
                 ..
             }) => drop(writeln!(std::io::stderr(), "cannot read {resource}: {text}")),
-            Err(error) => return Err(error),
+            Err(error) => return error,
         }
     }
 }
@@ -144,7 +158,11 @@ fn print(text: &[u8]) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::convert::Infallible;
+    use std::io;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use http::{Request, Response, StatusCode};
     use kube::client::Body;
@@ -153,8 +171,8 @@ mod tests {
     use super::*;
 
     /// A client of an API server that responds to the paths that `listed` knows with objects, and to others with an error.
-    fn mk_client(listed: fn(&str) -> Option<Value>) -> kube::Client {
-        let service = tower::service_fn(move |request: Request<Body>| async move {
+    fn mk_client(listed: impl Fn(&str) -> Option<Value> + Send + 'static) -> kube::Client {
+        let service = tower::service_fn(move |request: Request<Body>| {
             let (status, body) = match listed(request.uri().path()) {
                 Some(items) => (StatusCode::OK, json!({"metadata": {}, "items": items})),
                 None => (
@@ -163,7 +181,9 @@ mod tests {
                 ),
             };
             let body = Body::from(body.to_string().into_bytes());
-            Ok::<_, Infallible>(Response::builder().status(status).body(body).unwrap())
+            std::future::ready(Ok::<_, Infallible>(
+                Response::builder().status(status).body(body).unwrap(),
+            ))
         });
         kube::Client::new(service, "default")
     }
@@ -190,5 +210,59 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("cannot read pods"), "{text}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn watch_prints_reports_that_differ_until_the_output_is_closed() {
+        const READS: [Option<&[&str]>; 5] = [
+            Some(&["va-1"]),
+            Some(&["va-1"]),
+            None,
+            Some(&["va-1", "va-2"]),
+            Some(&["va-2"]),
+        ];
+        let count = Arc::new(AtomicUsize::new(0));
+        let round = Arc::clone(&count);
+        let client = mk_client(move |path| {
+            let names = READS[round.load(Ordering::Relaxed)]?;
+            let attachments = names.iter().map(|name| {
+                let source = json!({"persistentVolumeName": "pv-1"});
+                json!({"metadata": {"name": name}, "spec": {"attacher": "d.example", "nodeName": "node-a", "source": source}})
+            });
+            Some(match path.ends_with("/volumeattachments") {
+                true => attachments.collect(),
+                false => json!([]),
+            })
+        });
+        let args = Args::read(["kubectl-csi_attach", "explain", "-A", "-w"].map(OsString::from));
+        let Command::Explain(args) = args.unwrap().command else {
+            panic!("the command line names `explain`");
+        };
+        let resource = args.resource("");
+        let first = read(&args, client.clone(), &resource).await.unwrap();
+        let next = async || {
+            count.fetch_add(1, Ordering::Relaxed);
+            read(&args, client.clone(), &resource).await
+        };
+        let printed = Cell::new(Vec::new());
+        let print = |report: &Report| {
+            let names = report
+                .paths
+                .iter()
+                .map(|path| path.names.volume_attachment.clone());
+            let mut all = printed.take();
+            all.push(names.flatten().collect::<Vec<_>>());
+            let is_closed = all.len() == 2;
+            printed.set(all);
+            match is_closed {
+                true => Err(io::Error::from(io::ErrorKind::BrokenPipe).into()),
+                false => Ok(()),
+            }
+        };
+        let start = tokio::time::Instant::now();
+        let error = watch(&resource, first, next, print).await;
+        assert!(matches!(error, Error::Write(_)), "{error}");
+        assert_eq!(printed.take(), [vec!["va-1", "va-2"], vec!["va-2"]]);
+        assert_eq!(start.elapsed(), 4 * WATCH_INTERVAL);
     }
 }

@@ -163,6 +163,8 @@ pub(crate) enum Cause {
     AttachFails,
     /// The driver refuses calls while others for the node run.
     WaitsForTurn,
+    /// The driver fails all calls.
+    DriverDown,
     /// ControllerPublishVolume is pending, or its response was lost.
     Attaching,
     /// `node.status.volumesAttached` lacks the volume.
@@ -345,5 +347,73 @@ fn time<S: Serializer>(time: &Option<Timestamp>, serializer: S) -> Result<S::Ok,
     match time {
         Some(time) => serializer.collect_str(time),
         None => serializer.serialize_none(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mk_report() -> Report {
+        let step = Step {
+            done: false,
+            text: "attached by the driver".to_owned(),
+            since: None,
+        };
+        let path = PathReport {
+            title: "volume".to_owned(),
+            names: Names::default(),
+            steps: vec![step],
+            finding: Finding::stuck(Cause::AttachFails, Actor::Driver, "The attach fails."),
+        };
+        Report {
+            subject: "pod/db-0".to_owned(),
+            state: State::Stuck,
+            is_summary: false,
+            paths: vec![path],
+            notes: Vec::new(),
+            gaps: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn reports_differ_by_progress_finding_notes_and_gaps() {
+        let time = Some(Timestamp::UNIX_EPOCH);
+        let advice = Advice {
+            text: "Wait.".to_owned(),
+            command: None,
+            danger: None,
+        };
+        type Change<'a> = &'a dyn Fn(&mut Report);
+        let table: [(&str, Change<'_>, bool); 17] = [
+            ("nothing", &|_| (), false),
+            ("title", &|r| r.paths[0].title.push('x'), false),
+            ("time of a step", &|r| r.paths[0].steps[0].since = time, false),
+            ("text of a step", &|r| r.paths[0].steps[0].text.push('x'), false),
+            ("since", &|r| r.paths[0].finding.since = time, false),
+            // The time of the last failure is part of a reason.
+            ("why", &|r| r.paths[0].finding.why.push("x".to_owned()), false),
+            (
+                "advice",
+                &|r| r.paths[0].finding.advice.push(advice.clone()),
+                false,
+            ),
+            ("step done", &|r| r.paths[0].steps[0].done = true, true),
+            ("name", &|r| r.paths[0].names.node = Some("n".to_owned()), true),
+            ("cause", &|r| r.paths[0].finding.cause = Cause::Attaching, true),
+            ("state", &|r| r.paths[0].finding.state = State::Progressing, true),
+            ("actor", &|r| r.paths[0].finding.actor = Actor::Attacher, true),
+            ("who", &|r| r.paths[0].finding.who.push('x'), true),
+            ("summary", &|r| r.paths[0].finding.summary.push('x'), true),
+            ("path", &|r| r.paths.clear(), true),
+            ("note", &|r| r.notes.push("x".to_owned()), true),
+            ("gap", &|r| r.gaps.push("x".to_owned()), true),
+        ];
+        for (change, apply, expected) in table {
+            let mut changed = mk_report();
+            apply(&mut changed);
+            assert_eq!(changed.differs(&mk_report()), expected, "{change}");
+            assert_eq!(mk_report().differs(&changed), expected, "{change}");
+        }
     }
 }

@@ -42,7 +42,7 @@ fn failed(
     if let Some(finding) = refusal::secret_unusable(path, error, since) {
         return finding;
     }
-    if let Some(finding) = attacher::waits_for_turn(path, va, error, since) {
+    if let Some(finding) = attacher::waits(path, va, error, since) {
         return finding;
     }
     let code = grpc_code::of(error);

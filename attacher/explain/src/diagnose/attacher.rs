@@ -64,22 +64,33 @@ pub(super) fn with_retry(view: ClusterView<'_>, driver: &str, finding: Finding) 
     with_lease(view, driver, finding)
 }
 
-/// The driver refused the call because of others, and the attacher's error says what the next call waits for.
-pub(super) fn waits_for_turn(
+/// The attacher's error says what the next call waits for: its turn, or a driver that fails all calls.
+pub(super) fn waits(
     path: &VolumePath<'_>,
     va: &VolumeAttachment,
     error: &VolumeError,
     since: Option<Timestamp>,
 ) -> Option<Finding> {
-    let (_, turn) = error
-        .message
-        .as_deref()?
-        .rsplit_once("; waits for its turn on ")?;
-    let summary = format!("It waits for its turn on {turn}.");
-    let finding = path.due(since, Cause::WaitsForTurn, Actor::Driver, summary);
+    let (_, wait) = error.message.as_deref()?.rsplit_once("; waits for ")?;
+    let (cause, why, advice) = if wait.starts_with("its turn on ") {
+        (
+            Cause::WaitsForTurn,
+            "The driver refuses calls for a node while others run. The attacher has learned how many it takes, and serves them in order of age.",
+            "Wait. If the calls before take too long, look at the driver's log.",
+        )
+    } else if wait.starts_with("the driver ") {
+        (
+            Cause::DriverDown,
+            "The driver fails the calls of all volumes. The attacher probes it with one call at a time, and lets all volumes go on when it answers again.",
+            "Look at the log of the driver and at its storage.",
+        )
+    } else {
+        return None;
+    };
+    let summary = format!("It waits for {wait}.");
+    let finding = path.due(since, cause, Actor::Driver, summary);
     let finding = finding.of(&va.spec.attacher).because(attachment::describe(error));
-    Some(finding.because("The driver refuses calls for a node while others run. The attacher has learned how many it takes, and serves them in order of age.")
-        .advise("Wait. If the calls before take too long, look at the driver's log."))
+    Some(finding.because(why).advise(advice))
 }
 
 /// Adds the meaning of the driver's gRPC code.

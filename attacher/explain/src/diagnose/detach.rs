@@ -62,7 +62,7 @@ fn detaching(path: &VolumePath<'_>, va: &VolumeAttachment, since: Option<Timesta
     if let Some(finding) = refusal::secret_unusable(path, error, since) {
         return finding;
     }
-    if let Some(finding) = attacher::waits_for_turn(path, va, error, since) {
+    if let Some(finding) = attacher::waits(path, va, error, since) {
         return finding;
     }
     let code = grpc_code::of(error);

@@ -66,6 +66,30 @@ const UNATTACHED: &[Row] = &[
         ],
     ),
     (
+        "the driver is down",
+        World::unattached,
+        |w| {
+            w.set("va", json!({"status": {"attachError": {"message": "rpc error: code = Unavailable desc = array; waits for its turn on desk; waits for the driver (down for 12 s)", "time": EARLIER}}}));
+        },
+        VA,
+        (Cause::DriverDown, Stuck, Driver),
+        &[
+            "It waits for the driver (down for 12 s).",
+            "next: the CSI driver d.example",
+            "probes it with one call at a time",
+        ],
+    ),
+    (
+        "the driver's own text waits for something",
+        World::unattached,
+        |w| {
+            w.set("va", json!({"status": {"attachError": {"message": "rpc error: code = Unavailable desc = array; waits for a disk", "time": EARLIER}}}));
+        },
+        VA,
+        (Cause::AttachFails, Stuck, Driver),
+        &["Code Unavailable (14)"],
+    ),
+    (
         "lease released, leader election disabled since",
         World::unattached,
         |w| {

@@ -28,6 +28,16 @@ const DETACHES: &[Row] = &[
         ],
     ),
     (
+        "the driver is down",
+        World::deleting,
+        |w| {
+            w.set("va", json!({"status": {"detachError": {"message": "rpc error: code = Unavailable desc = away; waits for the driver (down for 40 s)", "time": EARLIER}}}))
+        },
+        PV,
+        (Cause::DriverDown, Stuck, Driver),
+        &["It waits for the driver (down for 40 s)."],
+    ),
+    (
         "nothing proves the detach",
         World::deleting,
         |w| {
