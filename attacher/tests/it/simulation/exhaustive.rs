@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use attacher_contract::Observation;
+use attacher_contract::{Clause, Observation};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -164,14 +164,14 @@ async fn restarted(world: &World) {
     }
 }
 
-/// Searches the scopes on all processors. With a bug, until one finds it.
-fn search(scopes: &[Scope], bug: Option<Bug>) -> Searched {
+/// Searches the scopes on all processors, until a history fails.
+fn search(scopes: &[Scope]) -> Searched {
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let next = AtomicUsize::new(0);
     let searcher = || {
         let mut sum = Searched::default();
         while let Some(scope) = scopes.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let Searched { histories, failure } = scope.search(bug);
+            let Searched { histories, failure } = scope.search(None);
             sum.histories += histories;
             if failure.is_some() {
                 next.store(scopes.len(), Ordering::Relaxed);
@@ -202,7 +202,7 @@ fn every_history_of_a_small_scope_keeps_the_contract() {
         (Vec::new(), 1_000)
     };
     let scopes: Vec<_> = deep.into_iter().chain(Scope::all(1)).collect();
-    let searched = search(&scopes, None);
+    let searched = search(&scopes);
     println!("{} histories", searched.histories);
     if let Some(failure) = searched.failure {
         panic!("history {}: {failure}", searched.histories);
@@ -210,43 +210,45 @@ fn every_history_of_a_small_scope_keeps_the_contract() {
     assert!(searched.histories >= least, "{} histories", searched.histories);
 }
 
-/// Searches with ever more faults until a history breaks the contract.
+/// Searches with ever more faults, in a fixed order, until a history breaks the contract, and asserts that it breaks this clause first.
 #[expect(clippy::print_stdout, reason = "the number of histories is the result")]
-fn is_found(bug: Bug) {
-    for faults in 0..FAULTS {
-        let searched = search(&Scope::all(faults), Some(bug));
-        let Some(failure) = searched.failure else { continue };
-        let first = failure.lines().next().unwrap_or_default();
-        println!(
-            "{bug:?}: {faults} faults, {} histories: {first}",
-            searched.histories
-        );
-        return;
-    }
-    panic!("{bug:?} is not found");
+fn is_found(bug: Bug, clause: Clause) {
+    let mut histories = 0;
+    let found = (0..FAULTS).flat_map(Scope::all).find_map(|scope| {
+        let searched = scope.search(Some(bug));
+        histories += searched.histories;
+        searched.failure
+    });
+    let found = found.unwrap_or_else(|| panic!("{bug:?} is not found in {histories} histories"));
+    let first = found.lines().next().unwrap_or_default();
+    println!("{bug:?}: {histories} histories: {first}");
+    assert!(
+        first.contains(&format!(": {}: ", clause.rule().name)),
+        "{bug:?}: {found}"
+    );
 }
 
 #[test]
 fn finds_writes_without_uid() {
-    is_found(Bug::WritesWithoutUid);
+    is_found(Bug::WritesWithoutUid, Clause::FinalizerWithProof);
 }
 
 #[test]
 fn finds_pv_finalizer_that_is_appended() {
-    is_found(Bug::PvFinalizerAppended);
+    is_found(Bug::PvFinalizerAppended, Clause::FinalizerOnce);
 }
 
 #[test]
 fn finds_unpublish_of_the_present_node_id() {
-    is_found(Bug::PresentNodeId);
+    is_found(Bug::PresentNodeId, Clause::FinalizerWithProof);
 }
 
 #[test]
 fn finds_not_found_as_proof() {
-    is_found(Bug::NotFoundIsProof);
+    is_found(Bug::NotFoundIsProof, Clause::FinalizerWithProof);
 }
 
 #[test]
 fn finds_lost_capability_as_proof() {
-    is_found(Bug::CapabilityIsProof);
+    is_found(Bug::CapabilityIsProof, Clause::FinalizerWithProof);
 }
