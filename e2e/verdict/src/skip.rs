@@ -93,8 +93,11 @@ fn missing_of(
 
 fn skip(test: &str, extent: Extent, missing: &Missing) -> Result<(), String> {
     let accepted = variable(ACCEPTED_SKIPS).unwrap_or_default();
-    let accepted = accepted.to_string_lossy();
-    if variable(REQUIRE_ALL).is_some() && !accepted.split_whitespace().any(|id| id == missing.id()) {
+    if !may_skip(
+        variable(REQUIRE_ALL).is_some(),
+        &accepted.to_string_lossy(),
+        missing.id(),
+    ) {
         return Err(format!(
             "{REQUIRE_ALL} is set, and {} is missing: {missing}",
             missing.id()
@@ -112,6 +115,10 @@ fn skip(test: &str, extent: Extent, missing: &Missing) -> Result<(), String> {
         None => drop(writeln!(io::stderr(), "SKIPPED: {test}: {missing}")),
     }
     Ok(())
+}
+
+fn may_skip(require_all: bool, accepted: &str, id: &str) -> bool {
+    !require_all || accepted.split_whitespace().any(|accepted| accepted == id)
 }
 
 /// One write, because several threads and processes append.
@@ -148,6 +155,28 @@ mod tests {
         let failed = missing_of(&[], || Err(anyhow::anyhow!("cause")).context("act"));
         assert_eq!(failed, Err("act: cause".to_owned()));
         assert_eq!(missing_of(&[], || Ok(())), Ok(None));
+    }
+
+    #[test]
+    fn only_accepted_skips_are_allowed_if_all_is_required() {
+        // (all is required, accepted, the missing requirement, may skip)
+        let table = [
+            (false, "", "xfs", true),
+            (false, "real-kubelets", "xfs", true),
+            (true, "", "xfs", false),
+            (true, "xfs", "xfs", true),
+            (true, "real-kubelets\nxfs\n", "xfs", true),
+            (true, "real-kubelets real-components", "xfs", false),
+            (true, "mkfs.xfs xfs-tools", "xfs", false),
+            (true, "xfs", "mkfs.xfs", false),
+        ];
+        for (require_all, accepted, id, expected) in table {
+            assert_eq!(
+                may_skip(require_all, accepted, id),
+                expected,
+                "{require_all} {accepted:?} {id}"
+            );
+        }
     }
 
     #[test]
