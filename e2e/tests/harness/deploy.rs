@@ -4,6 +4,7 @@ mod authenticated_metrics;
 mod certificate;
 mod charts;
 mod driver;
+mod existing_driver;
 mod finalizers_only;
 mod image;
 mod kinds;
@@ -48,7 +49,7 @@ trials! { "deploy":
     selectors_match_pods,
     components_follow_the_namespace_of_an_overlay,
     permissions_of_the_go_sidecar_suffice_for_ours,
-    ; authenticated_metrics, certificate, charts, driver, finalizers_only, program, security, sidecars,
+    ; authenticated_metrics, certificate, charts, driver, existing_driver, finalizers_only, program, security, sidecars,
     testdriver, image, monitoring, on_kubelets
 }
 

@@ -44,12 +44,21 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 /// The workload of upstream, and the commands that replace its image.
 struct Swap {
     workload: Value,
-    /// Beginnings of the blocks with the commands, and the image afterwards.
-    steps: [(&'static str, &'static str); 2],
+    /// To this attacher, and back.
+    steps: [Step; 2],
     driver: &'static str,
     class: &'static str,
     nodes: [&'static str; 2],
     journal: Journal,
+}
+
+struct Step {
+    /// The beginning of the block with the commands.
+    commands: &'static str,
+    /// The attacher's image afterwards.
+    image: &'static str,
+    /// The argument that the attacher has afterwards, besides its own.
+    argument: Option<&'static str>,
 }
 
 /// Three replicas and a rolling update, as upstream. The driver keeps running.
@@ -71,14 +80,16 @@ async fn swap_in_attachers_deployment(env: &Env<'_>) -> Result<()> {
     let swap = Swap {
         workload,
         steps: [
-            (
-                "kubectl -n my-driver set image deployment/my-driver-controller csi-attacher=your",
-                OURS,
-            ),
-            (
-                "kubectl -n my-driver set image deployment/my-driver-controller csi-attacher=registry",
-                GO_ATTACHER,
-            ),
+            Step {
+                commands: "kubectl -n my-driver set image deployment/my-driver-controller csi-attacher=your",
+                image: OURS,
+                argument: None,
+            },
+            Step {
+                commands: "kubectl -n my-driver set image deployment/my-driver-controller csi-attacher=registry",
+                image: GO_ATTACHER,
+                argument: None,
+            },
         ],
         driver: DRIVER,
         class: XFS,
@@ -114,6 +125,11 @@ async fn swap_in_hostpaths_stateful_set(env: &Env<'_>) -> Result<()> {
             "statefulset/csi-hostpathplugin",
         )
         .replacing("cp my-driver.yaml", "cp ~/upstream.yaml")
+        .replacing(
+            "{kind: Deployment, name: my-driver-controller}",
+            "{kind: StatefulSet, name: csi-hostpathplugin}",
+        )
+        .replacing("containers/2/", "containers/3/")
         .replacing("-n my-driver", &format!("-n {}", env.namespace));
     let sources = Snapshotter::read(&toolchain).await?.client;
     let definitions = sources.join("config/crd").display().to_string();
@@ -121,8 +137,16 @@ async fn swap_in_hostpaths_stateful_set(env: &Env<'_>) -> Result<()> {
     let swap = Swap {
         workload,
         steps: [
-            ("cp -r deploy/overlays/existing-driver", OURS),
-            ("kubectl apply -f ~/existing-driver", GO_ATTACHER),
+            Step {
+                commands: "cp -r deploy/overlays/existing-driver",
+                image: OURS,
+                argument: Some("--max-driver-calls=10"),
+            },
+            Step {
+                commands: "kubectl apply -f ~/existing-driver",
+                image: GO_ATTACHER,
+                argument: None,
+            },
         ],
         driver: HOSTPATH_DRIVER,
         class: HOSTPATH_CLASS,
@@ -165,19 +189,19 @@ impl Swap {
         let file = shell.home().join("upstream.yaml");
         std::fs::write(&file, objects).context("write the manifests")?;
         shell.run("kubectl apply -f ~/upstream.yaml").await?;
-        self.wait_until_rolled_out(env, GO_ATTACHER).await?;
+        self.wait_until_rolled_out(env, GO_ATTACHER, None).await?;
         let kept = AttachedVolumes::start(env, self.driver, self.class, self.nodes, self.journal).await?;
         env.claim("moving", self.class, "Filesystem").await?;
         let [first, second] = self.nodes;
         let begin = PodSpec::new("moving-0", WRITE).on(first);
         env.run_pod(&begin.claim("moving")).await?;
-        for ((commands, image), (old, new, node)) in self
+        for (step, (old, new, node)) in self
             .steps
             .iter()
             .zip([("moving-0", "moving-1", second), ("moving-1", "moving-2", first)])
         {
-            shell.run(&block(DEPLOY, commands)?).await?;
-            self.wait_until_rolled_out(env, image).await?;
+            shell.run(&block(DEPLOY, step.commands)?).await?;
+            self.wait_until_rolled_out(env, step.image, step.argument).await?;
             env.delete_pod(old).await?;
             env.wait_until_detached("moving").await?;
             let read = PodSpec::new(new, READ).on(node);
@@ -187,8 +211,8 @@ impl Swap {
         kept.end(env, shell).await
     }
 
-    /// Waits until all replicas are ready with this image of the attacher, and no other pod is left.
-    async fn wait_until_rolled_out(&self, env: &Env<'_>, image: &str) -> Result<()> {
+    /// Waits until all replicas are ready with this image and argument of the attacher, and no other pod is left.
+    async fn wait_until_rolled_out(&self, env: &Env<'_>, image: &str, argument: Option<&str>) -> Result<()> {
         let replicas = usize::try_from(self.workload["spec"]["replicas"].as_u64().unwrap_or(1))?;
         let labels = self.workload["spec"]["selector"]["matchLabels"].as_object();
         let labels = labels.context("the workload must select its pods by labels")?;
@@ -196,15 +220,19 @@ impl Swap {
             .iter()
             .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()));
         let selected = watcher::Config::default().labels(&labels.collect::<Vec<_>>().join(","));
-        let what = format!("{replicas} pods with {image} to be ready");
+        let what = format!("{replicas} pods with {image} and the argument {argument:?} to be ready");
         wait::for_objects(&env.pods(), selected, STEP, &what, |pods| {
-            let has_image = |pod: &Pod| {
+            let has_attacher = |pod: &Pod| {
                 let containers = pod.spec.as_ref().map(|spec| spec.containers.as_slice());
                 let mut containers = containers.unwrap_or_default().iter();
-                containers.any(|container| container.image.as_deref() == Some(image))
+                containers.any(|container| {
+                    let mut arguments = container.args.iter().flatten();
+                    container.image.as_deref() == Some(image)
+                        && argument.is_none_or(|expected| arguments.any(|argument| argument == expected))
+                })
             };
             let rolled_out =
-                pods.len() == replicas && pods.values().all(|pod| has_image(pod) && is_ready(pod));
+                pods.len() == replicas && pods.values().all(|pod| has_attacher(pod) && is_ready(pod));
             Progress::of(rolled_out, || {
                 let statuses = pods.values().map(|pod| pod.status.as_ref());
                 format!("{:?}", statuses.collect::<Vec<_>>())
