@@ -1,9 +1,10 @@
 //! Tests that no credential leaks: a driver puts its credentials into every error, and the test searches all
 //! output of csi-attacher at every log level and in both log formats, in traces, statuses, Events and HTTP
-//! pages. Before that, an attach and a detach show the other content of their traces.
+//! pages. Before that, an attach and a detach show the other content of their traces. The log at the default level is readable.
 
 mod collector;
 mod leaky_driver;
+mod log;
 mod page;
 mod trace;
 
@@ -170,7 +171,11 @@ async fn attach_and_detach(env: &SecretsEnv<'_>, format: &str, v: u8) -> Result<
     let exit = process.stop(STEP_TIMEOUT).await?;
     ensure!(exit.status.success(), "the attacher ended with {}", exit.status);
     let read = |path: &Path| std::fs::read(path).with_context(|| format!("read {}", path.display()));
-    texts.push((format!("the log {name}"), read(process.log())?));
+    let written = read(process.log())?;
+    if (format, v) == ("text", 0) {
+        log::verify(&String::from_utf8_lossy(&written), &name)?;
+    }
+    texts.push((format!("the log {name}"), written));
     texts.push((format!("the output {name}"), read(process.stdout())?));
     Ok(texts)
 }
