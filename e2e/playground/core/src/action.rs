@@ -117,6 +117,25 @@ const fn bind(key: char, command: Command, help: &'static str) -> Binding {
     }
 }
 
+// === impl Command ===
+
+impl Command {
+    /// The action of a key for a fault.
+    pub(crate) fn action(self) -> Option<Action> {
+        match self {
+            Self::Toggle(action) => Some(action),
+            Self::Step
+            | Self::Resume
+            | Self::Explain
+            | Self::NextVolume
+            | Self::PreviousVolume
+            | Self::Help
+            | Self::Close
+            | Self::Quit => None,
+        }
+    }
+}
+
 // === impl Action ===
 
 impl Action {
@@ -133,7 +152,39 @@ impl Action {
         }
     }
 
-    /// What a button of the action says.
+    /// What a press does while the fault is active.
+    pub(crate) fn undo(self) -> &'static str {
+        match self {
+            Self::SlowDriver => "speed the driver up",
+            Self::FailAttach => "let attaches succeed",
+            Self::LoseNode => "recover node b",
+            Self::OutOfService => "remove the taint of node b",
+            Self::KillAttacher => "start the attacher",
+            Self::ApiOutage => "reconnect the API server",
+            Self::RestartControllers => self.verb(),
+        }
+    }
+
+    /// [`verb`](Self::verb) or [`undo`](Self::undo) in one word, for the list of keys.
+    pub(crate) fn word(self, is_active: bool) -> &'static str {
+        match (self, is_active) {
+            (Self::SlowDriver, false) => "slow",
+            (Self::SlowDriver, true) => "speed up",
+            (Self::FailAttach, false) => "fail",
+            (Self::FailAttach, true) => "succeed",
+            (Self::LoseNode, false) => "node",
+            (Self::LoseNode, true) => "recover",
+            (Self::OutOfService, false) => "taint",
+            (Self::OutOfService, true) => "untaint",
+            (Self::KillAttacher, false) => "kill",
+            (Self::KillAttacher, true) => "start",
+            (Self::ApiOutage, false) => "API",
+            (Self::ApiOutage, true) => "reconnect",
+            (Self::RestartControllers, _) => "controllers",
+        }
+    }
+
+    /// What a button of the action says while the fault is not active.
     pub(crate) fn verb(self) -> &'static str {
         match self {
             Self::SlowDriver => "slow the driver down",

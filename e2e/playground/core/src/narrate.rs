@@ -238,15 +238,11 @@ impl Narrator {
 
     /// Adds a line about an action of the user that affects all volumes.
     pub fn you(&self, text: &str) {
-        self.act(Vec::new(), text);
+        self.you_to(Vec::new(), text);
     }
 
-    /// Adds a line about an action of the user that affects one volume.
-    pub(crate) fn you_to(&self, volume: String, text: &str) {
-        self.act(vec![volume], text);
-    }
-
-    fn act(&self, volumes: Vec<String>, text: &str) {
+    /// Adds a line about an action of the user that affects these volumes; all, if there are none.
+    pub(crate) fn you_to(&self, volumes: Vec<String>, text: &str) {
         self.take(Line {
             at: Timestamp::now(),
             actor: Actor::You,

@@ -187,7 +187,8 @@ impl Observer {
             version.and_then(|version| version.parse::<u64>().ok())
         });
         let message = newest.and_then(|event| event.message.as_deref());
-        message.map(without_rpc_prefix).unwrap_or_default()
+        let message = message.map(without_rpc_prefix).unwrap_or_default();
+        self.names.translated(&message)
     }
 
     fn node(&self, node: &Node) -> NodeRow {
@@ -236,7 +237,7 @@ impl Observer {
             deleting,
             error: error
                 .and_then(|error| error.message)
-                .map(|error| without_rpc_prefix(&error))
+                .map(|error| self.names.translated(&without_rpc_prefix(&error)))
                 .unwrap_or_default(),
         }
     }

@@ -312,7 +312,7 @@ impl PodMover<'_, '_> {
             None => format!("create pod {successor} for node {letter}"),
         };
         self.narrator
-            .you_to(self.workloads[turn].volume.claim.clone(), &text);
+            .you_to(vec![self.workloads[turn].volume.claim.clone()], &text);
         if let Some(pod) = self.workloads[turn].pod.take() {
             let deleted = self.pods().delete(&pod, &DeleteParams::default()).await;
             csi_e2e::cluster::ignore_not_found(deleted).with_context(|| format!("delete pod {pod}"))?;

@@ -3,6 +3,7 @@
 
 use serde::Serialize;
 
+use crate::action::Action;
 use crate::narrate::TimelineRow;
 
 /// The state of all components.
@@ -152,6 +153,39 @@ impl Snapshot {
         }
     }
 
+    /// For what an attachment waits, besides a call that runs.
+    pub(crate) fn wait_of(&self, item: &AttachmentRow) -> Option<String> {
+        if item.attached && !item.deleting {
+            let node = self.nodes.iter().find(|node| node.name == item.node)?;
+            let is_wanted = self.pods.iter().any(|pod| {
+                pod.phase == "Pending" && pod.node != item.node && pod.volumes.contains(&item.volume)
+            });
+            return (!node.ready && !node.out_of_service && is_wanted).then(|| {
+                format!(
+                    "node {} is lost: waits for its kubelet or the out-of-service taint",
+                    node.name
+                )
+            });
+        }
+        if let Some(component) = self.absent() {
+            return Some(format!("waits for the {component}"));
+        }
+        let lane = if item.deleting { "detach" } else { "attach" };
+        let lane = self.lanes.iter().flatten().find(|row| row.lane == lane)?;
+        // Only without a call that runs it is certain that none is for this attachment.
+        match (lane.running, lane.ready, lane.waiting) {
+            (0, 0, 1..) => Some("in backoff at the attacher".to_owned()),
+            (0, 1.., 0) => Some("queued at the attacher".to_owned()),
+            (0, 1.., 1..) => Some("queued or in backoff at the attacher".to_owned()),
+            _ => None,
+        }
+    }
+
+    /// Whether the fault of an action is active.
+    pub(crate) fn has_fault(&self, action: Action) -> bool {
+        self.broken.iter().any(|label| label == action.label())
+    }
+
     /// The actions that affected this volume, including those that affected all volumes.
     pub fn timeline_of(&self, volume: &str) -> impl DoubleEndedIterator<Item = &TimelineRow> {
         self.timeline
@@ -195,6 +229,81 @@ mod tests {
             ),
         ] {
             assert_eq!(explain_command(&pods, "playground"), expected);
+        }
+    }
+
+    #[test]
+    fn attachment_waits_for_components_queues_and_lost_nodes() {
+        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        let with = |deleting: bool, attached: bool, counts: Option<[usize; 3]>| {
+            let item = AttachmentRow {
+                volume: "data".to_owned(),
+                node: "b".to_owned(),
+                attached,
+                deleting,
+                ..AttachmentRow::default()
+            };
+            let lane = |[running, ready, waiting]: [usize; 3]| LaneRow {
+                lane: if deleting { "detach" } else { "attach" }.to_owned(),
+                running,
+                ready,
+                waiting,
+                ..LaneRow::default()
+            };
+            let snapshot = Snapshot {
+                lanes: counts.map(|counts| vec![lane(counts)]),
+                array: Some(Vec::new()),
+                nodes: vec![NodeRow {
+                    name: "b".to_owned(),
+                    ..NodeRow::default()
+                }],
+                pods: vec![PodRow {
+                    phase: "Pending".to_owned(),
+                    node: "c".to_owned(),
+                    volumes: names(&["data"]),
+                    ..PodRow::default()
+                }],
+                ..Snapshot::default()
+            };
+            (item, snapshot)
+        };
+        for (deleting, attached, counts, expected) in [
+            (false, false, Some([1, 0, 0]), None),
+            (false, false, Some([1, 1, 1]), None),
+            (false, false, Some([0, 0, 0]), None),
+            (false, false, Some([0, 1, 0]), Some("queued at the attacher")),
+            (true, true, Some([0, 0, 2]), Some("in backoff at the attacher")),
+            (
+                true,
+                true,
+                Some([0, 1, 1]),
+                Some("queued or in backoff at the attacher"),
+            ),
+            (true, true, None, Some("waits for the attacher")),
+        ] {
+            let (item, snapshot) = with(deleting, attached, counts);
+            let wait = snapshot.wait_of(&item);
+            assert_eq!(wait.as_deref(), expected, "{deleting} {counts:?}");
+        }
+        let (item, lost) = with(false, true, Some([0, 0, 1]));
+        let wait = lost.wait_of(&item).unwrap_or_default();
+        assert_eq!(
+            wait,
+            "node b is lost: waits for its kubelet or the out-of-service taint"
+        );
+        type Change = fn(&mut Snapshot);
+        let changes: [(&str, Change); 4] = [
+            ("the node is ready", |s| s.nodes[0].ready = true),
+            ("it is out of service", |s| s.nodes[0].out_of_service = true),
+            ("the pod is for this node", |s| {
+                "b".clone_into(&mut s.pods[0].node)
+            }),
+            ("no pod needs the volume", |s| s.pods.clear()),
+        ];
+        for (change, apply) in changes {
+            let mut snapshot = lost.clone();
+            apply(&mut snapshot);
+            assert_eq!(snapshot.wait_of(&item), None, "{change}");
         }
     }
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow};
 
 use self::command::Command;
-use self::state::StoryState;
+use self::state::{PodVolumes, StoryState};
 use self::words::{SyntaxError, Words};
 use super::LATENCY;
 use crate::narrate::Narrator;
@@ -240,6 +240,7 @@ impl Story {
 
     async fn play_steps(&self, env: &mut TestEnv<'_>, narrator: &Narrator) -> Result<()> {
         let mut state = StoryState::new(env, narrator);
+        let mut volumes = PodVolumes::default();
         let mut paragraphs = 0;
         for step in &self.steps {
             match step {
@@ -255,8 +256,9 @@ impl Story {
                     command,
                 } => {
                     narrator.pace().turn().await;
+                    let affected = volumes.affected_by(command);
                     if *is_action {
-                        narrator.you(text);
+                        narrator.you_to(affected, text);
                     }
                     let within = self.config.within;
                     let run = tokio::time::timeout(within, command.run(&mut state)).await;

@@ -11,7 +11,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Clear, Paragraph, Wrap};
 
-use super::action::{BINDINGS, Command};
+use super::action::{Action, BINDINGS, Command};
 use super::snapshot::Snapshot;
 use crate::narrate::TimelineRow;
 use panel::panels;
@@ -126,7 +126,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot, choice: &Choice) 
     }
     draw_timeline(frame, timeline, snapshot, choice);
     frame.render_widget(Line::styled(snapshot.notice.as_str(), CHANGING), notice);
-    draw_footer(frame, footer, choice);
+    draw_footer(frame, footer, snapshot, choice);
     match choice.overlay {
         Some(Overlay::Help) => draw_help(frame, snapshot, choice),
         Some(Overlay::Explanation) => draw_explanation(frame, snapshot, choice),
@@ -153,21 +153,18 @@ fn title_line(snapshot: &Snapshot, choice: &Choice) -> Line<'static> {
 }
 
 /// The keys that fit; those for help and quitting always do.
-fn draw_footer(frame: &mut Frame<'_>, area: Rect, choice: &Choice) {
-    let keys: &[&str] = match choice.can_break {
-        true => &[
-            "s slow",
-            "f fail",
-            "n node",
-            "o taint",
-            "k kill",
-            "a API",
-            "c controllers",
-            "e explain",
-            "space pause",
-        ],
+fn draw_footer(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot, choice: &Choice) {
+    let faults = BINDINGS.iter().filter_map(|binding| {
+        let action = binding.command.action()?;
+        let word = action.word(snapshot.has_fault(action));
+        Some(format!("{} {word}", binding.key))
+    });
+    let others: &[&str] = match choice.can_break {
+        true => &["e explain", "space pause"],
         false => &["e explain", "space pause, step", "Enter go on", "up/down volume"],
     };
+    let others = others.iter().map(|&key| key.to_owned());
+    let keys = faults.filter(|_| choice.can_break).chain(others);
     let last = match area.width < WIDE && choice.can_break {
         true => "? q",
         false => "? help  q quit",
@@ -178,7 +175,7 @@ fn draw_footer(frame: &mut Frame<'_>, area: Rect, choice: &Choice) {
         if text.len() + key.len() + 2 > room {
             break;
         }
-        text.push_str(key);
+        text.push_str(&key);
         text.push_str("  ");
     }
     frame.render_widget(Span::styled(text + last, DIM), area);
@@ -296,9 +293,12 @@ fn draw_help(frame: &mut Frame<'_>, snapshot: &Snapshot, choice: &Choice) {
     };
     let mut lines: Vec<Line<'static>> = wrap(about, width).into_iter().map(Line::raw).collect();
     lines.extend(BINDINGS.iter().map(|binding| {
+        let active = binding.command.action();
+        let active = active.filter(|action| snapshot.has_fault(*action));
+        let help = active.map_or(binding.help, Action::undo);
         Line::from(vec![
             Span::styled(format!("{:>5}  ", binding.key.to_string()), BOLD),
-            Span::raw(binding.help),
+            Span::raw(help),
         ])
     }));
     lines.extend(in_another_terminal(snapshot, width));

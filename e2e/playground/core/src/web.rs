@@ -179,7 +179,7 @@ fn bound_actions() -> impl Iterator<Item = (char, Action, &'static str)> {
 async fn actions(State(state): State<PageState>) -> Response {
     let action = |(key, action, help): (char, Action, &str)| {
         let is_toggle = action != Action::RestartControllers;
-        json!({"key": key, "label": action.label(), "verb": action.verb(), "help": help, "isToggle": is_toggle})
+        json!({"key": key, "label": action.label(), "verb": action.verb(), "undo": action.undo(), "help": help, "isToggle": is_toggle})
     };
     let offered = state.actions.is_some();
     let actions: Vec<_> = bound_actions().filter(|_| offered).map(action).collect();

@@ -45,10 +45,16 @@ pub fn describe(before: Option<&VolumeAttachment>, now: &WatchEvent, names: &Nam
         reports(format!("reports {name} attached"));
     }
     if let Some(text) = news(old.attach_error.as_ref(), new.attach_error.as_ref()) {
-        reports(format!("reports attachError on {name}: {text}"));
+        reports(format!(
+            "reports attachError on {name}: {}",
+            names.translated(&text)
+        ));
     }
     if let Some(text) = news(old.detach_error.as_ref(), new.detach_error.as_ref()) {
-        reports(format!("reports detachError on {name}: {text}"));
+        reports(format!(
+            "reports detachError on {name}: {}",
+            names.translated(&text)
+        ));
     }
     if now.gone {
         reports(format!(

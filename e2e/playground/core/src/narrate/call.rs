@@ -50,7 +50,7 @@ pub fn describe(line: &journal::Line, names: &Names) -> Option<Line> {
                 }
                 "OK" => format!("responds OK after {took} ms: {volume} is unpublished from {node}"),
                 "CANCELLED" => format!("call cancelled by its client after {took} ms, without a response"),
-                code => format!("responds {code} after {took} ms: {message}"),
+                code => format!("responds {code} after {took} ms: {}", names.translated(message)),
             };
             Some(Line {
                 at: *end,

@@ -80,6 +80,41 @@ impl Names {
         )
     }
 
+    /// A text with the names of nodes, volumes and VolumeAttachments, as whole words, in place of those of kubectl and of the driver.
+    pub(crate) fn translated(&self, text: &str) -> String {
+        let volumes = lock(&self.volumes);
+        let is_known = |short: &str| {
+            let names = self.nodes.values().chain(volumes.values());
+            names.into_iter().any(|known| known == short)
+        };
+        let name_of = |word: &str| {
+            let by_id = self.nodes.get(word).or_else(|| volumes.get(word));
+            let is_hash = |hash: &str| hash.len() > HASH && hash.chars().all(|c| c.is_ascii_hexdigit());
+            let is_attachment = word.strip_prefix("csi-").is_some_and(is_hash);
+            by_id.cloned().or_else(|| {
+                let short = self.short(word);
+                (is_attachment || is_known(&short)).then_some(short)
+            })
+        };
+        let is_in_word = |c: char| c.is_alphanumeric() || "-.".contains(c);
+        let mut translated = String::new();
+        let mut rest = text;
+        while let Some(start) = rest.find(is_in_word) {
+            let (before, from) = rest.split_at(start);
+            let end = from.find(|c| !is_in_word(c)).unwrap_or(from.len());
+            // The end of a sentence is no part of its last word.
+            let word = from[..end].trim_end_matches(['.', '-']);
+            translated.push_str(before);
+            match name_of(word) {
+                Some(name) => translated.push_str(&name),
+                None => translated.push_str(word),
+            }
+            translated.push_str(&from[word.len()..end]);
+            rest = &from[end..];
+        }
+        translated + rest
+    }
+
     /// The names of the volumes that a text mentions.
     pub fn mentioned(&self, text: &str) -> Vec<String> {
         let words = text.split(|c: char| !c.is_alphanumeric() && !"-.".contains(c));
@@ -129,6 +164,37 @@ mod tests {
         let about = names.about();
         assert!(about.contains("node a is playground-a."), "{about}");
         assert!(about.ends_with("node-0 for a, node-1 for b."), "{about}");
+    }
+
+    #[test]
+    fn texts_have_the_names_of_the_views() {
+        let names = Names {
+            nodes: Arc::new([("node-0".to_owned(), "a".to_owned())].into()),
+            ..Names::with_prefix("playground")
+        };
+        lock(&names.volumes).insert("vol-1".to_owned(), "logs".to_owned());
+        for (text, expected) in [
+            ("node node-0 has no room", "node a has no room"),
+            ("vol-1 is on \"node-0\".", "logs is on \"a\"."),
+            (
+                "volume \"playground-logs\" on playground-a",
+                "volume \"logs\" on a",
+            ),
+            ("kubernetes.io/csi/d^vol-1", "kubernetes.io/csi/d^logs"),
+            (
+                "VolumeAttachment csi-0123456789abcdef",
+                "VolumeAttachment csi-01234567…",
+            ),
+            // Other words stay.
+            ("node-01, my-node-0 and vol-1.5", "node-01, my-node-0 and vol-1.5"),
+            (
+                "playground-mock of csi-attacher-leader...",
+                "playground-mock of csi-attacher-leader...",
+            ),
+            ("", ""),
+        ] {
+            assert_eq!(names.translated(text), expected);
+        }
     }
 
     #[test]

@@ -131,8 +131,8 @@ pub fn volume(
 }
 
 /// Describes a warning event about a pod.
-pub fn event(event: &Event) -> Option<Narration> {
-    let message = without_rpc_prefix(event.message.as_deref()?);
+pub fn event(event: &Event, names: &Names) -> Option<Narration> {
+    let message = names.translated(&without_rpc_prefix(event.message.as_deref()?));
     let pod = event.involved_object.name.as_deref()?;
     let reason = event.reason.as_deref()?;
     (reason == "FailedAttachVolume").then(|| {

@@ -88,14 +88,15 @@ pub(super) fn follow(narrator: &Narrator, env: &TestEnv<'_>, tasks: &mut JoinSet
         },
     );
     let events = Api::<Event>::namespaced(client, env.prefix());
+    let seen_by = names.clone();
     watched(
         narrator,
         tasks,
         events,
         watcher::Config::default(),
         move |_, text| names.mentioned(text),
-        |old, new| match (old, new) {
-            (None, Some(new)) => object::event(new).into_iter().collect(),
+        move |old, new| match (old, new) {
+            (None, Some(new)) => object::event(new, &seen_by).into_iter().collect(),
             _ => Vec::new(),
         },
     );

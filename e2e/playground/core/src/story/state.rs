@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
 
+use super::command::Command;
 use crate::narrate::Narrator;
 use csi_e2e::attacher::AttacherProcess;
 use csi_e2e::control_plane::Component;
@@ -28,6 +29,55 @@ pub(super) struct StoryState<'s, 'ctx> {
     pub(super) groups: BTreeMap<String, usize>,
     /// Nodes from which volumes may be detached by force.
     pub(super) forced: BTreeSet<usize>,
+}
+
+/// The volumes of the pods that the commands of a story have created.
+#[derive(Debug, Default)]
+pub(super) struct PodVolumes(BTreeMap<String, Vec<String>>);
+
+// === impl PodVolumes ===
+
+impl PodVolumes {
+    /// The volumes that the next command of the story affects; none if it affects all.
+    pub(super) fn affected_by(&mut self, command: &Command) -> Vec<String> {
+        match command {
+            Command::CreateVolumes(names, _) => names.clone(),
+            Command::CreatePod { name, volumes, .. } => {
+                self.0.insert(name.clone(), volumes.clone());
+                volumes.clone()
+            }
+            Command::CreatePods { name, count, .. } => {
+                // The volume of each has its name.
+                let pods: Vec<_> = (0..*count).map(|index| format!("{name}-{index}")).collect();
+                self.0.insert(name.clone(), pods.clone());
+                pods
+            }
+            Command::DeletePod(name) | Command::DeletePodByForce(name) | Command::DeletePods(name) => {
+                let of_group = || name.rsplit_once('-').and_then(|(group, _)| self.0.get(group));
+                match self.0.get(name) {
+                    Some(volumes) => volumes.clone(),
+                    None => of_group().map(|_| name.clone()).into_iter().collect(),
+                }
+            }
+            Command::UnpublishOutOfBand { volume, .. } => vec![volume.clone()],
+            Command::AddRule(rule) => rule.volume().into_iter().map(str::to_owned).collect(),
+            Command::Set
+            | Command::Wait(..)
+            | Command::RemoveRules
+            | Command::Kill(_)
+            | Command::Start(_)
+            | Command::StopReplica(_)
+            | Command::StopApiServer
+            | Command::StartApiServer
+            | Command::RestartControllers
+            | Command::LoseNode(_)
+            | Command::RecoverNode(_)
+            | Command::OutOfService(_)
+            | Command::RemoveTaints(_)
+            | Command::Register { .. }
+            | Command::Pause(_) => Vec::new(),
+        }
+    }
 }
 
 // === impl StoryState ===

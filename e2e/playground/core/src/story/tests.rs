@@ -20,6 +20,45 @@ fn every_story_can_be_read() {
 }
 
 #[test]
+fn action_is_narrated_to_the_volumes_that_it_names() {
+    let text = "  set nodes 2
+  volume logs, cache
+  pod db on a with data, logs
+  pods web 2 on a, b
+  driver: ControllerPublishVolume fails with INTERNAL for data
+  driver: ListVolumes hangs
+  array unpublishes data from a
+  delete pod web-1
+  delete pods web
+  delete pod db by force
+  delete pod other
+  lose node a";
+    let expected: [&[&str]; 12] = [
+        &[],
+        &["logs", "cache"],
+        &["data", "logs"],
+        &["web-0", "web-1"],
+        &["data"],
+        &[],
+        &["data"],
+        &["web-1"],
+        &["web-0", "web-1"],
+        &["data", "logs"],
+        &[],
+        &[],
+    ];
+    let story = Story::parse("test", text).unwrap();
+    let mut volumes = PodVolumes::default();
+    assert_eq!(story.steps.len(), expected.len());
+    for (step, expected) in story.steps.iter().zip(expected) {
+        let Step::Command { command, text, .. } = step else {
+            panic!("{step:?}")
+        };
+        assert_eq!(volumes.affected_by(command), expected, "{text}");
+    }
+}
+
+#[test]
 fn unknown_name_lists_every_story() {
     let list = open("no-such-story").unwrap_err();
     for name in names() {

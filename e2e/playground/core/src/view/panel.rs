@@ -48,7 +48,7 @@ pub(super) fn panels(snapshot: &Snapshot) -> [[Panel; 2]; 3] {
                 rows: Ok(snapshot
                     .attachments
                     .iter()
-                    .map(|row| attachment(row, snapshot.absent()))
+                    .map(|row| attachment(row, snapshot.wait_of(row)))
                     .collect()),
             },
             Panel {
@@ -198,16 +198,16 @@ fn node(node: &NodeRow) -> Vec<Span<'static>> {
     ]
 }
 
-fn attachment(attachment: &AttachmentRow, absent: Option<&str>) -> Vec<Span<'static>> {
+fn attachment(attachment: &AttachmentRow, wait: Option<String>) -> Vec<Span<'static>> {
     let state = match (attachment.deleting, attachment.attached) {
         (true, _) => "detaching",
         (false, true) => "attached",
         (false, false) => "attaching",
     };
-    let state = match (attachment.error.as_str(), absent) {
-        ("", _) if state == "attached" => Span::styled(state, GOOD),
+    let state = match (attachment.error.as_str(), wait) {
+        ("", Some(wait)) => Span::styled(format!("{state}: {wait}"), BAD),
+        ("", None) if state == "attached" => Span::styled(state, GOOD),
         ("", None) => Span::styled(state, CHANGING),
-        ("", Some(component)) => Span::styled(format!("{state}: waits for the {component}"), BAD),
         (error, _) => Span::styled(format!("{state}: {error}"), BAD),
     };
     vec![

@@ -169,7 +169,7 @@ fn every_panel_has_its_content_at_both_sizes() {
                 &[
                     "s slow",
                     "f fail",
-                    "n node",
+                    "n recover",
                     "o taint",
                     "k kill",
                     "a API",
@@ -359,6 +359,19 @@ fn detach_waits_for_a_component_that_does_not_respond() {
 }
 
 #[test]
+fn attachment_waits_for_the_attacher_or_its_lost_node() {
+    let mut snapshot = mk_snapshot();
+    snapshot.attachments[0].error.clear();
+    snapshot.lanes.as_mut().unwrap()[0].running = 0;
+    snapshot.lanes.as_mut().unwrap()[0].ready = 0;
+    let screen = text_of(&drawn(160, 50, &snapshot, &mk_choice(0)));
+    assert_shows(&screen, &[&["detaching: in backoff at the attacher"]]);
+    snapshot.attachments[0].deleting = false;
+    let screen = text_of(&drawn(160, 50, &snapshot, &mk_choice(0)));
+    assert_shows(&screen, &[&["attached: node b is lost: waits for its"]]);
+}
+
+#[test]
 fn reason_of_a_pod_is_whole_if_there_is_room() {
     let mut snapshot = mk_snapshot();
     let reason = "Multi-Attach error for volume \"playground-data\" Volume is already used by pod(s) db-1";
@@ -456,7 +469,9 @@ fn help_lists_every_key_at_both_sizes() {
         };
         let screen = text_of(&drawn(width, height, &mk_snapshot(), &choice));
         for binding in BINDINGS {
-            assert_shows(&screen, &[&[&binding.key.to_string(), binding.help]]);
+            let is_active = binding.command.action() == Some(Action::LoseNode);
+            let help = if is_active { "recover node b" } else { binding.help };
+            assert_shows(&screen, &[&[&binding.key.to_string(), help]]);
         }
         assert_shows(&screen, &[&["/run/admin.kubeconfig"]]);
     }

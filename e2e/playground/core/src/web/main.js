@@ -106,12 +106,17 @@ async function offerActions() {
     announce("failed", error.message);
   }
   byId("faults").querySelector("label").hidden = actions.length === 0;
-  sync(byId("actions"), actions, ({ key }) => key, ({ key, label, verb, help, isToggle }) => {
+  sync(byId("actions"), actions, ({ key }) => key, ({ key, label, verb, undo, help, isToggle }) => {
+    const does = make("span", {}, verb);
     const button = make("button", {
-      type: "button", title: help, "aria-keyshortcuts": key, onclick: () => change("POST", `/actions/${key}`, {}, `Requested: ${verb}`),
-    }, make("kbd", { "aria-hidden": "true" }, key), ` ${verb}`);
-    if (isToggle) button.setAttribute("aria-pressed", "false");
-    button.set = (broken) => isToggle && button.setAttribute("aria-pressed", String(broken.includes(label)));
+      type: "button", title: help, "aria-keyshortcuts": key, onclick: () => change("POST", `/actions/${key}`, {}, `Requested: ${does.textContent}`),
+    }, make("kbd", { "aria-hidden": "true" }, key), " ", does);
+    button.set = (broken) => {
+      if (!isToggle) return;
+      const isActive = broken.includes(label);
+      button.dataset.active = isActive;
+      say(does, isActive ? undo : verb);
+    };
     return button;
   });
   if (latest) draw(latest);

@@ -23,10 +23,25 @@ function shape(name, attributes, ...children) {
 export function stateOf(item, snapshot) {
   const call = item.deleting ? "detach" : "attach";
   if (item.error) return { tone: "bad", text: `${call} fails: ${item.error}` };
-  if (item.attached && !item.deleting) return { tone: "good", text: "attached" };
+  if (item.attached && !item.deleting) {
+    return waitsForNode(item, snapshot)
+      ? { tone: "bad", text: `attached: node ${item.node} is lost: waits for its kubelet or the out-of-service taint` }
+      : { tone: "good", text: "attached" };
+  }
   if (isDead(snapshot)) return { tone: "bad", text: `${call} waits for the attacher` };
   if (snapshot.array === null) return { tone: "bad", text: `${call} waits for the driver` };
-  return { tone: "busy", text: `${call}ing` };
+  const lane = snapshot.lanes?.find((lane) => lane.lane === call);
+  // Only without a call that runs it is certain that none is for this attachment.
+  if (!lane || lane.running || !(lane.ready || lane.waiting)) return { tone: "busy", text: `${call}ing` };
+  const places = [lane.ready && "queued", lane.waiting && "in backoff"].filter(Boolean);
+  return { tone: "bad", text: `${call} ${places.join(" or ")} at the attacher` };
+}
+
+/** Whether the attachment to a lost node stays, although a pod elsewhere waits for the volume. */
+function waitsForNode(item, snapshot) {
+  const node = snapshot.nodes.find(({ name }) => name === item.node);
+  const isLost = node && !node.ready && !node.outOfService;
+  return isLost && snapshot.pods.some((pod) => pod.phase === "Pending" && pod.node !== item.node && pod.volumes.includes(item.volume));
 }
 
 /** Whether the attacher does not respond. With replicas the lanes of none are read. */

@@ -196,8 +196,10 @@ async fn interrupt_the_api(browser: &Browser) {
     // The node stops although its last status cannot be reported.
     browser.press("n").await;
     browser.until(&shows("active", "node b lost")).await;
+    browser.until(&shows("actions", "recover node b")).await;
     browser.press("n").await;
     browser.until(&pressed("n", false)).await;
+    browser.until(&shows("actions", "lose node b")).await;
     browser.press("a").await;
     browser.until(&pressed("a", false)).await;
     browser
@@ -212,7 +214,7 @@ async fn restart_controllers(browser: &Browser) {
         .until(&shows("timeline", "restart kube-controller-manager"))
         .await;
     browser
-        .until("!document.querySelector('#actions [data-key=c]').ariaPressed")
+        .until("!document.querySelector('#actions [data-key=c]').dataset.active")
         .await;
     browser.until(&shows("active", "no faults active")).await;
     browser
@@ -221,7 +223,7 @@ async fn restart_controllers(browser: &Browser) {
 }
 
 fn pressed(key: &str, state: bool) -> String {
-    format!("document.querySelector('#actions [data-key={key}]').ariaPressed === '{state}'")
+    format!("document.querySelector('#actions [data-key={key}]').dataset.active === '{state}'")
 }
 
 fn shows(id: &str, text: &str) -> String {

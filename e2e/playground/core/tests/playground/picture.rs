@@ -12,11 +12,26 @@ fn mk_snapshot() -> Value {
     json!({
         "nodes": [{"name": "a", "ready": false, "outOfService": false}, {"name": "b", "ready": true, "outOfService": false}],
         "pods": [{"name": "db-2", "node": "b", "phase": "Pending", "volumes": ["data"],
-            "reason": "Multi-Attach error for volume \"playground-data\" Volume is already used by pod(s) db-1"}],
+            "reason": "Multi-Attach error for volume \"data\" Volume is already used by pod(s) db-1"}],
         "attachments": [{"name": "csi-1", "volume": "data", "node": "a", "attached": true, "deleting": true, "error": ""}],
         "volumes": ["data"], "hasReplicas": false,
         "lanes": [{"lane": "detach", "limit": 10, "running": 1, "ready": 0, "waiting": 0}],
         "array": [{"node": "a", "volumes": ["data"]}],
+    })
+}
+
+/// The lane of detaches with these numbers of work items.
+fn mk_lane(running: u8, ready: u8, waiting: u8) -> Value {
+    let lane = json!({"lane": "detach", "limit": 10, "running": running, "ready": ready, "waiting": waiting});
+    json!({"lanes": [lane]})
+}
+
+/// The volume stays attached to the lost node, and a pod on node b has these volumes.
+fn mk_attached(volumes: Value) -> Value {
+    json!({
+        "attachments": [{"name": "csi-1", "volume": "data", "node": "a", "attached": true, "deleting": false, "error": ""}],
+        "pods": [{"name": "db-2", "node": "b", "phase": "Pending", "volumes": volumes, "reason": ""}],
+        "lanes": [],
     })
 }
 
@@ -53,6 +68,32 @@ pub(crate) fn names_what_each_waits_for() -> Result<(), Failed> {
                 "does not respond",
                 "busy",
             ),
+            (
+                mk_lane(0, 1, 0),
+                &["detach queued at the attacher"],
+                "detaching",
+                "bad",
+            ),
+            (
+                mk_lane(0, 0, 2),
+                &["detach in backoff at the attacher"],
+                "detaching",
+                "bad",
+            ),
+            (
+                mk_lane(0, 1, 2),
+                &["detach queued or in backoff at the attacher"],
+                "detaching",
+                "bad",
+            ),
+            (mk_lane(1, 1, 2), &["detaching"], "at the attacher", "busy"),
+            (
+                mk_attached(json!(["data"])),
+                &["node a is lost: waits for its kubelet or the out-of-service taint"],
+                "detach",
+                "bad",
+            ),
+            (mk_attached(json!(["logs"])), &["attached"], "is lost", "good"),
         ] {
             let (text, drawn) = draw(browser, &with(changes.clone()), 1400).await?;
             for part in shown {

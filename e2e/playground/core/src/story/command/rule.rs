@@ -105,6 +105,11 @@ impl Rule {
         })
     }
 
+    /// The volume whose calls it matches; `None` for all.
+    pub(crate) fn volume(&self) -> Option<&str> {
+        self.volume.as_deref()
+    }
+
     /// The driver's rule. Creates its volume unless that exists.
     pub(super) async fn of(&self, state: &mut StoryState<'_, '_>) -> Result<FaultRule> {
         let id = format!("rule-{}", state.rules.len() + 1);
