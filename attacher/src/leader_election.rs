@@ -6,10 +6,11 @@
 //! Invariants:
 //! - clock skew is irrelevant: another holder's lease expires when it has not changed for its duration, by our own monotonic
 //!   clock, since its last observed change;
-//! - leadership is valid for the renew deadline, counted from when the last successful renewal was *sent*. Other replicas wait
-//!   for the lease duration, which is longer, counted from when they *observed* it;
+//! - a renewal is valid for less than the lease duration, counted from when it was *sent*. Other replicas wait for the lease
+//!   duration, counted from when they *observed* it;
 //! - each write of the Lease carries the resourceVersion that was read;
-//! - lost leadership does not come back: the process ends.
+//! - leadership without a valid renewal pauses. It goes on only with a write of the version that we wrote last, which proves that no
+//!   other replica has held the lease meanwhile; otherwise it is lost, and the process ends.
 //!
 //! `ElectionState` is pure and decides; [`LeaderElector`] waits and sends requests. See docs/adr/0021-leader-election.md.
 
@@ -60,7 +61,7 @@ pub struct LeaseMeta {
 pub struct Timings {
     /// Time that other replicas wait for a holder that does not renew.
     pub lease_duration: Duration,
-    /// Time for which a renewal is valid.
+    /// Time that the leader retries a renewal, after one retry period, before its leadership pauses.
     pub renew_deadline: Duration,
     /// The interval of renewals, and of reads by a standby.
     pub retry_period: Duration,

@@ -24,7 +24,7 @@ pub(crate) struct Election {
           value_name = "DURATION")]
     pub(crate) lease_duration: Duration,
 
-    /// Duration that the leader retries to renew the lease before it gives up leadership.
+    /// Duration that the leader retries to renew the lease before it pauses until it has renewed it or another replica leads.
     #[arg(long = "leader-election-renew-deadline", default_value = "10s", value_parser = duration::positive,
           value_name = "DURATION")]
     pub(crate) renew_deadline: Duration,

@@ -16,6 +16,7 @@ use super::state::Event;
 use super::{Controller, Heartbeat};
 use crate::csi::{ConnectionState, ControllerClient};
 use crate::kube_api::Cluster;
+use crate::leader_election::Leadership;
 
 /// Parameters of [`Controller::run`].
 pub struct RunOptions {
@@ -23,6 +24,8 @@ pub struct RunOptions {
     pub events: mpsc::Receiver<Event>,
     /// The state of the driver's connection.
     pub connection: watch::Receiver<ConnectionState>,
+    /// Syncs start only while it lasts; it may be paused.
+    pub leadership: Leadership,
     /// `--resync`: period in which all objects are enqueued, ignoring backoff; zero disables it.
     pub resync: Duration,
     /// Beats in each iteration; stopped when the loop ends.
@@ -49,6 +52,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         let RunOptions {
             mut events,
             mut connection,
+            leadership,
             resync,
             heartbeat,
             shutdown_grace,
@@ -66,10 +70,11 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                 self.driver_connected(&mut connection);
             }
             self.handle(std::iter::from_fn(|| events.try_recv().ok()).take(EVENTS_AT_ONCE));
+            let leads = leadership.check().is_ok();
             let next_start = {
                 let mut state = self.state();
-                let synced = state.caches_synced.all();
-                while let Some(item) = synced.then(|| state.start(now())).flatten() {
+                let starts = leads && state.caches_synced.all();
+                while let Some(item) = starts.then(|| state.start(now())).flatten() {
                     running.push(async move {
                         let result = self.sync(&item).await;
                         (item, result)
@@ -97,6 +102,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                     let Some(event) = event else { break };
                     self.handle(std::iter::once(event));
                 }
+                () = leadership.begun(), if !leads => {}
                 () = &mut due => {}
                 _ = backfills.tick() => self.state().backfill(),
                 _ = resyncs.tick() => self.state().handle(Event::Resync),

@@ -67,10 +67,13 @@ impl Caller {
                 request.metadata_mut().insert("traceparent", context);
             }
             let call = |request| call(&session, request);
-            let answer = session
-                .calls
-                .send(method, request, self.timeout, migrated, call)
-                .await;
+            let calls = &session.calls;
+            let answer = tokio::select! {
+                biased;
+                answer = calls.send(method, request, self.timeout, migrated, call) => answer,
+                // Another replica may call for this volume from now on.
+                () = self.leadership.ended() => Err(CallError::interrupted("this replica does not lead any more")),
+            };
             answer.map_err(|error| CallError {
                 message: redacted(&secrets, error.message),
                 ..error

@@ -147,6 +147,15 @@ impl CallError {
         }
     }
 
+    /// The call was cancelled by us, and the driver may still execute it.
+    pub(super) fn interrupted(message: impl Into<String>) -> Self {
+        Self {
+            code: Code(tonic::Code::Cancelled),
+            message: message.into(),
+            reach: Reach::Interrupted,
+        }
+    }
+
     /// Leadership ended. Neither status nor Events report it.
     pub(crate) fn not_sent(message: impl Into<String>) -> Self {
         Self {

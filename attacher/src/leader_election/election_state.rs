@@ -57,8 +57,8 @@ enum NextRequest {
 
 /// The jitter of a standby's reads, as a factor of the retry period; client-go's.
 const JITTER: f64 = 1.2;
-/// The timeout of a first attempt as a part of the renew deadline, so that a retry over another connection still fits in.
-const ATTEMPTS: u32 = 3;
+/// The timeout of a first attempt as a part of a renewal's validity, so that a retry over another connection still fits in.
+const ATTEMPTS: u32 = 2;
 /// The delay of a retried renewal as a part of the retry period; at most twice that.
 const HASTE: u32 = 4;
 
@@ -82,10 +82,11 @@ impl ElectionState {
 
     /// The next step. `wall` becomes the Lease's timestamp.
     pub(super) fn next(&mut self, now: Instant, wall: Timestamp) -> Step {
-        if self.valid_until().is_some_and(|until| now >= until) {
+        let within = self.settings.timings.patience();
+        if self.renewed().is_some_and(|renewed| now >= renewed + within) {
             return Step::Stop(self.lost(LeadershipLost::Unrenewed {
                 lease: self.settings.lease_meta.to_string(),
-                within: self.settings.timings.renew_deadline,
+                within,
                 cause: "no request failed; the process may have been suspended".to_owned(),
             }));
         }
@@ -109,10 +110,9 @@ impl ElectionState {
         } else {
             self.first_timeout()
         };
-        let deadline = now + timeout;
         Step::Send {
             request,
-            deadline: self.valid_until().map_or(deadline, |until| until.min(deadline)),
+            deadline: now + timeout,
         }
     }
 
@@ -131,7 +131,7 @@ impl ElectionState {
         };
         self.observe(lease, now);
         if let Some(term) = self.term {
-            self.still_ours(term)?;
+            self.still_ours(term, now)?;
             self.slow_renewals += 1;
             self.next_request = NextRequest::Write;
         } else if self.is_claimable(now) {
@@ -163,7 +163,7 @@ impl ElectionState {
                 self.next_request = NextRequest::WaitUntil(sent + self.settings.timings.retry_period);
                 if let Some(term) = &mut self.term {
                     term.renewed = sent;
-                } else if now >= sent + self.settings.timings.renew_deadline {
+                } else if now >= sent + self.settings.timings.validity() {
                     // It took so long that the lease may have expired for other replicas.
                     self.next_request = NextRequest::Get;
                 } else if let Some(acquired) = self.pending_renew.take() {
@@ -232,10 +232,10 @@ impl ElectionState {
         self.term.is_some() || self.pending_renew.is_some()
     }
 
-    /// When leadership expires; `None` if we do not lead.
+    /// When leadership expires, or when it expired if it is paused; `None` if no term of ours runs.
     pub(super) fn valid_until(&self) -> Option<Instant> {
         let term = self.term.as_ref()?;
-        Some(term.renewed + self.settings.timings.renew_deadline)
+        Some(term.renewed + self.settings.timings.validity())
     }
 
     /// When the last successful renewal of our term was sent.
@@ -264,7 +264,7 @@ impl ElectionState {
     }
 
     fn first_timeout(&self) -> Duration {
-        self.settings.timings.renew_deadline / ATTEMPTS
+        self.settings.timings.validity() / ATTEMPTS
     }
 
     fn observe(&mut self, lease: Option<Lease>, now: Instant) {
@@ -284,17 +284,22 @@ impl ElectionState {
         }
     }
 
-    fn still_ours(&mut self, term: Term) -> Result<(), LeadershipLost> {
+    fn still_ours(&mut self, term: Term, now: Instant) -> Result<(), LeadershipLost> {
+        let lease = self.settings.lease_meta.to_string();
         let Some(Observed {
             lease: Some(_),
             record,
             ..
         }) = &self.observed
         else {
-            // The Lease was deleted; the first replica that creates it becomes the holder.
-            return Ok(());
+            if self.valid_until().is_none_or(|until| now < until) {
+                // The Lease was deleted; the first replica that creates it becomes the holder.
+                return Ok(());
+            }
+            // Another replica may have created it and worked since we paused.
+            let holder = String::new();
+            return Err(self.lost(LeadershipLost::Taken { lease, holder }));
         };
-        let lease = self.settings.lease_meta.to_string();
         let lost = if record.holder != self.settings.identity {
             LeadershipLost::Taken {
                 lease,
@@ -347,8 +352,7 @@ impl ElectionState {
                 .filter(|expiry| *expiry > now)
                 .map_or(look, |expiry| look.min(expiry))
         };
-        self.next_request =
-            NextRequest::WaitUntil(self.valid_until().map_or(until, |valid| until.min(valid)));
+        self.next_request = NextRequest::WaitUntil(until);
     }
 
     /// The Lease with our identity.

@@ -25,6 +25,8 @@ pub struct LeaderElector<S> {
     random: fastrand::Rng,
     changes: Option<BoxStream<'static, Option<Lease>>>,
     callback: Box<Callback>,
+    /// Whether our term has not ended, but its last renewal is no longer valid.
+    is_paused: bool,
 }
 
 /// The changes that callbacks receive.
@@ -60,6 +62,7 @@ impl<S: LeaseServer> LeaderElector<S> {
             random: fastrand::Rng::with_seed(seed),
             changes: None,
             callback: Box::new(|_, _| {}),
+            is_paused: false,
         };
         (elector, status.into())
     }
@@ -93,6 +96,7 @@ impl<S: LeaseServer> LeaderElector<S> {
         loop {
             let step = self.state.next(now(), (self.clock)());
             self.publish();
+            self.log_pause();
             match step {
                 Step::Stop(lost) => return Err(self.with_cause(lost)),
                 Step::Wait(until) => {
@@ -260,6 +264,18 @@ impl<S: LeaseServer> LeaderElector<S> {
             status.slow_renewals = state.slow_renewals();
             changed
         });
+    }
+
+    fn log_pause(&mut self) {
+        let is_paused = self.state.valid_until().is_some_and(|until| now() >= until);
+        if is_paused && !self.is_paused {
+            tracing::warn!(
+                "the lease is not renewed in time: pausing until it is renewed or held by another replica"
+            );
+        } else if self.is_paused && self.state.valid_until().is_some_and(|until| now() < until) {
+            tracing::info!("renewed the lease: no other replica has held it meanwhile, so work goes on");
+        }
+        self.is_paused = is_paused;
     }
 
     /// Adds the error of the last request.

@@ -54,8 +54,8 @@ pub struct NotLeading;
 #[error("failed election to renew leadership on lease {0}")]
 pub struct Unrenewed(String);
 
-/// Time after the lease's expiry at which a running leader becomes unhealthy; the Go sidecar's value.
-const HEALTH_TOLERANCE: Duration = Duration::from_secs(20);
+/// Time after the lease's expiry at which a running leader becomes unhealthy (the Go sidecar's value), and a paused one gives up.
+pub(super) const HEALTH_TOLERANCE: Duration = Duration::from_secs(20);
 
 // === impl Leadership ===
 

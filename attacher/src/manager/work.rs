@@ -65,6 +65,7 @@ impl Service {
         let options = RunOptions {
             events,
             connection: connection.clone(),
+            leadership: leadership.clone(),
             resync: args.resync,
             heartbeat: self.view.heartbeat.clone(),
             shutdown_grace: args.shutdown_grace,

@@ -497,12 +497,8 @@ async fn connection_manager_ends_when_another_driver_listens_on_the_socket() {
     );
 }
 
-#[tokio::test]
-async fn sends_nothing_without_leadership() {
-    let mut fixture = Fixture::new();
-    let driver = Driver::new("d.example");
-    let _server = driver.serve(&fixture.socket);
-    fixture.connection_is(true).await;
+/// The status of an election, and the leadership that follows from it.
+fn mk_election() -> (watch::Sender<ElectionStatus>, Leadership) {
     let settings = Settings {
         lease_meta: LeaseMeta::of("d", None, None),
         identity: "a".to_owned(),
@@ -514,7 +510,17 @@ async fn sends_nothing_without_leadership() {
         },
     };
     let (status_tx, status) = watch::channel(ElectionStatus::new(&settings));
-    let caller = Caller::new(fixture.connection.clone(), SOON, Leadership::from(status));
+    (status_tx, Leadership::from(status))
+}
+
+#[tokio::test]
+async fn sends_nothing_without_leadership() {
+    let mut fixture = Fixture::new();
+    let driver = Driver::new("d.example");
+    let _server = driver.serve(&fixture.socket);
+    fixture.connection_is(true).await;
+    let (status_tx, status) = mk_election();
+    let caller = Caller::new(fixture.connection.clone(), SOON, status);
     for valid_until in [None, Some(tokio::time::Instant::now())] {
         status_tx.send_modify(|status| status.valid_until = valid_until);
         let error = failure(&caller, "ok").await;
@@ -526,6 +532,28 @@ async fn sends_nothing_without_leadership() {
         .publish(publish("ok"), false)
         .await
         .expect("the leader's call is sent");
+    fixture.stop.cancel();
+}
+
+/// Another replica may call for the same volume from then on.
+#[tokio::test]
+async fn leadership_that_ends_cancels_a_running_call() {
+    let mut fixture = Fixture::new();
+    let driver = Driver::new("d.example");
+    let _server = driver.serve(&fixture.socket);
+    fixture.connection_is(true).await;
+    let (status_tx, leadership) = mk_election();
+    let caller = Caller::new(fixture.connection.clone(), SOON, leadership);
+    status_tx.send_modify(|status| status.valid_until = Some(tokio::time::Instant::now() + SOON));
+    let held = caller.unpublish(unpublish("held"), false);
+    let paused = async {
+        driver.held_unpublish.cancelled().await;
+        status_tx.send_modify(|status| status.valid_until = Some(tokio::time::Instant::now()));
+    };
+    let (answer, ()) = tokio::join!(held, paused);
+    let error = answer.expect_err("the driver does not answer it");
+    assert!(error.may_have_taken_effect(), "{error:?}");
+    assert_eq!(error.reach, Reach::Interrupted);
     fixture.stop.cancel();
 }
 

@@ -108,6 +108,7 @@ async fn attacher_with(
     let options = RunOptions {
         events,
         connection,
+        leadership: client.leadership().clone(),
         resync: timing.resync,
         heartbeat: Heartbeat::default(),
         shutdown_grace: timing.grace,

@@ -3,6 +3,7 @@
 use tokio::sync::{mpsc, watch};
 
 use super::*;
+use crate::leader_election::Leadership;
 
 #[tokio::test(start_paused = true)]
 async fn draining_aborts_an_attach_before_its_call() {
@@ -134,6 +135,7 @@ async fn drain_needs_no_heartbeat() {
     let options = RunOptions {
         events,
         connection,
+        leadership: Leadership::unopposed(),
         resync: Duration::ZERO,
         heartbeat: heartbeat.clone(),
         shutdown_grace: FOREVER,

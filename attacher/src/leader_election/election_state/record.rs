@@ -6,6 +6,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 
 use crate::leader_election::Timings;
+use crate::leader_election::leadership::HEALTH_TOLERANCE;
+
+/// The part of the lease duration by which our leadership ends before another replica's may begin, as a divisor.
+const MARGIN: u32 = 30;
 
 #[derive(Clone, Debug)]
 pub(super) struct Observed {
@@ -61,6 +65,19 @@ impl Record {
 }
 
 impl Timings {
+    /// Time for which a renewal is valid, from when it was sent: as long as the Go sidecar needs to give up, and shorter than other
+    /// replicas wait. The difference covers requests that are on their way and clocks that run at different speeds.
+    pub(super) fn validity(&self) -> Duration {
+        let margin = self.lease_duration / MARGIN;
+        let retried = self.renew_deadline.saturating_add(self.retry_period);
+        retried.min(self.lease_duration - margin)
+    }
+
+    /// Time without a renewal after which a paused leader gives up.
+    pub(super) fn patience(&self) -> Duration {
+        self.lease_duration.saturating_add(HEALTH_TOLERANCE)
+    }
+
     /// `leaseDurationSeconds`, rounded up, or other replicas would acquire the lease too early.
     pub(super) fn lease_seconds(&self) -> i32 {
         let seconds = self.lease_duration.as_secs() + u64::from(self.lease_duration.subsec_nanos() > 0);

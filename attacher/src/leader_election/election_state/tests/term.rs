@@ -13,10 +13,13 @@ fn renewals_extend_the_term() {
     assert_eq!(after.acquire_time, before.acquire_time);
     assert_ne!(after.renew_time, before.renew_time);
     assert_eq!(after.lease_transitions, Some(0));
-    fixture.at(14.9);
+    fixture.at(19.4);
     assert!(fixture.leads());
-    fixture.at(15.0);
-    assert!(!fixture.leads(), "a renew deadline after the last one was sent");
+    fixture.at(19.5);
+    assert!(
+        !fixture.leads(),
+        "before another replica may lead, 15 s after it saw the last one"
+    );
     assert_eq!(fixture.state.slow_renewals(), 0);
 }
 
@@ -29,19 +32,37 @@ fn renewal_extends_the_term_from_its_send_time() {
     lease.metadata.resource_version = Some("2".to_owned());
     fixture.at(8.0);
     fixture.state.on_write(Ok(lease), sent, fixture.now, 0.5);
-    assert_eq!(fixture.state.valid_until(), Some(fixture.begin + 15 * SECOND));
+    assert_eq!(
+        fixture.state.valid_until(),
+        Some(fixture.begin + Duration::from_millis(19_500))
+    );
     assert_eq!(fixture.wait(), 10.0);
 }
 
+/// Longer renew deadlines and retry periods make a renewal valid for longer, but never for as long as other replicas wait.
 #[test]
-fn retries_a_failed_renewal_faster_until_expiry() {
+fn renewal_is_valid_as_long_as_go_retries_and_shorter_than_others_wait() {
+    for (lease_duration, renew_deadline, retry_period, valid) in [
+        (15, 10, 5, 14.5),
+        (60, 10, 5, 15.0),
+        (30, 29, 10, 29.0),
+        (137, 107, 26, 132.4),
+    ] {
+        let timings = Timings {
+            lease_duration: lease_duration * SECOND,
+            renew_deadline: renew_deadline * SECOND,
+            retry_period: retry_period * SECOND,
+        };
+        let difference = timings.validity().as_secs_f64() - valid;
+        assert!(difference.abs() < 0.1, "{timings:?}: {:?}", timings.validity());
+    }
+}
+
+#[test]
+fn retries_a_failed_renewal_faster() {
     let mut fixture = Fixture::leading();
-    fixture.at(5.0);
-    let Step::Send { deadline, .. } = fixture.next() else {
-        panic!()
-    };
     assert!(
-        deadline < fixture.begin + 9 * SECOND,
+        fixture.at(5.0).timeout() < 8.0,
         "time for another attempt is left"
     );
     fixture.at(8.0).refused(no_response());
@@ -53,17 +74,66 @@ fn retries_a_failed_renewal_faster_until_expiry() {
         .unwrap();
     let until = fixture.wait();
     assert!(until > 8.0 && until < 10.0, "{until}");
-    fixture.at(until);
-    let Step::Send { request, deadline } = fixture.next() else {
-        panic!()
+    assert_eq!(fixture.at(until).request(), Request::Get);
+}
+
+/// Our lease is paused once its last renewal is not valid any more.
+fn mk_paused() -> Fixture {
+    let mut fixture = Fixture::leading();
+    fixture.at(5.0).update();
+    fixture.refused(no_response());
+    assert_eq!(fixture.at(15.0).request(), Request::Get);
+    assert!(!fixture.leads());
+    fixture
+}
+
+#[test]
+fn paused_term_goes_on_if_the_lease_is_still_ours() {
+    let mut fixture = mk_paused();
+    let ours = fixture.state.lease().unwrap().clone();
+    fixture.read(Some(ours));
+    assert!(
+        !fixture.leads(),
+        "only a write proves that no other replica has it"
+    );
+    fixture.at(16.0).granted(2);
+    assert!(fixture.leads());
+    fixture.at(30.4);
+    assert!(fixture.leads());
+}
+
+#[test]
+fn paused_term_ends_if_another_replica_may_have_led() {
+    let taken = |fixture: &mut Fixture, lease| {
+        let lost = fixture.try_read(lease);
+        assert!(matches!(lost, Err(LeadershipLost::Taken { .. })), "{lost:?}");
+        assert!(
+            !fixture.state.may_hold(),
+            "another replica's lease is not released"
+        );
     };
-    assert_eq!(request, Request::Get);
-    assert_eq!(deadline, fixture.begin + 10 * SECOND, "not longer than the term");
-    fixture.at(10.0);
-    assert!(matches!(
-        fixture.next(),
-        Step::Stop(LeadershipLost::Unrenewed { .. })
-    ));
+    taken(&mut mk_paused(), Some(mk_lease("b", 9, 15)));
+    taken(&mut mk_paused(), Some(mk_lease("", 9, 15)));
+    // Another replica may have created and deleted it.
+    taken(&mut mk_paused(), None);
+    // It is taken between our read and our write.
+    let mut fixture = mk_paused();
+    let ours = fixture.state.lease().unwrap().clone();
+    fixture.read(Some(ours)).update();
+    fixture.refused(LeaseError::Conflict);
+    let until = fixture.wait();
+    taken(fixture.at(until), Some(mk_lease("b", 9, 15)));
+}
+
+#[test]
+fn gives_up_a_paused_term_when_it_becomes_unhealthy() {
+    let mut fixture = mk_paused();
+    fixture.at(34.9).request();
+    let step = fixture.at(35.0).next();
+    assert!(
+        matches!(step, Step::Stop(LeadershipLost::Unrenewed { .. })),
+        "{step:?}"
+    );
     assert_eq!(fixture.state.valid_until(), None);
     assert!(
         !fixture.state.may_hold(),
@@ -174,7 +244,7 @@ fn leader_recreates_a_deleted_lease() {
 }
 
 #[test]
-fn suspension_ends_the_term_despite_a_successful_renewal() {
+fn suspension_pauses_the_term_despite_a_successful_renewal() {
     let mut fixture = Fixture::leading();
     fixture.at(5.0);
     let sent = fixture.now;
@@ -184,23 +254,21 @@ fn suspension_ends_the_term_despite_a_successful_renewal() {
     assert!(!fixture.leads());
     fixture.state.on_write(Ok(lease), sent, fixture.now, 0.5);
     assert!(!fixture.leads());
-    assert!(matches!(
-        fixture.next(),
-        Step::Stop(LeadershipLost::Unrenewed { .. })
-    ));
+    fixture.granted(3);
+    assert!(fixture.leads());
 }
 
 #[test]
-fn after_a_slow_response_a_renewal_may_take_the_rest_of_the_term() {
+fn after_a_slow_response_a_renewal_may_take_longer() {
     let mut fixture = Fixture::new();
     fixture.read(None);
     let sent = fixture.now;
     let mut lease = fixture.create();
     lease.metadata.resource_version = Some("1".to_owned());
-    fixture.at(4.8);
+    fixture.at(7.3);
     fixture.state.on_write(Ok(lease), sent, fixture.now, 0.5);
-    assert!((fixture.at(5.0).timeout() - 5.0).abs() < 0.01);
+    assert!((fixture.at(7.4).timeout() - 10.0).abs() < 0.01);
     // It is quick, so a dead connection must be noticed again.
     fixture.granted(2);
-    assert!(fixture.at(10.0).timeout() < 4.0);
+    assert!(fixture.at(13.0).timeout() < 8.0);
 }

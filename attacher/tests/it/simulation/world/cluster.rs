@@ -95,7 +95,13 @@ impl FakeCluster {
             }
             act(&mut state)
         });
-        let response = response.await;
+        let response = tokio::select! {
+            biased;
+            response = response => response,
+            () = self.client.leadership().ended(), if kind == RequestKind::Write => {
+                Err(Error::Unanswered("not leading any more".into()))
+            }
+        };
         match chosen {
             Some(ApiFault::CrashAfter) => self.world.crash().await,
             Some(ApiFault::StrayTimeout) => return Err(stray(504)),

@@ -64,7 +64,11 @@ impl FakeDriver {
         let served = self
             .client
             .on_server(async move { world.serve(&client, request).await });
-        let answer = served.await;
+        let answer = tokio::select! {
+            biased;
+            answer = served => answer,
+            () = self.client.leadership().ended() => Err(Status::cancelled("not leading any more")),
+        };
         let is_not_found = answer
             .as_ref()
             .is_err_and(|status| status.code() == Code::NotFound);
