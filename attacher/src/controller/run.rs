@@ -80,7 +80,8 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                         (item, result)
                     });
                 }
-                state.queue.next_advance()
+                // Nothing advances until syncs may start.
+                state.queue.next_advance().filter(|_| starts)
             };
             let next_beat = Instant::now() + Heartbeat::PERIOD;
             let due = next_start.map_or(next_beat, |start| next_beat.min(start.into()));
