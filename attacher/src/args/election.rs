@@ -24,7 +24,8 @@ pub(crate) struct Election {
           value_name = "DURATION")]
     pub(crate) lease_duration: Duration,
 
-    /// Duration that the leader retries to renew the lease before it pauses until it has renewed it or another replica leads.
+    /// Duration that the leader retries to renew the lease before it pauses. It continues when it has renewed the lease, and exits if
+    /// another replica has acquired it.
     #[arg(long = "leader-election-renew-deadline", default_value = "10s", value_parser = duration::positive,
           value_name = "DURATION")]
     pub(crate) renew_deadline: Duration,
@@ -62,14 +63,14 @@ impl Election {
         if self.lease_duration <= self.renew_deadline {
             return Err(format!(
                 "--leader-election-lease-duration ({:?}) must be longer than --leader-election-renew-deadline ({:?}): \
-                 else another replica takes over while this one still works",
+                 else a renewal cannot be retried before the lease expires",
                 self.lease_duration, self.renew_deadline
             ));
         }
         if self.renew_deadline <= self.retry_period.mul_f64(JITTER) {
             return Err(format!(
                 "--leader-election-renew-deadline ({:?}) must be longer than {JITTER} times \
-                 --leader-election-retry-period ({:?}): else one failed attempt loses the lease",
+                 --leader-election-retry-period ({:?}): else one failed attempt pauses the leader",
                 self.renew_deadline, self.retry_period
             ));
         }

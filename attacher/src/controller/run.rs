@@ -24,7 +24,7 @@ pub struct RunOptions {
     pub events: mpsc::Receiver<Event>,
     /// The state of the driver's connection.
     pub connection: watch::Receiver<ConnectionState>,
-    /// Syncs start only while it lasts; it may be paused.
+    /// Syncs start only while this replica leads.
     pub leadership: Leadership,
     /// `--resync`: period in which all objects are enqueued, ignoring backoff; zero disables it.
     pub resync: Duration,
@@ -80,7 +80,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
                         (item, result)
                     });
                 }
-                // Nothing advances until syncs may start.
+                // Without leadership no timer is needed, as nothing can start.
                 state.queue.next_advance().filter(|_| starts)
             };
             let next_beat = Instant::now() + Heartbeat::PERIOD;

@@ -57,7 +57,7 @@ impl SyncError {
     pub(super) fn call(error: &CallError) -> Self {
         Self {
             code: Some(error.code.number()),
-            reported: error.reach != Reach::NotSent,
+            reported: !matches!(error.reach, Reach::NotSent | Reach::Cancelled),
             ..Self::new(error.class(), error.to_string())
         }
     }

@@ -72,7 +72,7 @@ impl Caller {
                 biased;
                 answer = calls.send(method, request, self.timeout, migrated, call) => answer,
                 // Another replica may call for this volume from now on.
-                () = self.leadership.ended() => Err(CallError::interrupted("this replica does not lead any more")),
+                () = self.leadership.ended() => Err(CallError::cancelled()),
             };
             answer.map_err(|error| CallError {
                 message: redacted(&secrets, error.message),

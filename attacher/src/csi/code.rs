@@ -33,6 +33,8 @@ pub enum Reach {
     Reset,
     /// The connection was lost during the call.
     Interrupted,
+    /// This replica cancelled the call because its leadership paused; the driver may still execute it.
+    Cancelled,
     /// Not connected, so nothing was sent.
     NotConnected,
     /// This replica does not lead or is shutting down, so nothing was sent.
@@ -147,12 +149,12 @@ impl CallError {
         }
     }
 
-    /// The call was cancelled by us, and the driver may still execute it.
-    pub(super) fn interrupted(message: impl Into<String>) -> Self {
+    /// Leadership paused during the call. Neither status nor Events report it.
+    pub(super) fn cancelled() -> Self {
         Self {
             code: Code(tonic::Code::Cancelled),
-            message: message.into(),
-            reach: Reach::Interrupted,
+            message: "the call was cancelled: the lease was not renewed in time".to_owned(),
+            reach: Reach::Cancelled,
         }
     }
 
@@ -168,7 +170,7 @@ impl CallError {
     pub fn may_have_taken_effect(&self) -> bool {
         match self.reach {
             Reach::Answered => !self.code.is_final(),
-            Reach::Reset | Reach::Interrupted => true,
+            Reach::Reset | Reach::Interrupted | Reach::Cancelled => true,
             Reach::NotConnected | Reach::NotSent => false,
         }
     }
@@ -176,7 +178,7 @@ impl CallError {
     /// Whether the call was ended, not answered.
     pub(super) fn is_cut_off(&self) -> bool {
         match self.reach {
-            Reach::Reset | Reach::Interrupted => true,
+            Reach::Reset | Reach::Interrupted | Reach::Cancelled => true,
             Reach::Answered => self.code.0 == tonic::Code::Cancelled,
             Reach::NotConnected | Reach::NotSent => false,
         }
@@ -190,9 +192,12 @@ impl CallError {
             Reach::Answered | Reach::Reset if is_final || !self.code.is_final() => {
                 Outcome::Failed(self.code.0.into())
             }
-            Reach::Answered | Reach::Reset | Reach::Interrupted | Reach::NotConnected | Reach::NotSent => {
-                Outcome::Unrelated
-            }
+            Reach::Answered
+            | Reach::Reset
+            | Reach::Interrupted
+            | Reach::Cancelled
+            | Reach::NotConnected
+            | Reach::NotSent => Outcome::Unrelated,
         }
     }
 
@@ -202,7 +207,7 @@ impl CallError {
             Reach::NotConnected => Class::Disconnected,
             Reach::Interrupted => Class::Interrupted,
             Reach::Answered | Reach::Reset if self.code.is_final() => Class::Final,
-            Reach::Answered | Reach::Reset | Reach::NotSent => Class::Uncertain,
+            Reach::Answered | Reach::Reset | Reach::Cancelled | Reach::NotSent => Class::Uncertain,
         }
     }
 }

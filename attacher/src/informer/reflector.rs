@@ -126,6 +126,7 @@ where
             Event::InitDone => Stage::List,
             Event::Apply(_) | Event::Delete(_) => Stage::Watch,
         };
+        self.refused_starts = 0;
         if let Some(failures) = self.backoff.succeeded(stage) {
             let kind = &*K::kind(&());
             tracing::info!(kind, failures, "the watch works again");

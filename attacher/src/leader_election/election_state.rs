@@ -82,8 +82,9 @@ impl ElectionState {
 
     /// The next step. `wall` becomes the Lease's timestamp.
     pub(super) fn next(&mut self, now: Instant, wall: Timestamp) -> Step {
-        let within = self.settings.timings.patience();
-        if self.renewed().is_some_and(|renewed| now >= renewed + within) {
+        let within = self.settings.timings.give_up_after();
+        let end = self.renewed().map(|renewed| renewed + within);
+        if end.is_some_and(|end| now >= end) {
             return Step::Stop(self.lost(LeadershipLost::Unrenewed {
                 lease: self.settings.lease_meta.to_string(),
                 within,
@@ -110,9 +111,10 @@ impl ElectionState {
         } else {
             self.first_timeout()
         };
+        let deadline = now + timeout;
         Step::Send {
             request,
-            deadline: now + timeout,
+            deadline: end.map_or(deadline, |end| end.min(deadline)),
         }
     }
 

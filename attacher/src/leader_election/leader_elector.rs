@@ -1,5 +1,6 @@
 //! Runs the election: waits, sends requests, and publishes the status.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -47,6 +48,7 @@ const RELEASE_PENDING: Duration = Duration::from_secs(1);
 /// Retries of a release: a closed connection, or a renewal that is executed late, costs one.
 const RELEASE_ATTEMPTS: u32 = 4;
 const RELEASE_PAUSE: Duration = Duration::from_millis(100);
+const PAUSED: &str = "failed to renew lease in time, pausing until it is renewed or another replica holds it";
 
 // === impl LeaderElector ===
 
@@ -96,7 +98,7 @@ impl<S: LeaseServer> LeaderElector<S> {
         loop {
             let step = self.state.next(now(), (self.clock)());
             self.publish();
-            self.log_pause();
+            self.note_pause();
             match step {
                 Step::Stop(lost) => return Err(self.with_cause(lost)),
                 Step::Wait(until) => {
@@ -114,12 +116,15 @@ impl<S: LeaseServer> LeaderElector<S> {
                 }
                 Step::Send { request, deadline } => {
                     let sent = now();
-                    let led = self.state.valid_until().is_some();
-                    let result = tokio::select! {
+                    let valid_until = self.state.valid_until().map(Instant::from);
+                    let led = valid_until.is_some();
+                    let expiry = valid_until.filter(|_| !self.is_paused);
+                    let (has_paused, result) = tokio::select! {
                         biased;
                         () = stop.cancelled() => return Ok(()),
-                        answered = self.send(request, sent, deadline.into()) => answered,
+                        answered = log_pause(expiry, self.send(request, sent, deadline.into())) => answered,
                     };
+                    self.is_paused |= has_paused;
                     if let Err(lost) = result {
                         self.publish();
                         return Err(lost);
@@ -266,14 +271,16 @@ impl<S: LeaseServer> LeaderElector<S> {
         });
     }
 
-    fn log_pause(&mut self) {
-        let is_paused = self.state.valid_until().is_some_and(|until| now() >= until);
+    /// Logs a pause that began between two requests, and the end of one.
+    fn note_pause(&mut self) {
+        let Some(until) = self.state.valid_until() else {
+            return;
+        };
+        let is_paused = now() >= until;
         if is_paused && !self.is_paused {
-            tracing::warn!(
-                "the lease is not renewed in time: pausing until it is renewed or held by another replica"
-            );
-        } else if self.is_paused && self.state.valid_until().is_some_and(|until| now() < until) {
-            tracing::info!("renewed the lease: no other replica has held it meanwhile, so work goes on");
+            tracing::warn!("{PAUSED}");
+        } else if !is_paused && self.is_paused {
+            tracing::info!("renewed lease, resuming: no other replica has held it meanwhile");
         }
         self.is_paused = is_paused;
     }
@@ -316,6 +323,21 @@ impl<S: LeaseServer> LeaderElector<S> {
     fn notify(&self, change: Change) {
         if let Some(lease) = self.state.lease() {
             (self.callback)(change, lease);
+        }
+    }
+}
+
+/// Waits for the response, and logs when leadership pauses before it comes, at `expiry`. Also returns whether it paused.
+async fn log_pause<T>(expiry: Option<Instant>, response: impl Future<Output = T>) -> (bool, T) {
+    let mut response = pin!(response);
+    let Some(expiry) = expiry else {
+        return (false, response.await);
+    };
+    match timeout_at(expiry, &mut response).await {
+        Ok(response) => (false, response),
+        Err(_) => {
+            tracing::warn!("{PAUSED}");
+            (true, response.await)
         }
     }
 }

@@ -46,7 +46,7 @@ pub struct ElectionStatus {
 
 /// This replica does not lead, so it must not write or call the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this replica does not lead (any more), so it does nothing")]
+#[error("this replica does not lead now, so it sends nothing")]
 pub struct NotLeading;
 
 /// The lease expired long ago, and the process still runs.

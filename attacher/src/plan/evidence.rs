@@ -182,14 +182,14 @@ impl DetachEvidence {
         sizes.sum()
     }
 
-    pub(crate) fn round_begins(&mut self) {
+    pub(crate) fn begin_round(&mut self) {
         self.round = Some(DuringRound {
             published: self.publishing.values().cloned().collect(),
             forgotten: HashSet::new(),
         });
     }
 
-    pub(crate) fn round_ended(&mut self) {
+    pub(crate) fn end_round(&mut self) {
         self.round = None;
     }
 
@@ -216,9 +216,9 @@ impl DetachEvidence {
         entries: u64,
         began: Instant,
     ) -> bool {
-        let is_of_round =
+        let is_untouched =
             |round: &DuringRound| !round.published.contains(&target) && !round.forgotten.contains(&uid);
-        if !self.round.as_ref().is_some_and(is_of_round) {
+        if !self.round.as_ref().is_some_and(is_untouched) {
             return false;
         }
         let may_run = |ended: &Instant| began.saturating_duration_since(*ended) < PUBLISH_MAY_RUN;

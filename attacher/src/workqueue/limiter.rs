@@ -290,7 +290,7 @@ impl Limiter {
         let Some(call) = self.calls.remove(&id) else {
             return false;
         };
-        if self.is_suspect(id, repeated, call.began) || repeated && self.window() != Some(1) {
+        if self.teaches_nothing(id, repeated, call.began) || repeated && self.window() != Some(1) {
             return false;
         }
         let latency = now.saturating_duration_since(call.began);

@@ -553,7 +553,7 @@ async fn leadership_that_ends_cancels_a_running_call() {
     let (answer, ()) = tokio::join!(held, paused);
     let error = answer.expect_err("the driver does not answer it");
     assert!(error.may_have_taken_effect(), "{error:?}");
-    assert_eq!(error.reach, Reach::Interrupted);
+    assert_eq!(error.reach, Reach::Cancelled);
     fixture.stop.cancel();
 }
 

@@ -141,7 +141,8 @@ impl CallRecord {
         let OperationRecord { journal, call } = &self.operation;
         let end = End {
             time: call.now(),
-            status,
+            // Without the metadata of a proxied driver's response.
+            status: Status::new(status.code(), status.message()),
             response,
         };
         if call.end.set(end).is_err() {

@@ -25,7 +25,7 @@ fn mk_journal(kept: usize) -> Arc<Journal> {
     Arc::new(Journal::open(None, mk_readers(kept), [7; 16], Clock::system()).unwrap())
 }
 
-fn mk_outcome(code: Code) -> Status {
+fn mk_status(code: Code) -> Status {
     Status::new(code, code.description())
 }
 
@@ -44,7 +44,7 @@ fn publish(journal: &Arc<Journal>, volume: &str, code: Code) {
 
 fn end(journal: &Journal, mut record: CallRecord, code: Code) {
     let response = ControllerPublishVolumeResponse::default();
-    record.end(mk_outcome(code), Some(journal.renderer.keep(&response)));
+    record.end(mk_status(code), Some(journal.renderer.keep(&response)));
 }
 
 fn volumes(journal: &Journal) -> Vec<String> {
@@ -87,7 +87,7 @@ fn memory_is_bounded_by_bytes_too() {
     for _ in 0..100 {
         let request = journal.renderer.keep(&ListVolumesRequest::default());
         let mut record = journal.begin(LIST.into(), None, request);
-        record.end(mk_outcome(Code::Ok), Some(journal.renderer.keep(&listing)));
+        record.end(mk_status(Code::Ok), Some(journal.renderer.keep(&listing)));
     }
     assert_eq!(journal.read(|memory| memory.after(0).count()), 63);
 }
@@ -258,7 +258,7 @@ async fn subscribers_hear_of_begin_end_and_late_work() {
     let record = begin(&journal, "a", "node-0");
     let operation = record.operation.clone();
     drop(record);
-    operation.done(mk_outcome(Code::Ok));
+    operation.done(mk_status(Code::Ok));
     assert!(matches!(events.recv().await, Ok(Event::Begin(call)) if call.volume() == "a"));
     assert!(matches!(events.recv().await, Ok(Event::End(call)) if call.late().is_some()));
     assert!(matches!(events.recv().await, Ok(Event::Late(_))));

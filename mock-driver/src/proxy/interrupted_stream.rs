@@ -141,6 +141,6 @@ impl Messages {
 
 pub(super) fn end(record: &mut Option<CallRecord>, status: &Status) {
     if let Some(mut record) = record.take() {
-        record.end(Status::new(status.code(), status.message()), None);
+        record.end(status.clone(), None);
     }
 }

@@ -131,10 +131,10 @@ fn with_last_resort(path: &VolumePath<'_>, va: &VolumeAttachment, finding: Findi
         let others = va.finalizers().join(", ");
         finding
             .because(format!(
-                "The attacher's finalizer was removed although the volume may be attached. Only {others} keeps \
-                 the VolumeAttachment."
+                "The attacher's finalizer was removed although the volume may be attached. Only other \
+                 finalizers ({others}) keep the VolumeAttachment."
             ))
-            .advise("Do not remove that before the storage shows that the volume is not attached to this node any more.")
+            .advise("Do not remove them before the storage shows that the volume is not attached to this node any more.")
     };
     finding.danger(
         "If the volume is still attached, it will be attached to another node as well, and its data can be \

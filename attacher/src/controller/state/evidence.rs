@@ -14,7 +14,7 @@ use crate::workqueue::{Class, Lane};
 impl ControllerState {
     /// Adds the targets of all detaches and orphans to a round that begins.
     pub(super) fn watch_targets(&mut self, result: &mut ListVolumesResult, driver: &Driver) {
-        self.evidence.round_begins();
+        self.evidence.begin_round();
         let mut watch = |plan: &DetachPlan, waiting: &Subject| {
             let present = plan.present_target();
             for target in std::iter::once(plan.target.clone()).chain(present) {
@@ -39,13 +39,13 @@ impl ControllerState {
     }
 
     /// Adds a complete list with this number of entries to the evidence, and retries the detaches that it proves. Without
-    /// `shows_nodes` it says nothing about targets that it lacks.
+    /// `lists_nodes` it says nothing about targets that it lacks.
     pub(super) fn targets_listed(
         &mut self,
         result: &mut ListVolumesResult,
         entries: u64,
         began: Instant,
-        shows_nodes: bool,
+        lists_nodes: bool,
     ) {
         let before = self.evidence.take_lists();
         if result.connection != self.connection {
@@ -54,8 +54,8 @@ impl ControllerState {
         for watched in std::mem::take(&mut result.watched) {
             let mut state = watched.listed_state;
             let is_known = match state {
-                ListedState::Elsewhere => shows_nodes && self.knows_nodes(&watched),
-                ListedState::Absent => shows_nodes,
+                ListedState::Elsewhere => lists_nodes && self.knows_nodes(&watched),
+                ListedState::Absent => lists_nodes,
                 ListedState::Unknown | ListedState::Published => true,
             };
             if !is_known {

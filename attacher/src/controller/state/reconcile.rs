@@ -109,7 +109,7 @@ impl ControllerState {
     /// The result of the round that runs will not count.
     pub(super) fn end_round(&mut self) {
         self.rounds.changed = None;
-        self.evidence.round_ended();
+        self.evidence.end_round();
     }
 
     pub(super) fn list_volumes_failed(&mut self, round: Round, why: Arc<str>) {
@@ -131,9 +131,9 @@ impl ControllerState {
         };
         self.rounds.metrics.rounds += 1;
         let began = round.ended.checked_sub(round.took).unwrap_or(round.ended);
-        let shows_nodes = self.shows_nodes(&result, &changed);
-        self.targets_listed(&mut result, round.listed, began, shows_nodes);
-        self.evidence.round_ended();
+        let lists_nodes = self.lists_nodes(&result, &changed);
+        self.targets_listed(&mut result, round.listed, began, lists_nodes);
+        self.evidence.end_round();
         let before = self.rounds.metrics;
         self.find_unattached(result.unexpected);
         let mut candidates = result.candidates;
@@ -156,7 +156,7 @@ impl ControllerState {
 
     /// Whether the list shows one of the attached volumes on its node, if there are any. A driver whose node cache is cold lists all
     /// volumes without nodes.
-    fn shows_nodes(&self, result: &ListVolumesResult, changed: &HashSet<Arc<str>>) -> bool {
+    fn lists_nodes(&self, result: &ListVolumesResult, changed: &HashSet<Arc<str>>) -> bool {
         let candidates = result.candidates.iter();
         let mut attached = candidates
             .filter(|candidate| candidate.attachment.attached && !candidate.attachment.deleting)

@@ -74,7 +74,7 @@ impl Timings {
     }
 
     /// Time without a renewal after which a paused leader gives up.
-    pub(super) fn patience(&self) -> Duration {
+    pub(super) fn give_up_after(&self) -> Duration {
         self.lease_duration.saturating_add(HEALTH_TOLERANCE)
     }
 

@@ -41,7 +41,7 @@ pub enum LeadershipLost {
     #[error("the lease {lease} could not be renewed within {within:?}: {cause}")]
     Unrenewed {
         lease: String,
-        /// `--leader-election-renew-deadline`.
+        /// The lease duration and the tolerance of the health check.
         within: Duration,
         /// The last error of a request, or that none failed.
         cause: String,

@@ -335,7 +335,7 @@ fn two_lists_in_a_row_with_the_volume_elsewhere_are_a_proof() {
 #[test]
 fn the_time_without_an_entry_begins_again_after_a_failed_list() {
     let mut evidence = DetachEvidence::default();
-    evidence.round_begins();
+    evidence.begin_round();
     let mut list = |fails: bool, minute: u32| {
         if fails {
             evidence.list_failed();
@@ -382,7 +382,7 @@ fn lists_count_after_a_publish_that_cannot_take_effect_any_more() {
         }
         evidence.answered(&uid, &target, now(), answer, now());
         for _ in 0..2 {
-            evidence.round_begins();
+            evidence.begin_round();
             let (before, began) = (evidence.take_lists(), now() + MINUTE * minute);
             let (uid, target) = (uid.clone(), target.clone());
             evidence.listed(uid, target, &before, ListedState::Elsewhere, 5, began);
@@ -401,7 +401,7 @@ fn a_publish_ends_with_its_sync() {
     evidence.publish_ended(&Uid::from("other"), PublishEnd::Unknown, now());
     evidence.publish_ended(&uid, PublishEnd::Unknown, now());
     for (minute, proves) in [(9, false), (10, false), (11, true)] {
-        evidence.round_begins();
+        evidence.begin_round();
         let (before, began) = (evidence.take_lists(), now() + MINUTE * minute);
         let (uid, target) = (uid.clone(), target.clone());
         let is_proof = evidence.listed(uid, target, &before, ListedState::Elsewhere, 5, began);

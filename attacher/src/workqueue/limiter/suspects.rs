@@ -6,6 +6,9 @@ use std::time::Instant;
 
 use super::{Call, CallId, Limiter, PATIENCE};
 
+/// How many keys are kept.
+const KEPT: usize = 64;
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Suspects {
@@ -38,6 +41,10 @@ impl Suspects {
     pub(super) fn taught(&mut self, id: CallId) {
         if !self.is_proven {
             self.keys.entry(id).or_default();
+            // A key gets another id when it waits out a backoff, so the oldest ones may not come back.
+            if self.keys.len() > KEPT {
+                self.keys.pop_first();
+            }
         }
     }
 
@@ -66,7 +73,7 @@ impl Limiter {
 
     /// Whether a refusal of a call that began then teaches nothing, as the limit is not proven: the key was refused before, or the
     /// rush is over that taught the limit. An interval is searched with refusals in a row until one is accepted.
-    pub(super) fn is_suspect(&mut self, id: CallId, repeated: bool, began: Instant) -> bool {
+    pub(super) fn teaches_nothing(&mut self, id: CallId, repeated: bool, began: Instant) -> bool {
         let is_again = self.suspects.refused_again(id) || repeated;
         if self.suspects.is_proven() {
             return false;
