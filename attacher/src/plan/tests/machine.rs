@@ -433,6 +433,12 @@ fn rows() -> Vec<(&'static str, Situation)> {
         ),
         ("orphan: the target is not unpublished", orphan().read()),
         ("orphan: NOT_FOUND", orphan().read().answered("id-1", NotFound)),
+        (
+            "orphan: another one on the node records another id",
+            orphan().read().beside(|other| {
+                other.recorded.node_id = Some("id-0".into());
+            }),
+        ),
         ("orphan: OK", orphan().read().answered("id-1", Unpublished)),
         (
             "orphan: a VolumeAttachment records the target, a live read shows it",
