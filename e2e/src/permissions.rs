@@ -24,10 +24,12 @@ pub struct Permission {
 
 /// Verb, API group and resource of permissions that no scenario uses, because no scenario can cause the condition they are
 /// for.
-const ALLOWED_UNUSED: [(&str, &str, &str); 4] = [
+const ALLOWED_UNUSED: [(&str, &str, &str); 5] = [
     // Read only after a rejected write or a lost response.
     ("get", "storage.k8s.io", "volumeattachments"),
     ("get", "", "persistentvolumes"),
+    // Read only before a node counts as gone by `--assume-unpublished-after`.
+    ("get", "storage.k8s.io", "csinodes"),
     // The Go sidecar's leader election writes Events of the core group.
     ("create", "", "events"),
     ("patch", "", "events"),
