@@ -91,7 +91,7 @@ const DETACHES: &[Row] = &[
         VA,
         (Cause::Detaching, Stuck, Driver),
         &[
-            "Only example.com/hold keeps",
+            "Only other finalizers (example.com/hold) keep the VolumeAttachment",
             "DANGER",
             "If the volume is still attached",
         ],
@@ -111,7 +111,7 @@ const DETACHES: &[Row] = &[
         PV,
         (Cause::DetachFails, Stuck, Driver),
         &[
-            "Only example.com/hold keeps",
+            "Only other finalizers (example.com/hold) keep the VolumeAttachment",
             "DANGER",
             "If the volume is still attached",
         ],
