@@ -25,7 +25,7 @@ pub(crate) use lease::ApiLease;
 pub use metrics::Requests;
 pub(crate) use request_limiter::{Priority, Rate, RateLimit};
 pub(crate) use review::Reviews;
-pub(crate) use status::MAX_RETRY_AFTER;
+pub(crate) use status::{MAX_RETRY_AFTER, TOO_MANY_REQUESTS};
 
 use crate::leader_election::NotLeading;
 use crate::model::{Attachment, Problem, SecretRef, Secrets, Uid, Version, Volume};

@@ -87,7 +87,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
         // The Secret that the volume has, or had when it was published.
         let missing = secret.or(recorded).filter(|_| secrets.is_none());
         let secrets = secrets.or_else(|| self.secrets(subject, recorded));
-        let has_former = secret.is_none() && secrets.is_some();
+        let is_former = secret.is_none() && secrets.is_some();
         let request = ControllerUnpublishVolumeRequest {
             volume_id: volume_id.to_string(),
             node_id: node_id.to_string(),
@@ -110,10 +110,7 @@ impl<K: Cluster, D: ControllerClient> Controller<K, D> {
             tracing::debug!(volume = %volume_id, %node_id, "unpublished");
             return Ok(());
         };
-        let failed = match missing.filter(|_| has_former) {
-            Some(former) => SyncError::call_with_former(former, &error),
-            None => SyncError::call_without(missing, &error),
-        };
+        let failed = SyncError::call_without(missing, is_former, &error);
         if result == UnpublishResult::Failed {
             return Err(failed);
         }

@@ -62,30 +62,21 @@ impl SyncError {
         }
     }
 
-    pub(super) fn call_without(missing: Option<&SecretRef>, error: &CallError) -> Self {
+    /// `missing`: a Secret that was not sent, as it cannot be read; or a recorded one that was sent, `is_former`, as the
+    /// PersistentVolume names none now.
+    pub(super) fn call_without(missing: Option<&SecretRef>, is_former: bool, error: &CallError) -> Self {
         let failed = Self::call(error);
-        match missing {
-            None => failed,
-            Some(secret) => Self {
-                message: format!(
-                    "{} (called without secret {:?}, which cannot be read or is invalid)",
-                    failed.message,
-                    secret.to_string()
-                ),
-                ..failed
-            },
-        }
-    }
-
-    /// The PersistentVolume names no Secret now.
-    pub(super) fn call_with_former(secret: &SecretRef, error: &CallError) -> Self {
-        let failed = Self::call(error);
-        Self {
-            message: format!(
-                "{} (called with the recorded secret {:?}, which the PersistentVolume does not name any more)",
-                failed.message,
-                secret.to_string()
+        let Some(secret) = missing.map(ToString::to_string) else {
+            return failed;
+        };
+        let how = match is_former {
+            true => format!(
+                "with the recorded secret {secret:?}, which the PersistentVolume does not name any more"
             ),
+            false => format!("without secret {secret:?}, which cannot be read or is invalid"),
+        };
+        Self {
+            message: format!("{} (called {how})", failed.message),
             ..failed
         }
     }

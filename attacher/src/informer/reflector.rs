@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 
 use self::backoff::{Stage, WatchBackoff};
 use super::Change;
-use crate::kube_api::{Clients, MAX_RETRY_AFTER, Requests};
+use crate::kube_api::{Clients, MAX_RETRY_AFTER, Requests, TOO_MANY_REQUESTS};
 use crate::migration;
 use crate::model::wire::{AttachmentObject, CsiNodeObject, VolumeObject};
 use crate::model::{Attachment, Driver, Node, Uid, Volume};
@@ -79,8 +79,6 @@ struct Watch<K> {
 const LOG_EVERY: u32 = 10;
 /// The resourceVersion is too old.
 const GONE: u16 = 410;
-/// The API server is overloaded; a list would cost it more.
-const TOO_MANY_REQUESTS: u16 = 429;
 /// After this many refused starts of a watch, the resourceVersion may be the reason, whatever the response says. client-go lists
 /// again after the first.
 const REFUSED_STARTS: u32 = 5;
@@ -218,6 +216,7 @@ fn response(error: &watcher::Error) -> Option<&Status> {
     }
 }
 
+/// Whether the API server refused to start a watch, and is not overloaded: a list would cost it more.
 fn is_refused_start(error: &watcher::Error) -> bool {
     let status = match error {
         watcher::Error::WatchStartFailed(_) => response(error),

@@ -13,7 +13,7 @@ use tower::ServiceExt as _;
 
 use super::client::ApiService;
 use super::request_limiter::{RequestKind, RequestLimiter};
-use super::status::MAX_RETRY_AFTER;
+use super::status::{MAX_RETRY_AFTER, TOO_MANY_REQUESTS};
 use super::{Error, metrics};
 use crate::report::chain;
 use crate::trace;
@@ -21,7 +21,6 @@ use crate::trace;
 /// Timeout of an attempt. A busy API server queues requests for up to 15 s, and an abandoned one would queue again. Pings
 /// detect a dead connection sooner.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(20);
-const TOO_MANY_REQUESTS: u16 = 429;
 /// The codes of a Status with which the API server rejects the content of a request, and will always do so. Everything else may
 /// end: 401 and 403 with credentials and permissions, 409 with the conflict, 404 and 408 may come from a proxy.
 pub(super) const FINAL: [u16; 3] = [400, 413, 422];

@@ -12,6 +12,8 @@ use serde_json::Value;
 
 /// Maximum Retry-After, as a longer one may come from a broken proxy.
 pub(crate) const MAX_RETRY_AFTER: Duration = Duration::from_secs(5 * 60);
+/// The code of an overloaded API server.
+pub(crate) const TOO_MANY_REQUESTS: u16 = 429;
 
 /// The reason of a rejection without a Status, in kube's words: it may come from a proxy.
 pub(super) const NO_STATUS: &str = "Failed to parse error data";

@@ -252,16 +252,19 @@ impl Machine<'_> {
         let usage = target_usage(attachment, target, is_present, &self.view.others);
         let of = |other| target_usage(attachment, target, is_present, std::slice::from_ref(other));
         let others = self.view.others.iter().filter(|other| of(other) == usage);
-        let is_read =
-            |other: &&OtherAttachment<'_>| self.progress.sync.others_read.contains(&other.attachment.uid);
+        let is_unread =
+            |other: &&OtherAttachment<'_>| !self.progress.sync.others_read.contains(&other.attachment.uid);
         // The store may be late: the other VolumeAttachment may have been deleted without a detach, or be attached by now.
-        let unread = others.clone().find(|other| !is_read(other));
-        let needs_read = match usage {
-            TargetUsage::Yes => !others.clone().any(|other| is_read(&other)),
-            TargetUsage::Idle => true,
-            TargetUsage::No | TargetUsage::Wait(_) => false,
+        let unread = match usage {
+            // One that uses the target suffices.
+            TargetUsage::Yes => others
+                .clone()
+                .next()
+                .filter(|_| others.clone().all(|other| is_unread(&other))),
+            TargetUsage::Idle => others.clone().find(is_unread),
+            TargetUsage::No | TargetUsage::Wait(_) => None,
         };
-        if let Some(other) = unread.filter(|_| needs_read) {
+        if let Some(other) = unread {
             return Err(act(Command::GetOther(other.attachment.name.clone())));
         }
         let lists_prove = || {

@@ -181,6 +181,23 @@ impl Fixture {
     fn caller_with(&self, timeout: Duration) -> Caller {
         Caller::new(self.connection.clone(), timeout, Leadership::unopposed())
     }
+
+    /// A caller that leads as the status says.
+    fn caller_in_election(&self) -> (watch::Sender<ElectionStatus>, Caller) {
+        let settings = Settings {
+            lease_meta: LeaseMeta::of("d", None, None),
+            identity: "a".to_owned(),
+            labels: BTreeMap::new(),
+            timings: Timings {
+                lease_duration: SOON,
+                renew_deadline: SOON,
+                retry_period: SOON,
+            },
+        };
+        let (status_tx, status) = watch::channel(ElectionStatus::new(&settings));
+        let caller = Caller::new(self.connection.clone(), SOON, Leadership::from(status));
+        (status_tx, caller)
+    }
 }
 
 fn publish(volume_id: &str) -> v1::ControllerPublishVolumeRequest {
@@ -497,30 +514,13 @@ async fn connection_manager_ends_when_another_driver_listens_on_the_socket() {
     );
 }
 
-/// The status of an election, and the leadership that follows from it.
-fn mk_election() -> (watch::Sender<ElectionStatus>, Leadership) {
-    let settings = Settings {
-        lease_meta: LeaseMeta::of("d", None, None),
-        identity: "a".to_owned(),
-        labels: BTreeMap::new(),
-        timings: Timings {
-            lease_duration: SOON,
-            renew_deadline: SOON,
-            retry_period: SOON,
-        },
-    };
-    let (status_tx, status) = watch::channel(ElectionStatus::new(&settings));
-    (status_tx, Leadership::from(status))
-}
-
 #[tokio::test]
 async fn sends_nothing_without_leadership() {
     let mut fixture = Fixture::new();
     let driver = Driver::new("d.example");
     let _server = driver.serve(&fixture.socket);
     fixture.connection_is(true).await;
-    let (status_tx, status) = mk_election();
-    let caller = Caller::new(fixture.connection.clone(), SOON, status);
+    let (status_tx, caller) = fixture.caller_in_election();
     for valid_until in [None, Some(tokio::time::Instant::now())] {
         status_tx.send_modify(|status| status.valid_until = valid_until);
         let error = failure(&caller, "ok").await;
@@ -542,8 +542,7 @@ async fn leadership_that_ends_cancels_a_running_call() {
     let driver = Driver::new("d.example");
     let _server = driver.serve(&fixture.socket);
     fixture.connection_is(true).await;
-    let (status_tx, leadership) = mk_election();
-    let caller = Caller::new(fixture.connection.clone(), SOON, leadership);
+    let (status_tx, caller) = fixture.caller_in_election();
     status_tx.send_modify(|status| status.valid_until = Some(tokio::time::Instant::now() + SOON));
     let held = caller.unpublish(unpublish("held"), false);
     let paused = async {

@@ -141,8 +141,7 @@ impl CallRecord {
         let OperationRecord { journal, call } = &self.operation;
         let end = End {
             time: call.now(),
-            // Without the metadata of a proxied driver's response.
-            status: Status::new(status.code(), status.message()),
+            status,
             response,
         };
         if call.end.set(end).is_err() {

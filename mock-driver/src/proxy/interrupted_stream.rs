@@ -141,6 +141,7 @@ impl Messages {
 
 pub(super) fn end(record: &mut Option<CallRecord>, status: &Status) {
     if let Some(mut record) = record.take() {
-        record.end(status.clone(), None);
+        // Without the metadata of the driver's response.
+        record.end(Status::new(status.code(), status.message()), None);
     }
 }

@@ -51,15 +51,17 @@ impl Reply {
         }
     }
 
+    /// Without the metadata of the response, which would stay in the journal.
     pub(super) fn status(&self) -> Status {
         let status = self.trailers.as_ref().and_then(Status::from_header_map);
         let status = status.or_else(|| Status::from_header_map(&self.head.headers));
-        status.unwrap_or_else(|| {
-            Status::unknown(format!(
+        match status {
+            Some(status) => Status::new(status.code(), status.message()),
+            None => Status::unknown(format!(
                 "the driver answered {} without a gRPC status",
                 self.head.status
-            ))
-        })
+            )),
+        }
     }
 
     pub(super) fn message(&self) -> Option<&[u8]> {

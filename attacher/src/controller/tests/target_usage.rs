@@ -187,6 +187,14 @@ async fn detach_waits_for_an_attachment_whose_record_changes_to_another_node_id(
     }
 }
 
+/// The record of a publish to this node id.
+fn recorded(node_id: &str) -> Recorded {
+    Recorded {
+        node_id: Some(node_id.into()),
+        ..mk_deleting().recorded
+    }
+}
+
 /// The node registered again under another id, and may be the same machine: an unpublish of one of the ids could detach the
 /// volume of the other VolumeAttachment's pod, and removing the finalizer without an unpublish could leave it published.
 #[tokio::test]
@@ -232,10 +240,6 @@ async fn detach_waits_for_an_attachment_that_was_published_under_another_id_of_t
 /// An attach failed before the node registered again; its undo waits like a detach.
 #[tokio::test]
 async fn undo_waits_for_an_attachment_that_was_published_under_another_id_of_the_node() {
-    let recorded = |node_id: &str| Recorded {
-        node_id: Some(node_id.into()),
-        ..mk_deleting().recorded
-    };
     let mut fixture = Fixture::new(Attachment {
         finalizer: true,
         recorded: recorded("old-id"),
@@ -270,10 +274,6 @@ async fn undo_waits_for_an_attachment_that_was_published_under_another_id_of_the
 /// The watch is late: the other one may be attached by now, on the same machine.
 #[tokio::test]
 async fn an_unpublish_beside_an_attachment_on_the_node_needs_a_live_read_of_that() {
-    let recorded = |node_id: &str| Recorded {
-        node_id: Some(node_id.into()),
-        ..mk_deleting().recorded
-    };
     for is_orphan in [false, true] {
         for live in ["as it was", "attached", "gone"] {
             let case = format!("{is_orphan} {live}");
